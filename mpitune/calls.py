@@ -20,14 +20,15 @@ import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import numpy as np
 
-from mpitune import studies
+from mpitune import callbacks, studies
 from mpitune.devices.devices import free_memory
 from mpitune.engine import node
 from mpitune.engine.arrivals import Arrivals
@@ -71,9 +72,15 @@ class Calls(Experiment):
 
         def objective(batch: Batch) -> Iterator[Evaluation]:
             for trial in batch:
-                yield _called(trial, worker.data, begun)
+                relays = "sklearn.callback" in str(trial.params["call"])
+                with callbacks.relayed(worker.tell) if relays else nullcontext(bytes) as told:
+                    answer = _called(trial, worker.data, begun)
+                yield replace(answer, told=told())
 
         return objective
+
+    def hear(self, content: bytes) -> None:
+        callbacks.deliver(content)
 
 
 class _Reader(pickle.Unpickler):

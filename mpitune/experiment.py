@@ -65,6 +65,7 @@ class WorkerContext:
             and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
             together. `report_step(0, unit="compiling")` names work that has no steps. If `Experiment.objective` calls
             it, the report's timeline shows this work as a reason of its own.
+        tell: sends something to `Experiment.hear` at once, also of a trial that fails later.
     """
 
     device: str = "cpu"
@@ -72,6 +73,7 @@ class WorkerContext:
     buffers: SharedArrays = NOTHING
     n_workers: int = 1
     report_step: StepReport = _unheard
+    tell: Callable[[bytes], None] = lambda content: None
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,9 @@ class Experiment(ABC):
             evaluation: the answer of the objective, which may be a failure.
             kept: an earlier evaluation of this study that did not fail; None if there is none.
         """
+
+    def hear(self, content: bytes) -> None:  # noqa: B027
+        """Take what `WorkerContext.tell` has sent, or what came with an answer, on rank 0, in the order sent."""
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         """Write tables and figures of a finished study, and print a summary. Called on rank 0.

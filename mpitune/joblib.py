@@ -25,7 +25,6 @@ from joblib import register_parallel_backend
 from joblib.parallel import (
     AutoBatchingMixin,
     FallbackToBackend,
-    LokyBackend,
     ParallelBackendBase,
     SequentialBackend,
 )
@@ -108,7 +107,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         if (search := _calling_search()) is not None:
             from mpitune.sklearn.searches import backend_for
 
-            backend = backend_for(search, n_jobs) or LokyBackend()
+            backend = backend_for(search, n_jobs)
             backend.nesting_level = self.nesting_level
             raise FallbackToBackend(backend)
         self.parallel = parallel

@@ -39,6 +39,7 @@ from mpitune.engine.messages import (
     Stop,
     ToAgent,
     ToCoordinator,
+    Told,
     WorkerProgress,
 )
 from mpitune.engine.printed import MARK, Shown
@@ -260,6 +261,9 @@ class Agent:
                 continue
             if isinstance(message, WorkerProgress):  # which is no result, so the time-out goes on
                 process.news = message
+                continue
+            if isinstance(message, Told):  # nor is this
+                self._tell(message)
                 continue
             process.clock = self._time
             match message:

@@ -80,8 +80,8 @@ class Arrivals:
 
     # -- in the study's thread
 
-    def run(self, agent: Agent, transport: Transport, nodes: Sequence[Node]) -> str:
-        """Lead the study to its end. Returns why it could not go on, "" if it was closed."""
+    def run(self, agent: Agent, transport: Transport, nodes: Sequence[Node], hear: Callable[[bytes], None]) -> str:
+        """Lead the study to its end. Returns why it could not go on, "" if it was closed. hear: see `Experiment`."""
         slots = slots_of([node.places for node in nodes])
 
         def tell(rank: int, message: ToAgent) -> None:
@@ -96,7 +96,8 @@ class Arrivals:
             transport.send(rank, message)
 
         mine: Any = self  # a study, and a journal, as far as the coordinator asks
-        coordinator = Coordinator(mine, mine, tell=tell, slots=slots, costs=Costs(lambda trial: 1.0), grace=0.0)
+        costs = Costs(lambda trial: 1.0)
+        coordinator = Coordinator(mine, mine, tell=tell, slots=slots, costs=costs, hear=hear, grace=0.0)
         self._tell = tell
         agent.listen(self._bell)
         loop(transport, agent, coordinator)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToAgent, ToCoordinator
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToAgent, ToCoordinator, Told
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, SlotState
@@ -51,6 +51,7 @@ class Coordinator:
         costs: Costs,
         gang_of: Callable[[Trial], Gang | None] = lambda trial: None,  # see `Scheduling.gang`
         examine: Callable[[Trial, Result, Result | None], None] = lambda trial, result, kept: None,  # see `Experiment`
+        hear: Callable[[bytes], None] = lambda content: None,  # see `Experiment`
         grace: float = 30.0,  # seconds that running trials are left once the job is told to stop
         end: float | None = None,  # Unix time; a batch that would take longer, as far as is known, is not begun
         started: float = 0.0,  # when this run did, by the monotonic clock
@@ -71,7 +72,7 @@ class Coordinator:
         self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / max(1, len(slots))))  # deaths of a slot, while nothing does
         self._said: set[str] = set()  # why trials have failed, each of which is said once
         self._doubtful: dict[str, Result] = {}  # first answers of trials that are tried elsewhere
-        self._examine = examine
+        self._examine, self._hear = examine, hear
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
         self._enough, self.has_enough = enough, False
@@ -138,6 +139,8 @@ class Coordinator:
                 for number, step in steps.items():
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
+            case Told(content):
+                self._hear(content)
             case Interrupted(number):
                 if not self._study.waits:  # the script that adds trials hears the signal, too, and ends the study
                     self._drain(number)
@@ -204,6 +207,8 @@ class Coordinator:
             doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
             try:
                 if not doubted:
+                    if result.told:
+                        self._hear(result.told)
                     self._examine(trial, result, self._sound)
             except UsageError as error:
                 self._refused = self._refused or error

@@ -1,7 +1,7 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
     coordinator -> agent      Run, Lend, Share, Forget, Drain, Stop
-    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
+    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped, Told
     transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
 
@@ -144,5 +144,12 @@ class Stepped:
     steps: Mapping[int, WorkerProgress]
 
 
+@dataclass(frozen=True)
+class Told:
+    """What an objective tells `Experiment.hear`; workers send it to their agents, too."""
+
+    content: bytes
+
+
 ToAgent = Run | Lend | Share | Forget | Drain | Stop
-ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Lost
+ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Told | Lost

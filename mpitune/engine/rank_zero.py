@@ -146,6 +146,7 @@ class RankZero:
             ),
             gang_of=scheduling.gang,
             examine=self.experiment.examine,
+            hear=self.experiment.hear,
             grace=options.grace,
             end=None if end is None else end - options.walltime_margin,
             started=self.started,

@@ -1,8 +1,7 @@
 """The joblib backend to which scikit-learn's `fit` gives the tasks of a search, one for each candidate and fold.
 
-scikit-learn's callbacks (since version 1.9) live in the process of the script, and hear of a fit by a context that is
-handed to it. Fits in other processes and fits that several candidates share have none. So a search with callbacks is
-left to scikit-learn.
+scikit-learn's callbacks (since version 1.9) hear of a fit by a context that is handed to it. A fit that several
+candidates share has none, so a search with callbacks makes single fits.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ class SearchBackend(ParallelBackendBase):
 
     Args:
         evaluate: returns the results of the tasks, in their order.
+        callbacks: whether any callback is to hear of the fits.
     """
 
     supports_retrieve_callback = True
     supports_sharedmem = True  # so a user's `require="sharedmem"` is not answered with threads
 
-    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]]):
+    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]], *, callbacks: bool):
         super().__init__()
-        self._evaluate = evaluate
+        self._evaluate, self._callbacks = evaluate, callbacks
         self._submitted: list[tuple[Any, Callable[[Any], None]]] = []
 
     def effective_n_jobs(self, n_jobs: int) -> int:
@@ -57,7 +57,7 @@ class SearchBackend(ParallelBackendBase):
         calls = [call for func, _ in submitted for call in func.items]
         if all("candidate_progress" in kwargs for _, _, kwargs in calls):
             # One copy of the estimator is enough for all.
-            tasks = [Task(calls[0][1][0], args[1:], {**kwargs, **_here(kwargs)}) for _, args, kwargs in calls]
+            tasks = [Task(calls[0][1][0], args[1:], {**kwargs, **self._here(kwargs)}) for _, args, kwargs in calls]
             results = [[result] for result in self._evaluate(tasks)] if calls else []
         else:
             results = [func() for func, _ in submitted]
@@ -65,15 +65,16 @@ class SearchBackend(ParallelBackendBase):
             callback(result)
         yield
 
+    def _here(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """What no task takes along: the printing of lines (see `cv_line`), and what callbacks alone need."""
+        apart = () if self._callbacks else ("caller", "callback_ctx")
+        return {"verbose": 0, **{name: None for name in apart if name in kwargs}}
 
-def _here(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What no task takes along: the printing of lines (see `cv_line`), and the search, which callbacks alone need."""
-    return {"verbose": 0, **{name: None for name in ("caller", "callback_ctx") if name in kwargs}}
 
-
-def have_callbacks(search: BaseEstimator) -> bool:
-    """Whether a search, its estimator or an estimator anywhere in its parameters has callbacks."""
-    return any(hasattr(estimator, "_skl_callbacks") for estimator in _estimators(search))
+def callbacks_of(search: BaseEstimator) -> list[Any]:
+    """Those of a search, of its estimator and of estimators anywhere in its parameters, in order."""
+    found = [callback for part in _estimators(search) for callback in getattr(part, "_skl_callbacks", ())]
+    return list({id(callback): callback for callback in found}.values())
 
 
 def _estimators(thing: Any) -> Iterator[BaseEstimator]:

@@ -6,7 +6,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
@@ -21,6 +21,7 @@ from sklearn.base import clone
 from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 
+from mpitune import callbacks
 from mpitune.devices.devices import free_memory
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.cache import Cache, buffers_for, in_memory
@@ -62,7 +63,12 @@ _MODULES = {b"cmpitune.svm.svc\n": b"ckernel_svm.svc\n"}
 
 
 class _Hasher(NumpyHasher):
-    """As `joblib.hash`, with the names of modules that journals know."""
+    """As `joblib.hash`, with the names of modules that journals know, and without callbacks: each run has others."""
+
+    def save(self, obj: Any) -> None:
+        if type(obj) is dict and "_skl_callbacks" in obj:
+            obj = {name: value for name, value in obj.items() if name != "_skl_callbacks"}
+        super().save(obj)
 
     def hash(self, obj: Any, return_digest: bool = True) -> str | None:
         self.dump(obj)
@@ -215,6 +221,9 @@ class Folds(Experiment):
         if self.search.verbose > 1 and evaluation.error is None:
             print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
 
+    def hear(self, content: bytes) -> None:
+        callbacks.deliver(content)
+
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """A fold's candidates apart from another's, since the folds of a batch share samples only.
 
@@ -261,10 +270,13 @@ class Folds(Experiment):
         return 1.0 if hows & {"shared", "steps"} else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
+        if self.tasks:  # this is the process that asked, whose callbacks are no copies
+            return Evaluator(self.tasks, self.sharing, sklearn.get_config(), worker.buffers)
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
-        tasks, sharing, config = pickle.loads(data["tasks"].data, buffers=buffers)
-        return Evaluator(tasks, sharing, config, worker.buffers)
+        with callbacks.relayed():
+            tasks, sharing, config = pickle.loads(data["tasks"].data, buffers=buffers)
+        return Evaluator(tasks, sharing, config, worker.buffers, worker.tell)
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         """Memory for samples between the steps of a Pipeline."""
@@ -304,12 +316,17 @@ def answers_here(
 
 
 class Evaluator:
-    """Evaluates batches of folds. config: scikit-learn's in the process that asked."""
+    """Evaluates batches of folds. config: scikit-learn's in the process that asked. tell: see `callbacks.relayed`."""
 
     def __init__(
-        self, tasks: Sequence[Task], sharing: Sharing, config: Mapping[str, Any], buffers: SharedArrays = NOTHING
+        self,
+        tasks: Sequence[Task],
+        sharing: Sharing,
+        config: Mapping[str, Any],
+        buffers: SharedArrays = NOTHING,
+        tell: Callable[[bytes], None] = lambda content: None,
     ):
-        self._tasks = {task.key: task for task in tasks}
+        self._tasks, self._tell = {task.key: task for task in tasks}, tell
         self._sharing, self._config, self._buffers = sharing, config, buffers
 
     @cached_property
@@ -356,22 +373,22 @@ class Evaluator:
         return known
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        with sklearn.config_context(**self._config):
+        with sklearn.config_context(**self._config), callbacks.relayed(self._tell) as told:
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
                 tasks = {key: self._tasks[key] for key in group.keys}
                 try:
                     for (task, what), seen in noting(self._answers(group, tasks)):
-                        yield encoded(tasks.pop(task.key).key, what, seen)
+                        yield replace(encoded(tasks.pop(task.key).key, what, seen), told=told())
                 except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
                     for key in tasks:
-                        yield raised(key, error)
+                        yield replace(raised(key, error), told=told())
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):
             estimator = clone(task.estimator)
             # A step that writes to the training samples would find others in their place when these are scored.
             written = task.kwargs["return_train_score"] and may_write(configured(estimator, task.parameters))
-            alone = written or not self._sharing.share
+            alone = written or not self._sharing.share or task.heard
             with nullcontext() if alone else self._steps.of(estimator, task.split):
                 what = _validation._fit_and_score(estimator, *task.args, **task.kwargs)
             yield task, what

@@ -43,6 +43,8 @@ from mpitune.sklearn.task import Task
 
 log = logging.getLogger(__name__)
 
+HEARD = "callbacks hear of each fit"  # why a task is a single fit
+
 
 def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     """The method that fits a grid of this estimator; None where it has none."""
@@ -75,6 +77,8 @@ def why_no_grid(task: Task) -> str | None:
             return "the kernel is a Python function"
         if kernel == "precomputed" and steps is not None:
             return "a precomputed kernel comes out of a Pipeline"
+    if task.heard:
+        return HEARD
     if task.given_to_fit:
         return f"fit is given {', '.join(task.given_to_fit)}"
     if steps is not None and not standard(task.kwargs["scorer"]):

@@ -17,7 +17,7 @@ from sklearn.utils import get_tags
 
 from mpitune.sklearn.answers import standard
 from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
-from mpitune.sklearn.grids import WHOLE_GRID, family_of_grid, parted, why_no_grid
+from mpitune.sklearn.grids import HEARD, WHOLE_GRID, family_of_grid, parted, why_no_grid
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import Family
 from mpitune.sklearn.task import Task
@@ -205,6 +205,8 @@ def _how(task: Task, sharing: Sharing) -> tuple[Any, ...]:
 
 
 def _find_how(task: Task, sharing: Sharing) -> tuple[Any, ...]:
+    if task.heard:
+        return ("alone",)
     steps, last = parted(task)
     if steps is None and last is not None and sharing.accelerate and why_no_grid(task) is None:
         # Candidates of one gamma share a kernel.
@@ -226,6 +228,8 @@ def why_alone(task: Task, sharing: Sharing) -> str | None:
 
 
 def _find_why_alone(task: Task, sharing: Sharing) -> str | None:
+    if task.heard:
+        return HEARD
     estimator, parameters = task.estimator, task.parameters
     pipeline = type(estimator) is Pipeline and estimator.memory is None
     if not sharing.share and not (pipeline and sharing.accelerate and why_no_grid(task) is None):

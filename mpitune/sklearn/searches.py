@@ -22,7 +22,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
-import cloudpickle
 import numpy as np
 import sklearn.model_selection as theirs
 from joblib import parallel_config
@@ -35,6 +34,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from mpitune import svm
+from mpitune.callbacks import packed_for, unpacked_for
 from mpitune.calls import take_part
 from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
@@ -46,11 +46,11 @@ from mpitune.ranks.process import WORKERS_HERE
 from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
-from mpitune.sklearn.backend import SearchBackend, have_callbacks
+from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
-from mpitune.sklearn.groups import Sharing, in_grid, plan_of, why_alone
+from mpitune.sklearn.groups import Sharing, groups_of, in_grid, plan_of, why_alone
 from mpitune.sklearn.limit import SearchLimit, StopWhen, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
@@ -65,7 +65,7 @@ LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators ma
 COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two cores
 COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
-WITH_CALLBACKS = "an estimator of the search has callbacks: scikit-learn makes all fits, on this machine, sharing none"
+WITH_CALLBACKS = "the search has callbacks, which hear of each fit: fits are single ones, and candidates share none"
 
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
@@ -108,9 +108,9 @@ class OnEngine(_search.BaseSearchCV):
             if transport.rank == 0:
                 try:
                     self._fit(X, y, params)
-                    given = self.get_params(deep=False)
+                    given = {*self.get_params(deep=False), "_skl_callbacks"}
                     fitted = {name: value for name, value in self.__dict__.items() if name not in given}
-                    message: tuple[str, Any] = ("done", cloudpickle.dumps(fitted))
+                    message: tuple[str, Any] = ("done", packed_for(callbacks_of(self), fitted))
                 except Exception as error:
                     message = ("error", error)
                 transport.broadcast(message)
@@ -122,7 +122,7 @@ class OnEngine(_search.BaseSearchCV):
             if message[0] == "error":
                 raise message[1]
             if transport.rank:
-                self.__dict__.update(cloudpickle.loads(message[1]))
+                self.__dict__.update(unpacked_for(callbacks_of(self), message[1]))
             return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
@@ -136,16 +136,14 @@ class OnEngine(_search.BaseSearchCV):
         if self.results is not None and (drawn := _unseeded(self)):
             warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         with outliving():
-            if have_callbacks(self):
-                warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=3)
-                return super().fit(X, y, **params)
+            callbacks = bool(callbacks_of(self))
 
             def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
                 ours.unregister()  # estimators, and the refit, have the user's own backend
                 return self._run(tasks)
 
             try:
-                with (ours := parallel_config(backend=SearchBackend(evaluate))):
+                with (ours := parallel_config(backend=SearchBackend(evaluate, callbacks=callbacks))):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []
@@ -247,6 +245,7 @@ class OnEngine(_search.BaseSearchCV):
         for task in [task for task in tasks if task.key in answers]:
             limit.add(task, answers[task.key].what)
         sharing = self.sharing
+        self._say_if_callbacks_cost(tasks)
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
         first = {task.candidate: task for task in tasks}
@@ -274,6 +273,15 @@ class OnEngine(_search.BaseSearchCV):
         self._left_out(tasks, answers, limit)
         self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
+
+    def _say_if_callbacks_cost(self, tasks: Sequence[Task]) -> None:
+        """Say once in a search that fits are single ones where candidates would share some without callbacks."""
+        if self._plans or not any(task.heard for task in tasks):
+            return
+        unheard = [Task(task.estimator, task.args, {**task.kwargs, "callback_ctx": None}) for task in tasks]
+        groups = groups_of(unheard, Sharing(self.accelerate, self.share))
+        if any(len(group.keys) > 1 and (self.share or group.how != "steps") for group in groups):
+            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=2)
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
@@ -374,20 +382,19 @@ class _Theirs(OnEngine):
         raise NotImplementedError  # `fit` is scikit-learn's
 
 
-def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend | None:
-    """For one of scikit-learn's searches; None where its callbacks need fits by scikit-learn itself."""
-    if have_callbacks(search):
-        return None
+def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
+    """For one of scikit-learn's searches."""
     ours = _Theirs(search, n_jobs)
 
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
         if plan_of(tasks, ours.sharing).shares:
             return ours._run(tasks)
+        ours._say_if_callbacks_cost(tasks)
         fits = (delayed(_fit_and_score)(clone(task.estimator), *task.args, **task.kwargs) for task in tasks)
         results: list[dict[str, Any]] = Parallel(n_jobs=n_jobs)(fits)
         return results
 
-    return SearchBackend(evaluate)
+    return SearchBackend(evaluate, callbacks=bool(callbacks_of(search)))
 
 
 def _unseeded(search: OnEngine) -> str:

@@ -35,6 +35,11 @@ class Task:
         return f"c{self.candidate:05}/f{self.split}"
 
     @property
+    def heard(self) -> bool:
+        """Whether callbacks hear of its fit, so that it is a single one."""
+        return self.kwargs.get("callback_ctx") is not None
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """Those of the candidate."""
         return self.kwargs["parameters"] or {}

@@ -103,7 +103,7 @@ def _inside(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
         yield kind.__name__, kind
         parts = getattr(thing, "__dict__", {})
         for part, value in parts.items():
-            if own or not _is_plain(value):
+            if part != "_skl_callbacks" and (own or not _is_plain(value)):  # scikit-learn's, which others may replace
                 yield _name_of(value, f"{kind.__name__}.{part}"), value
         return
     if isinstance(thing, property):

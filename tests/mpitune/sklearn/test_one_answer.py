@@ -1,6 +1,5 @@
 """A search says what its estimator does: the refit is the model that was scored."""
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,30 +122,6 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     for batch in (tasks, [task for task in tasks if task.candidate == 0]):
         assert len(list(Evaluator(tasks, search.sharing, {})(tuple(task.trial() for task in batch)))) == len(batch)
     assert not fits
-
-
-class TestCallbacks:
-    """scikit-learn's callbacks, since version 1.9."""
-
-    def test_hear_of_each_fit(self) -> None:
-        callback = pytest.importorskip("sklearn.callback")
-        logs = []
-        for search in (theirs.GridSearchCV, GridSearchCV):
-            monitor = callback.ScoringMonitor(scoring="accuracy")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=20).set_callbacks(monitor))
-                search(model, {"logisticregression__C": [0.1, 1.0]}, cv=3).fit(X, Y)
-            logs.append(len(monitor.get_logs().data_as_pandas))
-        assert logs[0] == logs[1] > 20
-
-    def test_it_is_said_once_that_scikit_learn_makes_the_fits(self) -> None:
-        callback = pytest.importorskip("sklearn.callback")
-        model = LogisticRegression(max_iter=20).set_callbacks(callback.ScoringMonitor(scoring="accuracy"))
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            GridSearchCV(make_pipeline(model), {"logisticregression": [model]}, cv=2).fit(X, Y)
-        assert sum("has callbacks" in str(warning.message) for warning in seen) == 1
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

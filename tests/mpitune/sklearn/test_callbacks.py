@@ -1,0 +1,274 @@
+"""scikit-learn's callbacks, since version 1.9: wherever a fit is made, they hear of it as in one process."""
+
+import os
+import re
+import signal
+import textwrap
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pytest
+import sklearn.model_selection as theirs
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import mpitune.joblib  # noqa: F401 - registers the backend
+from mpitune.ranks.process import WORKERS_HERE
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from tests.helpers import wait_until
+from tests.mpitune.sklearn.iris import X, Y, same
+
+callback = pytest.importorskip("sklearn.callback")
+transport = pytest.importorskip("sklearn.callback._transport")
+
+GRID = {"logisticregression__C": [0.01, 0.1, 1.0]}
+
+
+class Notes:
+    """A callback of a user's own, which hears of all fits below a search, and stops one after some iterations."""
+
+    max_propagation_depth = None
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.n_setups = self.n_teardowns = 0
+        self.handle = transport.open_listener(self.hear, owner=self)
+
+    def hear(self, message: Any) -> None:
+        self.heard.append(message)
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.n_setups += 1
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.n_teardowns += 1
+
+    def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None) -> None:
+        transport.send(self.handle, ("begin", _path(context), None if X is None else X.shape))
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        transport.send(self.handle, ("end", _path(context), type(estimator).__name__))
+        return bool(context.parent and context.parent.estimator_name == "LogisticRegression" and context.task_id > 8)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handle": self.handle}
+
+
+def _path(context: Any) -> tuple[int, ...]:
+    return (*_path(context.parent), context.task_id) if context.parent else (context.task_id,)
+
+
+@contextmanager
+def _out_of_reach(*handles: Any) -> Iterator[None]:
+    """The sockets of callbacks are not where other processes look for them, as on another host."""
+    for handle in handles:
+        os.rename(handle.address, f"{handle.address}.away")
+    try:
+        yield
+    finally:
+        for handle in handles:
+            os.rename(f"{handle.address}.away", handle.address)
+
+
+def _rows(monitor: Any) -> list[Any]:
+    return list(monitor.get_logs(include_lineage=True).data)
+
+
+def _searched(kind: Any, **arguments: Any) -> tuple[Any, list[Any], list[Any]]:
+    """A fitted search, the rows of its monitor, and what a callback of the search has noted, sorted."""
+    monitor, notes = callback.ScoringMonitor(scoring="accuracy"), Notes()
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=20).set_callbacks(monitor))
+    search = kind(model, GRID, cv=3, **arguments).set_callbacks(notes)
+    with warnings.catch_warnings(), _out_of_reach(monitor._listener_handle, notes.handle):
+        warnings.simplefilter("ignore")
+        search.fit(X, Y)
+    assert (notes.n_setups, notes.n_teardowns) == (1, 1)
+    return search, _rows(monitor), sorted(notes.heard, key=str)
+
+
+@pytest.mark.parametrize("workers", [0, None, 2])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_they_hear_of_each_fit(workers: int | None, keeps: bool, tmp_path: Path) -> None:
+    right, rows, notes = _searched(theirs.GridSearchCV)
+    results = tmp_path / "results" if keeps else None
+    ours, our_rows, our_notes = _searched(GridSearchCV, workers=workers, results=results)
+    same(ours, right)
+    assert our_rows == rows and len(rows) > 50
+    assert our_notes == notes and len(notes) > len(rows)
+
+
+@pytest.mark.parametrize("right, kind", [(theirs.GridSearchCV, theirs.GridSearchCV), (theirs.HalvingGridSearchCV,) * 2])
+def test_they_hear_of_fits_of_scikit_learns_own_searches(right: Any, kind: Any) -> None:
+    more = {"random_state": 0} if kind is theirs.HalvingGridSearchCV else {}
+    wanted, rows, notes = _searched(right, **more)
+    with joblib.parallel_config("mpitune", n_jobs=2):
+        ours, our_rows, our_notes = _searched(kind, **more)
+    same(ours, wanted)
+    assert our_rows == rows and our_notes == notes
+
+
+def test_each_iteration_of_a_halving_search_is_heard_of() -> None:
+    right, rows, notes = _searched(theirs.HalvingGridSearchCV, random_state=0)
+    ours, our_rows, our_notes = _searched(HalvingGridSearchCV, random_state=0, workers=1)
+    same(ours, right)
+    assert our_rows == rows and our_notes == notes
+
+
+def test_each_call_of_a_function_is_heard_of() -> None:
+    """cross_val_score has no callbacks, so each fit is a run of its own."""
+
+    def scored() -> tuple[list[float], list[str]]:
+        monitor = callback.ScoringMonitor(scoring="accuracy")
+        model = LogisticRegression(max_iter=5).set_callbacks(monitor)
+        with warnings.catch_warnings(), _out_of_reach(monitor._listener_handle):
+            warnings.simplefilter("ignore")
+            scores = theirs.cross_val_score(model, X, Y, cv=4)
+        return scores.tolist(), sorted(str(log.data) for log in monitor.get_logs(select="all"))
+
+    right = scored()
+    with joblib.parallel_config("mpitune", n_jobs=2):
+        assert scored() == right
+    assert len(right[1]) == 4
+
+
+class Killer(Notes):
+    """Kills the first worker that has made some iterations of a fit, once."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__()
+        self.flag = flag
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handle": self.handle, "flag": self.flag}
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        if WORKERS_HERE in os.environ and context.task_id == 3 and type(estimator) is LogisticRegression:
+            try:
+                self.flag.touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().on_fit_task_end(estimator, context)
+
+
+@pytest.mark.parametrize("how", ["search", "backend"])
+def test_a_killed_worker_costs_no_row_and_doubles_none(how: str, tmp_path: Path) -> None:
+    found = []
+    for flag, kind, more in (
+        (tmp_path, theirs.GridSearchCV, {}),
+        (tmp_path / "flag", *((GridSearchCV, {"workers": 2}) if how == "search" else (theirs.GridSearchCV, {}))),
+    ):
+        killer, monitor = Killer(flag), callback.ScoringMonitor(scoring="accuracy")
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=20).set_callbacks(monitor))
+        search = kind(model, GRID, cv=3, **more).set_callbacks(killer)
+        with warnings.catch_warnings(), joblib.parallel_config("mpitune", n_jobs=2 if flag != tmp_path else 1):
+            warnings.simplefilter("ignore")
+            search.fit(X, Y)
+        assert (killer.n_setups, killer.n_teardowns) == (1, 1)
+        found.append((search.cv_results_["mean_test_score"].tolist(), _rows(monitor), sorted(killer.heard, key=str)))
+    assert (tmp_path / "flag").exists()
+    assert found[0] == found[1]
+
+
+class Bar(Notes):
+    """As a progress bar, and each fit goes on once the script has heard that it began."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handle": self.handle, "folder": self.folder}
+
+    def hear(self, message: Any) -> None:
+        (self.folder / message["event"]).touch()
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        if context.estimator_name == "LogisticRegression" and not context.max_subtasks:
+            name = "-".join(map(str, _path(context)))
+            transport.send(self.handle, {"event": name})
+            assert wait_until((self.folder / name).exists)
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", [GridSearchCV, theirs.GridSearchCV])
+def test_what_a_progress_bar_shows_comes_at_once(kind: Any, tmp_path: Path) -> None:
+    bar = Bar(tmp_path)
+    search = kind(LogisticRegression(max_iter=3), {"C": [0.1, 1.0]}, cv=2).set_callbacks(bar)
+    if kind is GridSearchCV:
+        search.set_params(workers=1)
+    with warnings.catch_warnings(), _out_of_reach(bar.handle), joblib.parallel_config("mpitune", n_jobs=2):
+        warnings.simplefilter("ignore")
+        search.fit(X, Y)
+    assert len(list(tmp_path.iterdir())) > 12
+    assert (search.cv_results_["mean_test_score"] > 0).all()
+
+
+def test_a_results_folder_continues_with_other_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What callbacks have heard is no setting of a study, nor code that has changed. Known fits are not heard of."""
+    first = _searched(GridSearchCV, workers=1, results=tmp_path)
+    then = _searched(GridSearchCV, workers=1, results=tmp_path)
+    same(then[0], first[0])
+    assert "changed since" not in caplog.text and "12 trials known" not in caplog.text
+    assert 0 < len(then[1]) < len(first[1])  # of the refit
+
+
+def _warnings_of(model: Any, grid: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        GridSearchCV(model, grid, cv=2, workers=0).set_callbacks(Notes()).fit(X, Y)
+    return [str(warning.message) for warning in seen if "hear of each fit" in str(warning.message)]
+
+
+def test_it_is_said_once_that_fits_are_not_shared() -> None:
+    scaled = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
+    assert len(_warnings_of(scaled, GRID)) == 1
+    assert not _warnings_of(LogisticRegression(max_iter=500), {"penalty": ["l2"]})
+
+
+IN_A_JOB = """
+    import warnings
+    from sklearn.callback import ProgressBar, ScoringMonitor
+    from sklearn.datasets import load_iris
+    from sklearn.linear_model import LogisticRegression
+    {imports}
+
+    warnings.simplefilter("ignore")
+    X, y = load_iris(return_X_y=True)
+    monitor = ScoringMonitor(scoring="accuracy")
+    model = LogisticRegression(max_iter=20).set_callbacks(monitor)
+    search = GridSearchCV(model, {{"C": [0.01, 0.1, 1.0]}}, cv=4).set_callbacks(ProgressBar())
+    search.fit(X, y)
+    log = monitor.get_logs()
+    assert search.best_estimator_._skl_callbacks == [monitor]
+    print(f"found {{search.cv_results_['mean_test_score']}} {{len(log.data)}} {{log.data}}", flush=True)
+"""
+THEIRS, OURS = "from sklearn.model_selection import GridSearchCV", "from mpitune.sklearn import GridSearchCV"
+
+
+def job(folder: Path, imports: str) -> Path:
+    """A script that prints what a search and its monitor have found."""
+    (folder / "script.py").write_text(textwrap.dedent(IN_A_JOB).format(imports=imports))
+    return folder / "script.py"
+
+
+def found_by(output: str) -> list[str]:
+    """What it has printed on each rank."""
+    return re.findall("found .*", output)
+
+
+@pytest.mark.parametrize("imports, how, ranks", [(OURS, (), 2), (THEIRS, ("-m", "mpitune"), 1)])
+def test_each_rank_that_runs_the_script_knows_the_rows(
+    program: Any, tmp_path: Path, imports: str, how: tuple[str, ...], ranks: int
+) -> None:
+    (right,) = found_by(program(job(tmp_path, THEIRS)).stdout)
+    done = program(*how, job(tmp_path, imports), ranks=2)
+    assert found_by(done.stdout) == [right] * ranks

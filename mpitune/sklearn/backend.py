@@ -1,7 +1,7 @@
 """The joblib backend to which scikit-learn's `fit` gives the tasks of a search, one for each candidate and fold.
 
-scikit-learn's callbacks (since version 1.9) hear of a fit by a context that is handed to it. A fit that several
-candidates share has none, so a search with callbacks makes single fits.
+scikit-learn's callbacks (since version 1.9) hear of a fit, and of what it does, by a context that is handed to it. A
+fit that several candidates share has none. So where they may hear of more than its begin and end, fits are single ones.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ class SearchBackend(ParallelBackendBase):
 
     Args:
         evaluate: returns the results of the tasks, in their order.
-        callbacks: whether any callback is to hear of the fits.
+        search: whose tasks these are.
     """
 
     supports_retrieve_callback = True
     supports_sharedmem = True  # so a user's `require="sharedmem"` is not answered with threads
 
-    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]], *, callbacks: bool):
+    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]], search: Any):
         super().__init__()
-        self._evaluate, self._callbacks = evaluate, callbacks
+        self._evaluate, callbacks = evaluate, callbacks_of(search)
+        inside = hasattr(search.estimator, "set_callbacks") or len(callbacks) > len(
+            getattr(search, "_skl_callbacks", ())
+        )
+        self._heard = bool(callbacks) and inside
+        self._apart = () if callbacks else ("caller", "callback_ctx")
         self._submitted: list[tuple[Any, Callable[[Any], None]]] = []
 
     def effective_n_jobs(self, n_jobs: int) -> int:
@@ -57,7 +62,8 @@ class SearchBackend(ParallelBackendBase):
         calls = [call for func, _ in submitted for call in func.items]
         if all("candidate_progress" in kwargs for _, _, kwargs in calls):
             # One copy of the estimator is enough for all.
-            tasks = [Task(calls[0][1][0], args[1:], {**kwargs, **self._here(kwargs)}) for _, args, kwargs in calls]
+            first = calls[0][1][0] if calls else None
+            tasks = [Task(first, args[1:], {**kwargs, **self._here(kwargs)}, self._heard) for _, args, kwargs in calls]
             results = [[result] for result in self._evaluate(tasks)] if calls else []
         else:
             results = [func() for func, _ in submitted]
@@ -67,8 +73,7 @@ class SearchBackend(ParallelBackendBase):
 
     def _here(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """What no task takes along: the printing of lines (see `cv_line`), and what callbacks alone need."""
-        apart = () if self._callbacks else ("caller", "callback_ctx")
-        return {"verbose": 0, **{name: None for name in apart if name in kwargs}}
+        return {"verbose": 0, **{name: None for name in self._apart if name in kwargs}}
 
 
 def callbacks_of(search: BaseEstimator) -> list[Any]:

@@ -30,6 +30,7 @@ from mpitune.settings import without_address
 from mpitune.sklearn.answers import (
     Answer,
     Raised,
+    call_hooks,
     converged,
     cv_line,
     decoded,
@@ -395,6 +396,12 @@ class Evaluator:
 
     def _answers(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Together as far as they can be, the others one by one."""
+        for task, what in self._together(group, tasks):
+            call_hooks(task)
+            yield task, what
+        yield from self._one_by_one(tasks)  # what is left of them
+
+    def _together(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         if group.how == "grid":
             listed = list(tasks.values())
             try:
@@ -406,4 +413,3 @@ class Evaluator:
         elif group.how == "shared":
             members = {task.candidate: task for task in tasks.values()}
             yield from walked(members, graph_of(members, self._sharing), self._cache_for(group))
-        yield from self._one_by_one(tasks)  # what is left of them

@@ -43,7 +43,7 @@ from mpitune.sklearn.task import Task
 
 log = logging.getLogger(__name__)
 
-HEARD = "callbacks hear of each fit"  # why a task is a single fit
+HEARD = "callbacks hear of what each fit does"  # why a task is a single fit
 
 
 def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:

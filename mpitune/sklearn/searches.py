@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
 from pathlib import Path
@@ -65,7 +66,7 @@ LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators ma
 COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two cores
 COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
-WITH_CALLBACKS = "the search has callbacks, which hear of each fit: fits are single ones, and candidates share none"
+WITH_CALLBACKS = "callbacks hear of what each fit does, so fits are single ones: candidates share none"
 
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
@@ -136,14 +137,13 @@ class OnEngine(_search.BaseSearchCV):
         if self.results is not None and (drawn := _unseeded(self)):
             warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         with outliving():
-            callbacks = bool(callbacks_of(self))
 
             def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
                 ours.unregister()  # estimators, and the refit, have the user's own backend
                 return self._run(tasks)
 
             try:
-                with (ours := parallel_config(backend=SearchBackend(evaluate, callbacks=callbacks))):
+                with (ours := parallel_config(backend=SearchBackend(evaluate, self))):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []
@@ -278,7 +278,7 @@ class OnEngine(_search.BaseSearchCV):
         """Say once in a search that fits are single ones where candidates would share some without callbacks."""
         if self._plans or not any(task.heard for task in tasks):
             return
-        unheard = [Task(task.estimator, task.args, {**task.kwargs, "callback_ctx": None}) for task in tasks]
+        unheard = [replace(task, heard=False) for task in tasks]
         groups = groups_of(unheard, Sharing(self.accelerate, self.share))
         if any(len(group.keys) > 1 and (self.share or group.how != "steps") for group in groups):
             warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=2)
@@ -394,7 +394,7 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
         results: list[dict[str, Any]] = Parallel(n_jobs=n_jobs)(fits)
         return results
 
-    return SearchBackend(evaluate, callbacks=bool(callbacks_of(search)))
+    return SearchBackend(evaluate, search)
 
 
 def _unseeded(search: OnEngine) -> str:

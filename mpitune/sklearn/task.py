@@ -21,6 +21,7 @@ class Task:
     estimator: Any  # unfitted, the same in all tasks of a search; who fits it makes a copy
     args: tuple[Any, ...]  # X, y
     kwargs: dict[str, Any]
+    heard: bool = False  # whether callbacks hear of what its fit does, so that it is a single one
 
     @cached_property
     def candidate(self) -> int:
@@ -33,11 +34,6 @@ class Task:
     @cached_property
     def key(self) -> str:
         return f"c{self.candidate:05}/f{self.split}"
-
-    @property
-    def heard(self) -> bool:
-        """Whether callbacks hear of its fit, so that it is a single one."""
-        return self.kwargs.get("callback_ctx") is not None
 
     @property
     def parameters(self) -> dict[str, Any]:

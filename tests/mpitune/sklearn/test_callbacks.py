@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import pytest
 import sklearn.model_selection as theirs
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.ranks.process import WORKERS_HERE
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from tests.helpers import wait_until
-from tests.mpitune.sklearn.iris import X, Y, same
+from tests.mpitune.sklearn.iris import X, Y, same, table
 
 callback = pytest.importorskip("sklearn.callback")
 transport = pytest.importorskip("sklearn.callback._transport")
@@ -221,17 +225,46 @@ def test_a_results_folder_continues_with_other_callbacks(tmp_path: Path, caplog:
     assert 0 < len(then[1]) < len(first[1])  # of the refit
 
 
-def _warnings_of(model: Any, grid: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        GridSearchCV(model, grid, cv=2, workers=0).set_callbacks(Notes()).fit(X, Y)
-    return [str(warning.message) for warning in seen if "hear of each fit" in str(warning.message)]
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "model, grid",
+    [
+        (KNeighborsClassifier(), {"n_neighbors": [1, 3, 5], "weights": ["uniform", "distance"]}),
+        (RandomForestClassifier(random_state=0), {"n_estimators": [2, 4]}),
+        (SVC(), {"C": [0.1, 1.0, 10.0]}),
+    ],
+)
+def test_callbacks_of_the_search_alone_hear_of_shared_fits_as_of_single_ones(
+    model: Any, grid: Any, workers: int
+) -> None:
+    """The estimator has no hooks, so they hear of the begin and the end of each fit, and nothing is lost by sharing."""
+    heard, tables = [], []
+    for kind, more in ((theirs.GridSearchCV, {}), (GridSearchCV, {"workers": workers})):
+        notes = Notes()
+        search = kind(model, grid, cv=3, **more).set_callbacks(notes)
+        with warnings.catch_warnings(record=True) as seen, _out_of_reach(notes.handle):
+            warnings.simplefilter("always")
+            search.fit(X, Y, **({"sample_weight": np.ones(len(Y))} if isinstance(model, SVC) else {}))
+        assert {str(warning.message).split(". ")[0] for warning in seen} == {
+            f"The estimator {type(model).__name__} does not support callbacks"
+        }
+        heard.append(sorted(notes.heard, key=str))
+        tables.append(table(search))
+    assert isinstance(model, SVC) or search.plan_.shares
+    assert heard[0] == heard[1] and tables[0] == tables[1]
 
 
 def test_it_is_said_once_that_fits_are_not_shared() -> None:
-    scaled = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    assert len(_warnings_of(scaled, GRID)) == 1
-    assert not _warnings_of(LogisticRegression(max_iter=500), {"penalty": ["l2"]})
+    said = []
+    for model, grid in (
+        (make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), GRID),
+        (LogisticRegression(max_iter=500), {"C": [1.0]}),
+    ):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            GridSearchCV(model, grid, cv=2, workers=0).set_callbacks(Notes()).fit(X, Y)
+        said.append(sum("share none" in str(warning.message) for warning in seen))
+    assert said == [1, 0]
 
 
 IN_A_JOB = """

@@ -209,6 +209,7 @@ class Coordinator:
                 if not doubted:
                     if result.told:
                         self._hear(result.told)
+                        result = replace(result, told=b"")
                     self._examine(trial, result, self._sound)
             except UsageError as error:
                 self._refused = self._refused or error

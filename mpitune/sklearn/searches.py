@@ -387,9 +387,10 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
     ours = _Theirs(search, n_jobs)
 
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
-        if plan_of(tasks, ours.sharing).shares:
+        if (plan := plan_of(tasks, ours.sharing)).shares:
             return ours._run(tasks)
         ours._say_if_callbacks_cost(tasks)
+        ours._plans.append(plan)
         fits = (delayed(_fit_and_score)(clone(task.estimator), *task.args, **task.kwargs) for task in tasks)
         results: list[dict[str, Any]] = Parallel(n_jobs=n_jobs)(fits)
         return results

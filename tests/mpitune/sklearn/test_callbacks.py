@@ -272,24 +272,27 @@ IN_A_JOB = """
     from sklearn.callback import ProgressBar, ScoringMonitor
     from sklearn.datasets import load_iris
     from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
     {imports}
 
     warnings.simplefilter("ignore")
     X, y = load_iris(return_X_y=True)
     monitor = ScoringMonitor(scoring="accuracy")
     model = LogisticRegression(max_iter=20).set_callbacks(monitor)
-    search = GridSearchCV(model, {{"C": [0.01, 0.1, 1.0]}}, cv=4).set_callbacks(ProgressBar())
+    search = GridSearchCV(model, {{"C": [0.01, 0.1, 1.0]}}, cv=4, n_jobs={jobs}).set_callbacks(ProgressBar())
     search.fit(X, y)
-    log = monitor.get_logs()
+    rows = monitor.get_logs().data
+    scores = cross_val_score(model, X, y, cv=12, n_jobs={jobs})
+    runs = sorted(str(log.data) for log in monitor.get_logs(select="all"))
     assert search.best_estimator_._skl_callbacks == [monitor]
-    print(f"found {{search.cv_results_['mean_test_score']}} {{len(log.data)}} {{log.data}}", flush=True)
+    print("found", search.cv_results_["mean_test_score"], rows, scores.mean(), len(runs), runs, flush=True)
 """
 THEIRS, OURS = "from sklearn.model_selection import GridSearchCV", "from mpitune.sklearn import GridSearchCV"
 
 
-def job(folder: Path, imports: str) -> Path:
+def job(folder: Path, imports: str, jobs: int | None = None) -> Path:
     """A script that prints what a search and its monitor have found."""
-    (folder / "script.py").write_text(textwrap.dedent(IN_A_JOB).format(imports=imports))
+    (folder / "script.py").write_text(textwrap.dedent(IN_A_JOB).format(imports=imports, jobs=jobs))
     return folder / "script.py"
 
 
@@ -298,10 +301,10 @@ def found_by(output: str) -> list[str]:
     return re.findall("found .*", output)
 
 
-@pytest.mark.parametrize("imports, how, ranks", [(OURS, (), 2), (THEIRS, ("-m", "mpitune"), 1)])
+@pytest.mark.parametrize("imports, how, jobs, ranks", [(OURS, (), None, 2), (THEIRS, ("-m", "mpitune"), -1, 1)])
 def test_each_rank_that_runs_the_script_knows_the_rows(
-    program: Any, tmp_path: Path, imports: str, how: tuple[str, ...], ranks: int
+    program: Any, tmp_path: Path, imports: str, how: tuple[str, ...], jobs: int | None, ranks: int
 ) -> None:
     (right,) = found_by(program(job(tmp_path, THEIRS)).stdout)
-    done = program(*how, job(tmp_path, imports), ranks=2)
+    done = program(*how, job(tmp_path, imports, jobs), ranks=2)
     assert found_by(done.stdout) == [right] * ranks

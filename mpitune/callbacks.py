@@ -122,8 +122,8 @@ def _taught(mine: Any, theirs: Any) -> Any:
     """This rank's callback, which now knows what rank 0's knows; rank 0's, if this rank has another. Listeners stay."""
     if type(mine).__qualname__ != type(theirs).__qualname__:
         return theirs
-    have = vars(mine)
-    for name, value in vars(theirs).items():
+    have = getattr(mine, "__dict__", {})
+    for name, value in getattr(theirs, "__dict__", {}).items():
         if isinstance(value, list) and isinstance(have.get(name), list):
             have[name][:] = value  # a listener may add to this list
         elif type(value).__module__ != TRANSPORT:

@@ -205,16 +205,17 @@ class Coordinator:
                 self._raised = self._raised or Outcome(trial, result)
             given.since = self._clock()
             doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
+            again = doubted or (result.attempt < ATTEMPTS and result.failed)
             try:
+                if result.told and not again:
+                    self._hear(result.told)
+                    result = replace(result, told=b"")
                 if not doubted:
-                    if result.told:
-                        self._hear(result.told)
-                        result = replace(result, told=b"")
                     self._examine(trial, result, self._sound)
             except UsageError as error:
                 self._refused = self._refused or error
                 continue
-            if doubted or (result.attempt < ATTEMPTS and result.failed):
+            if again:
                 self._try_again(slot, trial, result)
                 continue
             given.seconds += result.seconds

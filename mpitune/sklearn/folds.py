@@ -271,7 +271,7 @@ class Folds(Experiment):
         return 1.0 if hows & {"shared", "steps"} else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
-        if self.tasks:  # this is the process that asked, whose callbacks are no copies
+        if any(task.kwargs.get("callback_ctx") for task in self.tasks):  # this process asked, and has the callbacks
             return Evaluator(self.tasks, self.sharing, sklearn.get_config(), worker.buffers)
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]

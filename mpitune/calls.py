@@ -73,9 +73,9 @@ class Calls(Experiment):
         def objective(batch: Batch) -> Iterator[Evaluation]:
             for trial in batch:
                 relays = "sklearn.callback" in str(trial.params["call"])
-                with callbacks.relayed(worker.tell) if relays else nullcontext(bytes) as told:
+                with callbacks.relayed(worker.tell) if relays else nullcontext(bytes) as messages:
                     answer = _called(trial, worker.data, begun)
-                yield replace(answer, told=told())
+                yield replace(answer, messages=messages())
 
         return objective
 

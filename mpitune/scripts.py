@@ -14,8 +14,8 @@ from mpitune.errors import Caller, StudyError, StudyInterrupted, UsageError, cal
 from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 
-Told = UsageError | StudyError | StudyInterrupted
-TOLD = (UsageError, StudyError, StudyInterrupted)
+Expected = UsageError | StudyError | StudyInterrupted
+EXPECTED = (UsageError, StudyError, StudyInterrupted)
 
 
 class _OneLine:
@@ -24,12 +24,12 @@ class _OneLine:
     That very error is its own words; all others are left to the hook that was there.
     """
 
-    def __init__(self, error: Told) -> None:
+    def __init__(self, error: Expected) -> None:
         self.shown: Any = sys.excepthook
         self._error = weakref.ref(error)  # which holds what is on its stack
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, TOLD) or error is not self._error():
+        if not isinstance(error, EXPECTED) or error is not self._error():
             self.shown(kind, error, trace)
             return
         if launched().rank == 0:  # the same on all ranks
@@ -50,7 +50,7 @@ def errors_in_one_line(caller: Caller = Caller.OPTIONS) -> Iterator[None]:
     try:
         with called_from(caller):
             yield
-    except TOLD as error:
+    except EXPECTED as error:
         _let_go()
         sys.excepthook = _OneLine(error)
         raise

@@ -102,7 +102,7 @@ class Evaluation:
         error: None, or why the trial failed; then `values` is empty.
         doubt: None, or what went wrong though this is an answer, such as a score of NaN for a fit that raised. Where
             the job has another rank, the trial is tried there once, and this answer is kept if it fails there too.
-        told: what `Experiment.hear` gets once this answer counts; a journal does not keep it.
+        messages: what `Experiment.hear` gets once this answer counts; a journal does not keep it.
     """
 
     key: str
@@ -110,7 +110,7 @@ class Evaluation:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     error: str | None = None
     doubt: str | None = None
-    told: bytes = b""
+    messages: bytes = b""
 
     @property
     def failed(self) -> bool:

@@ -32,6 +32,7 @@ from mpitune.engine.messages import (
     Drained,
     Forget,
     Lend,
+    Relayed,
     Returned,
     Run,
     Share,
@@ -39,7 +40,6 @@ from mpitune.engine.messages import (
     Stop,
     ToAgent,
     ToCoordinator,
-    Told,
     WorkerProgress,
 )
 from mpitune.engine.printed import MARK, Shown
@@ -262,7 +262,7 @@ class Agent:
             if isinstance(message, WorkerProgress):  # which is no result, so the time-out goes on
                 process.news = message
                 continue
-            if isinstance(message, Told):  # nor is this
+            if isinstance(message, Relayed):  # nor is this
                 self._tell(message)
                 continue
             process.clock = self._time

@@ -21,7 +21,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToAgent, ToCoordinator, Told
+from mpitune.engine.messages import (
+    Died,
+    Drain,
+    Drained,
+    Interrupted,
+    Relayed,
+    Returned,
+    Stepped,
+    ToAgent,
+    ToCoordinator,
+)
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, SlotState
@@ -139,7 +149,7 @@ class Coordinator:
                 for number, step in steps.items():
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
-            case Told(content):
+            case Relayed(content):
                 self._hear(content)
             case Interrupted(number):
                 if not self._study.waits:  # the script that adds trials hears the signal, too, and ends the study
@@ -207,9 +217,9 @@ class Coordinator:
             doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
             again = doubted or (result.attempt < ATTEMPTS and result.failed)
             try:
-                if result.told and not again:
-                    self._hear(result.told)
-                    result = replace(result, told=b"")
+                if result.messages and not again:
+                    self._hear(result.messages)
+                    result = replace(result, messages=b"")
                 if not doubted:
                     self._examine(trial, result, self._sound)
             except UsageError as error:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpitune.devices.devices import set_hosts
-from mpitune.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator, Told
+from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
@@ -31,7 +31,7 @@ class InlineAgent:
                 set_hosts(hosts)
                 try:
                     if self._objective is None:
-                        context = WorkerContext("cpu", self._data, tell=lambda content: self._tell(Told(content)))
+                        context = WorkerContext("cpu", self._data, tell=lambda content: self._tell(Relayed(content)))
                         self._objective = self._experiment.objective(context)
                     self._meter.begin()
                     for answer in evaluated(self._objective, batch, self._meter):

@@ -1,7 +1,7 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
     coordinator -> agent      Run, Lend, Share, Forget, Drain, Stop
-    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped, Told
+    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped, Relayed
     transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
 
@@ -145,11 +145,11 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Told:
+class Relayed:
     """What an objective tells `Experiment.hear`; workers send it to their agents, too."""
 
     content: bytes
 
 
 ToAgent = Run | Lend | Share | Forget | Drain | Stop
-ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Told | Lost
+ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Relayed | Lost

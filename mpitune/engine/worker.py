@@ -6,7 +6,7 @@
                        Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
-                       Told(content)        what the objective tells rank 0, see `WorkerContext.tell`
+                       Relayed(content)        what the objective tells rank 0, see `WorkerContext.tell`
                        WorkerProgress(unit, ...)   how far it is, once a second at most, for people
                        Error(traceback)     the objective raised where that ends the worker, see `answers`
 
@@ -35,7 +35,7 @@ from typing import IO, Any
 import numpy as np
 
 from mpitune.devices.devices import hosts_here, set_hosts, workers_here
-from mpitune.engine.messages import COMPILING, STEP_SECONDS, Told, WorkerProgress
+from mpitune.engine.messages import COMPILING, STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
 from mpitune.engine.usage import Meter
 from mpitune.errors import own_traceback
@@ -170,7 +170,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         buffers = SharedArrays.attach(setup.buffers, writeable=True)
         experiment: Experiment = pickle.loads(setup.experiment)
         steps = _StepReport(wire)
-        tell = lambda content: wire.send(Told(content))  # noqa: E731
+        tell = lambda content: wire.send(Relayed(content))  # noqa: E731
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell)
         objective = experiment.objective(context)
         goes_on = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
@@ -278,7 +278,7 @@ def _packed(evaluation: Evaluation, seconds: float, used: Used, *, raised: bool 
     if error is None and any(map(math.isnan, values.values())):
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.told
+    outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.messages
     return evaluation.key, *outcome, seconds, time.time(), tuple(used), raised
 
 

@@ -374,15 +374,15 @@ class Evaluator:
         return known
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        with sklearn.config_context(**self._config), callbacks.relayed(self._tell) as told:
+        with sklearn.config_context(**self._config), callbacks.relayed(self._tell) as messages:
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
                 tasks = {key: self._tasks[key] for key in group.keys}
                 try:
                     for (task, what), seen in noting(self._answers(group, tasks)):
-                        yield replace(encoded(tasks.pop(task.key).key, what, seen), told=told())
+                        yield replace(encoded(tasks.pop(task.key).key, what, seen), messages=messages())
                 except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
                     for key in tasks:
-                        yield replace(raised(key, error), told=told())
+                        yield replace(raised(key, error), messages=messages())
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):

@@ -65,12 +65,14 @@ class FakeAgents:
         error: str | None = None,
         doubt: str | None = None,
         raised: bool = False,
-        told: bytes = b"",
+        messages: bytes = b"",
     ) -> None:
         """The slot finishes the first batch that it has."""
         run = self.given[slot].pop(0)
         how = {"seconds": seconds, "raised": raised}
-        results = tuple(Result(t.key, {"v": value}, error=error, doubt=doubt, told=told, **how) for t in run.batch)
+        results = tuple(
+            Result(t.key, {"v": value}, error=error, doubt=doubt, messages=messages, **how) for t in run.batch
+        )
         self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
         self.coordinator.step()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitune.engine.messages import Died, Drained, Interrupted, Returned, Told
+from mpitune.engine.messages import Died, Drained, Interrupted, Relayed, Returned
 from mpitune.engine.queue import Costs, Queue, end_of
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
@@ -231,15 +231,15 @@ def test_an_answer_in_doubt_is_tried_on_another_rank(tmp_path: Path) -> None:
 def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     heard: list[bytes] = []
     agents = FakeAgents(tmp_path, trials(2), places(1, 1), hear=heard.append)
-    agents.answer((0, 0), doubt="OSError: no scratch", told=b"in doubt")
-    agents.answer((1, 0), error="OSError", told=b"failed")
+    agents.answer((0, 0), doubt="OSError: no scratch", messages=b"in doubt")
+    agents.answer((1, 0), error="OSError", messages=b"failed")
     assert not heard
-    agents.answer((0, 0), told=b"tried once more")
-    agents.answer((1, 0), doubt="ValueError: k = 99", told=b"in doubt there too")
+    agents.answer((0, 0), messages=b"tried once more")
+    agents.answer((1, 0), doubt="ValueError: k = 99", messages=b"in doubt there too")
     assert agents.coordinator.finished and heard == [b"tried once more", b"in doubt there too"]
-    agents.coordinator.handle(1, Told(b"at once"))
+    agents.coordinator.handle(1, Relayed(b"at once"))
     assert heard[2:] == [b"at once"]
-    assert not any(result.told for result in agents.study.results.values())
+    assert not any(result.messages for result in agents.study.results.values())
 
 
 def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,17 @@ def wait_until(true: Callable[[], bool], timeout: float = PATIENCE) -> bool:
     while not true() and time.monotonic() < end:
         time.sleep(0.05)
     return true()
+
+
+def end_searches_with(over: Path, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Once there is this file, the time of searches with the returned `timeout` is over, and not before.
+
+    A time that passes may pass before the first worker has begun.
+    """
+    seconds = 1e6
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * seconds * over.exists())
+    monkeypatch.setattr("mpitune.engine.limit.time", clock)
+    return seconds
 
 
 def wait_for_lines(folder: Path, n: int) -> None:

@@ -15,16 +15,19 @@ from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
 from mpitune.storage.history import read_study
 from mpitune.tools.status import described, status_of
+from tests.helpers import end_searches_with
 from tests.mpitune.sklearn.iris import X, Y
 
 
 class Slow(ClassifierMixin, BaseEstimator):
-    """Takes its time, and says the first class."""
+    """Takes its time, and says the first class. From number 2 on fits make the file `over`."""
 
-    def __init__(self, seconds: float = 0.0, number: int = 0) -> None:
-        self.seconds, self.number = seconds, number
+    def __init__(self, seconds: float = 0.0, number: int = 0, over: str = "") -> None:
+        self.seconds, self.number, self.over = seconds, number, over
 
     def fit(self, x: Any, y: Any) -> "Slow":
+        if self.over and self.number >= 2:
+            Path(self.over).touch()
         time.sleep(self.seconds)
         self.classes_ = np.unique(y)
         return self
@@ -37,10 +40,12 @@ SIX = {"number": [0, 1, 2, 3, 4, 5]}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_no_fit_begins_after_its_time(workers: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four fits take a second; with two workers all would take more than a minute."""
-    seconds = 6.0 if workers else 1.5  # workers must begin in this time, beside whatever else the machine does
-    search = GridSearchCV(Slow(0.25), {"number": range(250)}, cv=2, workers=workers, timeout=seconds)
+def test_no_fit_begins_after_its_time(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = end_searches_with(tmp_path / "over", monkeypatch)
+    model = Slow(0.1, over=str(tmp_path / "over"))
+    search = GridSearchCV(model, {"number": range(250)}, cv=2, workers=workers, timeout=seconds)
     with pytest.warns(UserWarning, match="non-finite"):
         search.fit(X, Y)
     table = search.cv_results_
@@ -83,20 +88,22 @@ def test_a_search_that_is_done_in_time_is_as_without(tmp_path: Path) -> None:
 
 
 class SlowAfterTwo(Slow):
-    """Two candidates take no time. The others take longer than any search may, until there is a file."""
+    """Two candidates take no time. The others take longer than it takes to see that time is over, until `go` exists."""
 
-    def __init__(self, number: int = 0, until: str = "") -> None:
-        super().__init__(number=number)
-        self.until = until
+    def __init__(self, number: int = 0, over: str = "", go: str = "") -> None:
+        super().__init__(number=number, over=over)
+        self.go = go
 
     def fit(self, x: Any, y: Any) -> "Slow":
-        self.seconds = 0.0 if self.number < 2 or Path(self.until).exists() else 6.0
+        self.seconds = 0.0 if self.number < 2 or Path(self.go).exists() else 1.5
         return super().fit(x, y)
 
 
-def test_what_was_stopped_says_so_and_continues(tmp_path: Path) -> None:
-    go, results = tmp_path / "go", tmp_path / "results"
-    search = GridSearchCV(SlowAfterTwo(until=str(go)), SIX, cv=2, workers=1, results=results, timeout=6.0)
+def test_what_was_stopped_says_so_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over, go, results = tmp_path / "over", tmp_path / "go", tmp_path / "results"
+    seconds = end_searches_with(over, monkeypatch)
+    model = SlowAfterTwo(over=str(over), go=str(go))
+    search = GridSearchCV(model, SIX, cv=2, workers=1, results=results, timeout=seconds)
     with pytest.warns(UserWarning, match="non-finite"):
         search.fit(X, Y)
     history = read_study(results)
@@ -135,8 +142,8 @@ def test_a_search_that_draws_anew_says_that_it_cannot_continue(tmp_path: Path) -
 
 def test_many_fits_that_take_too_long_end_no_search() -> None:
     """More deaths than a slot may have where nothing works."""
-    grid = {"seconds": [60.0] * 6 + [0.0], "number": [0, 1]}
-    search = GridSearchCV(Slow(), grid, cv=2, workers=2, trial_timeout=0.4)
+    grid = {"seconds": [600.0] * 2 + [0.0], "number": [0, 1]}
+    search = GridSearchCV(Slow(), grid, cv=2, workers=2, trial_timeout=2.0)
     with pytest.warns(UserWarning):
         search.fit(X, Y)
-    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 12 and search.best_params_["seconds"] == 0.0
+    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 4 and search.best_params_["seconds"] == 0.0

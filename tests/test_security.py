@@ -343,7 +343,7 @@ def test_shared_memory_and_temporary_files_are_private_and_removed(tmp_path: Pat
     monkeypatch.setenv("TMPDIR", str(temporary))
     old = os.umask(0)  # the least careful user there is
     try:
-        job = start(tmp_path / "r", "20", "--data-size", "100000", "--seconds", "0.2")
+        job = start(tmp_path / "r", "60", "--data-size", "100000", "--seconds", "0.2")
     finally:
         os.umask(old)
     wait_for_lines(tmp_path / "r", 2)

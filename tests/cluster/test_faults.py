@@ -40,7 +40,7 @@ def start(
     options: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     log_to: Path | None = None,
-    seconds: float = 0.1,
+    seconds: float = 0.5,
 ) -> subprocess.Popen[str]:
     """The study on all hosts, left alone until every rank has returned something."""
     words = log_to or folder.parent / "log"
@@ -137,7 +137,8 @@ def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hos
     """Nobody but our heartbeat notices: Open MPI's daemons have no keepalive here, and wait for 480 s."""
     folder, log = tmp_path / "r", tmp_path / "log"
     with open(log, "w") as words:
-        job = hosts[0].popen(*mpirun(hosts, *command(folder), keepalive=False), stdout=words, stderr=words)
+        study = command(folder, seconds=0.5)
+        job = hosts[0].popen(*mpirun(hosts, *study, keepalive=False), stdout=words, stderr=words)
     journal = folder / "journal.jsonl"
     assert wait_until(lambda: journal.exists() and '{"run"' in journal.read_text()), log.read_text()
     hosts[1].cut()
@@ -151,7 +152,7 @@ def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hos
 def test_a_rank_that_wakes_ends_its_own_work_and_not_the_job(hosts: Hosts, tmp_path: Path, clean: str) -> None:
     """Suspended for longer than --heartbeat-timeout, it is given up; it wakes while the others still work."""
     folder = tmp_path / "r"
-    job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"), seconds=0.5)
+    job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"), seconds=1.0)
     (sleeper,) = ranks_of(hosts[2])
     os.kill(sleeper, signal.SIGSTOP)
     assert wait_until(lambda: "rank 2 is lost" in (tmp_path / "log").read_text())
@@ -165,13 +166,13 @@ def test_a_rank_that_wakes_ends_its_own_work_and_not_the_job(hosts: Hosts, tmp_p
 def test_a_job_that_is_suspended_as_a_whole_goes_on(hosts: Hosts, tmp_path: Path, clean: str) -> None:
     """As by `scontrol suspend`: all ranks sleep for longer than --heartbeat-timeout, and wake one after the other."""
     folder = tmp_path / "r"
-    job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"))
+    job = start(hosts, folder, arguments=("--heartbeat-timeout", "6"))
     sleepers = [pid for host in hosts for pid in ranks_of(host)]
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in sleepers:
             os.kill(pid, number)
             time.sleep(0.2)
-        time.sleep(6 if number == signal.SIGSTOP else 0)
+        time.sleep(12 if number == signal.SIGSTOP else 0)
     assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
     assert "lost" not in (tmp_path / "log").read_text()
     require_whole(folder, clean)
@@ -188,7 +189,7 @@ def test_a_results_folder_that_hangs_costs_time_only(disk: Disk, tmp_path: Path,
     """Rank 0 waits in the kernel, where no Python and no signal runs, for several times --heartbeat-timeout."""
     folder, log = disk.point / "r", tmp_path / "log"
     with Hosts(3, shared=disk.point) as hosts:
-        job = start(hosts, folder, arguments=("--heartbeat-timeout", "3"), log_to=log)
+        job = start(hosts, folder, arguments=("--heartbeat-timeout", "5"), log_to=log)
         disk.freeze(13.0)
         assert job.wait(PATIENCE) == Exit.DONE, log.read_text()
     assert "has not answered for 10 s" in log.read_text()

@@ -30,7 +30,7 @@ print(len(opened))
 
 
 def test_nonsense_on_every_port_of_a_job_changes_nothing(hosts: Hosts, tmp_path: Path) -> None:
-    options = ("30", "--seconds", "0.5", "--gpu", "none", "--workers", "1", "--results", str(tmp_path / "r"))
+    options = ("30", "--seconds", "1.5", "--gpu", "none", "--workers", "1", "--results", str(tmp_path / "r"))
     with open(tmp_path / "log", "w") as log:
         job = hosts[0].popen(*mpirun(hosts[:2], sys.executable, *TOYS, *options), stdout=log, stderr=log)
     wait_for_lines(tmp_path / "r", 4)

@@ -34,7 +34,7 @@ from mpitune.calls import LARGE, service
 from mpitune.devices.devices import usable_cores
 from mpitune.errors import StudyError, UsageError
 from mpitune.sklearn import GridSearchCV
-from tests.helpers import PATIENCE
+from tests.helpers import PATIENCE, wait_until
 
 X, Y = load_iris(return_X_y=True)
 TREE = DecisionTreeClassifier(random_state=0)
@@ -86,13 +86,18 @@ def test_scikit_learns_functions_say_the_same(two: None, name: str) -> None:
     np.testing.assert_array_equal(FUNCTIONS[name](), right)
 
 
-def test_workers_stay_and_are_others(two: None) -> None:
-    first, second = (set(Parallel()(delayed(_slow_pid)() for _ in range(6))) for _ in range(2))
+def test_workers_stay_and_are_others(two: None, tmp_path: Path) -> None:
+    first, second = (
+        set(Parallel(batch_size=1)(delayed(_pid_beside_another)(tmp_path / name) for _ in range(6))) for name in "ab"
+    )
     assert first == second and len(first) == 2 and os.getpid() not in first
 
 
-def _slow_pid() -> int:
-    time.sleep(0.05)
+def _pid_beside_another(folder: Path) -> int:
+    """This process, once there is another one that makes such calls."""
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    wait_until(lambda: len(list(folder.iterdir())) == 2)
     return os.getpid()
 
 
@@ -240,8 +245,8 @@ def test_an_endless_generator_is_asked_for_as_much_as_is_needed(two: None) -> No
 def test_a_timeout_ends_the_call(two: None) -> None:
     begin = time.monotonic()
     with pytest.raises(multiprocessing.TimeoutError):
-        Parallel(timeout=0.2)(delayed(time.sleep)(60) for _ in range(2))
-    assert time.monotonic() - begin < 50
+        Parallel(timeout=0.2)(delayed(time.sleep)(3600) for _ in range(2))
+    assert time.monotonic() - begin < PATIENCE
 
 
 def _nested() -> tuple[str, str, int]:
@@ -383,7 +388,11 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 def worker_and_sum(array, number):
-    time.sleep(0.1)
+    os.makedirs(os.environ["SEEN"], exist_ok=True)
+    open(os.path.join(os.environ["SEEN"], str(os.getpid())), "w").close()
+    end = time.monotonic() + 300
+    while len(os.listdir(os.environ["SEEN"])) < int(os.environ["WORKERS"]) and time.monotonic() < end:
+        time.sleep(0.01)
     return os.getpid(), float(array.sum() + number)
 
 X, y = load_iris(return_X_y=True)
@@ -405,10 +414,12 @@ raise SystemExit(4)
 @pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_script_prints_the_same_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    plain = program("script.py", "a", cwd=tmp_path, status=4)
-    done = program("-m", "mpitune", "script.py", "a", ranks=ranks, cwd=tmp_path, status=4)
+    workers = 6 if ranks else min(usable_cores(), 6)
+    environ = {"WORKERS": str(workers), "SEEN": str(tmp_path / "seen")}
+    done = program("-m", "mpitune", "script.py", "a", ranks=ranks, cwd=tmp_path, status=4, env=environ)
+    assert f"{workers} workers" in done.stderr
+    plain = program("script.py", "a", cwd=tmp_path, status=4, env=environ)
     assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) > 4
-    assert f"{6 if ranks else min(usable_cores(), 6)} workers" in done.stderr
 
 
 @pytest.mark.slow
@@ -479,9 +490,7 @@ raise SystemExit(4)
 def test_a_script_goes_on_when_nodes_are_lost(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(LOSES_A_NODE)
     plain = program("script.py", cwd=tmp_path, status=4)
-    done = program(
-        "-m", "mpitune", "script.py", ranks=3, mpirun=("--with-ft", "ulfm"), cwd=tmp_path, status=4, timeout=200
-    )
+    done = program("-m", "mpitune", "script.py", ranks=3, mpirun=("--with-ft", "ulfm"), cwd=tmp_path, status=4)
     assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 8
     assert [f"rank {number} is lost" in done.stderr for number in (1, 2)] == [True, True], done.stderr
 

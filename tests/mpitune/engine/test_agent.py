@@ -6,6 +6,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,10 +90,12 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], mon
         os.waitid(os.P_PID, pid, os.WEXITED)
 
 
-def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any]) -> None:
-    """Rank and worker sleep for longer than the deadline: the trial goes on where it was."""
+def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank and worker sleep for longer than the deadline, by the clock: the trial goes on where it was."""
+    asleep = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + asleep))
     setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid(), {})
-    agent = Agent(sent.append, setup, [CPU], [Place()], trial_timeout=3.0)
+    agent = Agent(sent.append, setup, [CPU], [Place()], trial_timeout=100.0)
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
@@ -100,8 +103,8 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any]) -
         assert agent.slots[0].process is process, sent
         agent.step(0.01)
     os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(4.0)  # this process takes no step, as if it slept too
-    agent.step(0.01)
+    asleep = 1000.0  # in which this process takes no step, as it slept too
+    agent.step(0.3)
     os.kill(process.pid, signal.SIGCONT)
     assert heard(agent, sent, Returned).results[0].key == "t0"
     assert not any(isinstance(message, Died) for message in sent)

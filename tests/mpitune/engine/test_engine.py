@@ -154,7 +154,7 @@ def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path, number: int) -> None:
-    job = start(tmp_path, "200", "--seconds", "0.05")
+    job = start(tmp_path, "200", "--seconds", "0.3")
     wait_for_lines(tmp_path, 4)
     os.kill(job.pid, number)
     _, stderr = job.communicate(timeout=PATIENCE)
@@ -168,7 +168,7 @@ def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: Path) -> None:
-    job = start(tmp_path, "30", "--seconds", "3", "--grace", "60")
+    job = start(tmp_path, "30", "--at", *(f"t{number}=hang" for number in range(2, 30)), "--grace", "3000")
     wait_for_lines(tmp_path, 2)
     members = family(job.pid)
     job.send_signal(signal.SIGTERM)
@@ -182,7 +182,7 @@ def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: 
     job.send_signal(signal.SIGTERM)
     _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.STOPPED, stderr
-    assert len(journal_lines(tmp_path)) == before, "the running trials had seconds to go and were not waited for"
+    assert len(journal_lines(tmp_path)) == before, "the running trials had an hour to go and were not waited for"
     wait_for_the_end_of(members)
     program(*TOYS, "30", "--gpu", "none", "--workers", "2", "--results", tmp_path)
     keys = [line["key"] for line in journal_lines(tmp_path)]

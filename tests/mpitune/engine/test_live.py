@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,14 @@ def test_a_trial_that_reports_steps_is_timed_out_as_others(program: Any, tmp_pat
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
-    job = start(tmp_path / "r", 6, "--seconds", 3, "--steps", 30, ranks=ranks)
+    job = start(tmp_path / "r", 8, "--seconds", 4, "--steps", 30, ranks=ranks)
     deadline = time.monotonic() + PATIENCE
     seen = None
     while seen is None or not any("lap" in one.step for one in seen.overview.running):
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)
         seen = read_status_file(tmp_path / "r")
-    assert seen.doing == RUNNING and seen.overview.total == 6 and seen.overview.slots == (2 if not ranks else 4)
+    assert seen.doing == RUNNING and seen.overview.total == 8 and seen.overview.slots == (2 if not ranks else 4)
     assert re.fullmatch(r"lap \d+ of 30", next(one.step for one in seen.overview.running if one.step))
     assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)
@@ -114,16 +115,19 @@ def test_a_worker_sends_one_step_a_second_at_most() -> None:
 
 WORKS = """
 import sys, time
+from pathlib import Path
 from mpitune.engine.progress import start_logging
 from mpitune.storage.waiting import working
 start_logging(0, "host", 0)
 with working("the data are loaded", int(sys.argv[1])):
-    time.sleep(2.5)
+    end = time.monotonic() + float(sys.argv[2])
+    while not Path(sys.argv[3]).exists() and time.monotonic() < end:
+        time.sleep(0.02)
 """
 
 
-def at_a_terminal(*arguments: str) -> str:
-    """What a Python program says on stderr where that is a terminal of 80 columns."""
+def at_a_terminal(*arguments: str, heard: Callable[[bytes], object] = lambda said: None) -> str:
+    """What a Python program says on stderr where that is a terminal of 80 columns; `heard` is told as it comes."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
@@ -135,16 +139,19 @@ def at_a_terminal(*arguments: str) -> str:
     with suppress(OSError):  # which is how a terminal ends
         while part := os.read(ours, 1 << 16):
             said += part
+            heard(said)
     os.close(ours)
     assert job.wait(PATIENCE) == 0, said.decode()
     return said.decode()
 
 
-def test_at_a_terminal_the_first_words_come_after_a_second() -> None:
+def test_at_a_terminal_the_first_words_come_after_a_second(tmp_path: Path) -> None:
     """Rank 0's, as its main thread is busy; where nobody sits nothing is said for ten seconds."""
-    assert "rank 0 host the data are loaded for 1 s" in at_a_terminal("-c", WORKS, "0")
-    assert at_a_terminal("-c", WORKS, "1") == ""
-    command = [sys.executable, "-c", WORKS, "0"]
+    go = tmp_path / "go"
+    said = at_a_terminal("-c", WORKS, "0", "300", str(go), heard=lambda said: b"\n" in said and go.touch())
+    assert "rank 0 host the data are loaded for 1 s" in said
+    assert at_a_terminal("-c", WORKS, "1", "2.5", str(tmp_path / "never")) == ""
+    command = [sys.executable, "-c", WORKS, "0", "2.5", str(tmp_path / "never")]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=PATIENCE).stderr == b""
 
 
@@ -176,7 +183,7 @@ class Gated(Experiment):
     def wait(self, name):
         begin = time.monotonic()
         while not (self.gates / name).exists():
-            assert time.monotonic() - begin < 60, f"nobody let {name} go on"
+            assert time.monotonic() - begin < 300, f"nobody let {name} go on"
             time.sleep(0.02)
 
 if __name__ == "__main__":
@@ -211,10 +218,10 @@ def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
-    study = (*TOYS, "3", "--seconds", "2", "--steps", "40", "--gpu", "none", "--workers", "1")
+    study = (*TOYS, "9", "--seconds", "1", "--steps", "20", "--gpu", "none", "--workers", "1")
     said = at_a_terminal(*study, "--results", str(tmp_path / "r"))
-    assert "1/3" in said and re.search(
-        r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 40", said, re.DOTALL
+    assert re.search("[1-8]/9", said) and re.search(
+        r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 20", said, re.DOTALL
     ), said
 
 

@@ -24,12 +24,12 @@ def test_programs_that_a_trial_starts_are_counted() -> None:
     meter.read()
     own = time.process_time()
     if (pid := os.fork()) == 0:
-        while time.process_time() < 0.1:
+        while time.process_time() < 1.0:
             pass
         os._exit(0)
     os.waitpid(pid, 0)
     spent = meter.read().cpu_seconds
-    assert spent is not None and spent > 0.09 > time.process_time() - own
+    assert spent is not None and spent > 0.9 > time.process_time() - own
 
 
 def test_a_trial_lasts_until_it_was_measured() -> None:
@@ -109,4 +109,4 @@ def test_what_a_worker_that_died_had_worked_leaves_out_its_start(program: Any, t
     program(*study, "--results", tmp_path / "r", status=None)
     deaths = read_study(tmp_path / "r").deaths
     assert [death.key for death in deaths] == ["t0", "t0"]
-    assert deaths[1].seconds < (deaths[1].time - deaths[0].time) / 2
+    assert deaths[1].seconds < deaths[1].time - deaths[0].time - 0.9

@@ -57,7 +57,7 @@ def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
 def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> None:
     """The first end is written when the signal comes, as the launcher may not wait; the second is the true one."""
     for n in (2, 12):
-        job = start(tmp_path, "40", "--seconds", "0.2")
+        job = start(tmp_path, "400", "--seconds", "0.2")
         wait_for_lines(tmp_path, n)
         job.send_signal(signal.SIGTERM)
         _, stderr = job.communicate(timeout=PATIENCE)

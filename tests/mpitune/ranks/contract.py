@@ -22,7 +22,7 @@ import numpy as np
 from mpitune.ranks.launch import connect, launched
 from mpitune.ranks.transport import GivenUp, Lost, Transport
 
-SILENCE = 1.0  # seconds
+SILENCE = 4.0  # seconds; a rank that has to wait for a core is not silent for so long
 LARGE = 1 << 20  # numbers in a large message: far more than any library sends before it is asked for
 
 

@@ -31,10 +31,17 @@ from mpitune.ranks.fork_server import ForkServer, server_for
 from mpitune.ranks.keeper import Later
 from mpitune.storage.history import read_journal
 from mpitune.studies import run_study
-from tests.helpers import ROOT, parent_of, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.helpers import (
+    PATIENCE,
+    ROOT,
+    parent_of,
+    rank_of,
+    start,
+    wait_for_the_end_of,
+    wait_until,
+    workers_of,
+)
 from tests.toys import Toy
-
-PATIENCE = 60.0
 
 
 def report(what: Any, pipe: Any) -> None:
@@ -203,8 +210,8 @@ def test_no_descriptor_stays_after_1000_workers() -> None:
             pipe.close()
             if number == 9:
                 first = descriptors()
-        time.sleep(0.5)  # the server closes its end of the last pipe after it has told
-        assert descriptors() <= first
+        # the server closes its end of the last pipe after it has told
+        assert wait_until(lambda: descriptors() <= first), descriptors()
 
 
 def test_a_pickle_names_the_installed_modules_that_its_reader_needs() -> None:
@@ -256,16 +263,21 @@ def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -> None:
-    job = start(tmp_path, "60", "--seconds", "0.1", "--trial-timeout", "60", ranks=ranks)
-    wait_for_lines(tmp_path, 6)
-    worker = workers_of(job.pid).pop()
-    server = parent_of(parent_of(parent_of(worker)))
-    assert server != rank_of(worker)
-    os.kill(server, signal.SIGKILL)
+    """Each worker hangs in its first trial from t20 on, so that the study goes on until then and no further."""
+    hang, n_workers = [f"t{number}" for number in range(20, 400)], 2 * max(ranks, 1)
+    (marks := tmp_path / "marks").mkdir()
+    job = start(tmp_path / "r", "400", "--at", *(f"{key}=hang" for key in hang), "--marks", marks, ranks=ranks)
+    assert wait_until(lambda: len(list(marks.iterdir())) == n_workers)
+    for key in hang:
+        (marks / key).touch()
+    servers = {parent_of(parent_of(parent_of(worker))): rank_of(worker) for worker in workers_of(job.pid)}
+    assert len(servers) == max(ranks, 1) and not servers.keys() & set(servers.values())
+    for server in servers:
+        os.kill(server, signal.SIGKILL)
     _, stderr = job.communicate(timeout=600)
     assert job.returncode == Exit.DONE, stderr
-    history = read_journal(tmp_path)
-    assert history is not None and len(history.results) == 60
+    history = read_journal(tmp_path / "r")
+    assert history is not None and len(history.results) == 400
 
 
 SCRIPT = """

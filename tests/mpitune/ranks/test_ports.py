@@ -14,7 +14,7 @@ from tests.helpers import ROOT, TOYS, family, listeners, mpirun_command, wait_fo
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_nobody_listens(tmp_path: Path, ranks: int) -> None:
-    options = ("40", "--seconds", "0.5", "--gpu", "none", "--workers", "2", "--results", str(tmp_path / "r"))
+    options = ("4000", "--seconds", "0.5", "--gpu", "none", "--workers", "2", "--results", str(tmp_path / "r"))
     command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *options]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as job:
         try:

@@ -149,9 +149,8 @@ def test_a_failing_fsync_is_an_error(shell: Any) -> None:
     [("removed", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("removed", 2), ("moved", 0)))],
 )
 def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate: str, ranks: int) -> None:
-    arguments = ("60", "--seconds", "0.05")
     folder = tmp_path / "r"
-    job = start(folder, *arguments, ranks=ranks)
+    job = start(folder, "400", "--seconds", "0.2", ranks=ranks)
     wait_for_lines(folder, 5)
     if fate == "removed":
         shutil.rmtree(folder)
@@ -161,13 +160,13 @@ def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate:
     assert job.returncode == Exit.ERROR, stderr
     assert f"{NAME} was removed or replaced while the study ran" in one_line(stderr)
     if fate == "moved":
-        program(*TOYS, *arguments, *OPTIONS, "--results", tmp_path / "elsewhere")
+        program(*TOYS, "400", *OPTIONS, "--results", tmp_path / "elsewhere")
         keys = [line["key"] for line in journal_lines(tmp_path / "elsewhere")]
-        assert len(keys) == len(set(keys)) == 60
+        assert len(keys) == len(set(keys)) == 400
 
 
 def test_a_second_job_in_a_folder_is_refused_and_a_repair_too(program: Any, tmp_path: Path, capsys: Any) -> None:
-    arguments = ("1000", "--seconds", "0.1")
+    arguments = ("10000", "--seconds", "0.1")
     job = start(tmp_path, *arguments)
     wait_for_lines(tmp_path, 3)
     for extra in ((), ("--restart",)):

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from mpitune.errors import Exit
 
 BEAT_S = 2.0
-HEARTBEAT_TIMEOUT_S = 14.0
+HEARTBEAT_TIMEOUT_S = 14.0  # counted in one's own beats: who was suspended blames nobody for that time
 
 
 class Watchdog(threading.Thread):
@@ -42,15 +42,15 @@ class Watchdog(threading.Thread):
         self._store.wait([f"alive/{rank}" for rank in range(self._size)], timedelta(seconds=seconds))
 
     def run(self) -> None:
-        beats, heard, heard_at = 0, b"", time.monotonic()
+        beats, heard, heard_at = 0, b"", 0
         while not self._over.wait(BEAT_S):
             beats += 1
             try:
                 self._store.set(f"alive/{self._rank}", str(beats))
                 failed, word = self._store.multi_get(["failed", f"alive/{self._next}"])
                 if word != heard:
-                    heard, heard_at = word, time.monotonic()
-                elif time.monotonic() - heard_at > HEARTBEAT_TIMEOUT_S and not failed:
+                    heard, heard_at = word, beats
+                elif (beats - heard_at) * BEAT_S > HEARTBEAT_TIMEOUT_S and not failed:
                     failed = f"rank {self._next} is silent".encode()
                     self._store.set("failed", failed)
             except RuntimeError:

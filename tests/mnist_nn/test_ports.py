@@ -22,7 +22,7 @@ LOOPBACK = "tcp 0100007F:"
 def test_training_on_one_host_listens_on_the_loopback_only(tmp_path: Path, ranks: int) -> None:
     pytest.importorskip("torch")
     write_as_mnist(tmp_path / "data", 300, 50)
-    options = ("--data", str(tmp_path / "data"), "--no-cuda", "--epochs", "2", "--batch-size", "50")
+    options = ("--data", str(tmp_path / "data"), "--no-cuda", "--epochs", "20", "--batch-size", "50")
     start = (*mpirun_command(ranks), sys.executable) if ranks else (sys.executable,)
     command = [*start, "-m", "mnist_nn.ddp", *options, "--results", str(tmp_path / "r")]
     command += [] if ranks else ["--nproc-per-node", "2"]

@@ -55,6 +55,12 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     assert "failed     t1 at" in text and "exit code 7" in text
 
 
+def read(terminal: int) -> bytes:
+    with suppress(OSError):  # which is how a terminal ends
+        return os.read(terminal, 1 << 16)
+    return b""
+
+
 def screen(folder: Path, *options: str, seen: Callable[[bytes], None]) -> tuple[str, int]:
     """What status shows at a terminal, which `seen` is told of as it comes, and its exit status."""
     ours, theirs = pty.openpty()
@@ -64,10 +70,9 @@ def screen(folder: Path, *options: str, seen: Callable[[bytes], None]) -> tuple[
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
-        with suppress(OSError):  # which is how a terminal ends
-            while part := os.read(ours, 1 << 16):
-                shown += part
-                seen(shown)
+        while part := read(ours):
+            shown += part
+            seen(shown)
     os.close(ours)
     return shown.decode(), process.returncode
 
@@ -92,7 +97,8 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
         objects, lines = (file.read_text() for file in files)
         if b"lap" in shown and "lap" in objects and "running" in lines:
             for pid in workers & alive(workers):
-                os.kill(pid, signal.SIGCONT)
+                with suppress(ProcessLookupError):  # it has gone on, and ended just now
+                    os.kill(pid, signal.SIGCONT)
 
     shown, status = screen(folder, "--watch", seen=go_on)
     assert job.wait(PATIENCE) == status == Exit.FAILED_TRIALS

@@ -284,7 +284,7 @@ for expected in (False, True):
 @pytest.mark.slow
 def test_the_first_small_search_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
     """It makes single fits, while the solver is compiled for the second one."""
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}  # locks of its own, too
     environ.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run([sys.executable, "-c", FIRST_SEARCHES], env=environ, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

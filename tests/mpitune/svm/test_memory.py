@@ -232,7 +232,7 @@ def assert_same_study(one: Path, other: Path) -> None:
 
 def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -> None:
     options = ("--train-size", "200", "--multiclass", "ovr", "--workers", "2", "--results", str(tmp_path))
-    command = [sys.executable, "-m", "mnist_svm", "50", *DIGITS, *options]
+    command = [sys.executable, "-m", "mnist_svm", "100", *DIGITS, *options]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "journal.jsonl"

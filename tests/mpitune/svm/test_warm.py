@@ -110,7 +110,7 @@ def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monke
     assert done == [1, 2, 0]
 
 
-def test_no_process_is_started_while_another_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_started_while_another_compiles(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[str]()
     monkeypatch.setattr(warm, "_start", lambda function, niceness: started.append(function))
     with locked(private_folder(local=True) / "warm-up.lock"):
@@ -142,13 +142,14 @@ def test_kept_machine_code_is_read_without_much_of_scipy() -> None:
     assert done.stdout == "False\n"
 
 
-def test_where_no_folder_can_be_written_a_process_compiles_for_itself() -> None:
+def test_where_no_folder_can_be_written_a_process_compiles_for_itself(tmp_path: Path) -> None:
     """As in a container all of whose file systems are read-only: here files can only be empty, and there is no home."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); import numba; from mpitune.svm import warm"
         "; warm.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2; warm._start = None; warm.warm_up()"
     )
-    environ = {name: value for name, value in os.environ.items() if "CACHE" not in name} | {"HOME": "/proc"}
+    own = {"HOME": "/proc", "TMPDIR": str(tmp_path)}  # locks of this test's own
+    environ = {name: value for name, value in os.environ.items() if "CACHE" not in name} | own
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n1\n") and "compiling the solver" in done.stderr, done.stderr

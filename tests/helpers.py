@@ -85,9 +85,9 @@ def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str
 def wait_until(true: Callable[[], bool], timeout: float = PATIENCE) -> bool:
     """Wait at most `timeout` seconds until `true()` holds; return whether it does."""
     end = time.monotonic() + timeout
-    while not true() and time.monotonic() < end:
+    while not (was := true()) and time.monotonic() < end:
         time.sleep(0.05)
-    return true()
+    return was or true()  # asked once more, as the last look may have been long ago
 
 
 def end_searches_with(over: Path, monkeypatch: pytest.MonkeyPatch) -> float:

@@ -5,6 +5,7 @@ option does. FAIL and HANG are patterns of calls that fail (TIMES times) or hang
 all the same, as a cluster does whose creation ended in an error.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -270,6 +271,8 @@ def main() -> None:
     call = f"{program} {' '.join(words)}"
     with open(FOLDER / "calls", "a") as file:
         file.write(call + "\n")
+    lock = os.open(FOLDER / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # a call that reads what another one changes would take that back
     path = FOLDER / "state.json"
     state = json.loads(path.read_text()) if path.exists() else NEW
     known: dict[str, Callable[[dict[str, Any], list[str]], str]] = {"gcloud": gcloud, "kubectl": kubectl}
@@ -287,9 +290,10 @@ def main() -> None:
     except LookupError as missing:
         raise SystemExit(f"ERROR: {missing}") from None
     finally:
-        whole = path.with_suffix(f".{os.getpid()}")  # calls may be made at the same time, and one may be interrupted
+        whole = path.with_suffix(f".{os.getpid()}")  # a call may be interrupted
         whole.write_text(json.dumps(state))
         whole.rename(path)
+        os.close(lock)
     if os.environ["HANG"] and re.search(os.environ["HANG"], call):
         time.sleep(600)  # longer than a test waits for the script
     if fails:

@@ -100,7 +100,7 @@ class ActedJob:
             *self._command("Launcher", operator), stdout=pipe, stderr=subprocess.STDOUT, **options
         )
 
-    def launch(self, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    def launch(self, timeout: float = 2 * PATIENCE) -> "subprocess.CompletedProcess[str]":
         """Run the launcher's container to its end."""
         process = self.popen_launcher()
         try:

@@ -148,10 +148,10 @@ def test_its_workers_end_with_the_server() -> None:
 
 def test_a_server_without_workers_ends() -> None:
     with environment(CPU, 1):
-        server = ForkServer(["tests.mpitune.ranks.test_fork_server"], os.environ, idle_seconds=0.5)
+        server = ForkServer(["tests.mpitune.ranks.test_fork_server"], os.environ, idle_seconds=2.0)
     fork, pipe = forked(server, 7, report)
     pipe.recv()
-    time.sleep(1.0)
+    time.sleep(3.0)
     assert server.is_alive
     pipe.send("end")
     server._process.join(PATIENCE)

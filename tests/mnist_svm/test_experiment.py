@@ -355,10 +355,10 @@ def test_a_worker_is_replaced_after_so_many_tuning_parameters(program: Any, tmp_
 
 def test_a_run_that_is_stopped_counts_its_trials_in_one_way(tmp_path: Path) -> None:
     """The refit, which is asked for when all folds are known, is one of them from the first line on."""
-    command = ("-m", "mnist_svm", 5, *DIGITS, "--solver", "sklearn", "--workers", 1, "--results", tmp_path)
+    command = ("-m", "mnist_svm", 20, *DIGITS, "--solver", "sklearn", "--workers", 1, "--results", tmp_path)
     study = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     wait_for_lines(tmp_path, 1)
     study.terminate()
     _, said = study.communicate(timeout=PATIENCE)
     assert study.returncode == Exit.STOPPED and "stopped with" in said
-    assert set(re.findall(r" of (\d+) trials", said)) == {str(5 * 5 * 5 + 1)}, said
+    assert set(re.findall(r" of (\d+) trials", said)) == {str(5 * 20 * 20 + 1)}, said

@@ -8,6 +8,7 @@ result are pickles. Large arrays in a call are sent to each node once, and lie i
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import io
 import itertools
@@ -38,7 +39,6 @@ from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerCo
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.fork_server import installed_modules_of
 from mpitune.ranks.process import WORKERS_HERE, WithSource, packed_error, unpacked_error
-from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
 IDLE = 60.0  # seconds without a call after which workers end
@@ -352,8 +352,6 @@ class Service:
 
     def _begin_now(self, content: bytes, asked: tuple[Any, ...]) -> None:
         options = RunOptions(quiet=True, **dict(asked))
-        with studies.alone(asks=False):
-            transport = studies.join(options)
         experiment = Calls(tuple(installed_modules_of(content)))
         arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
         self._run = asked, arrivals
@@ -363,8 +361,8 @@ class Service:
             why: Exception = StudyError(ENDED)
             try:
                 with studies.alone(asks=False):
-                    transport.broadcast(("calls", experiment, options))
-                    if cause := take_part(transport, experiment, options, arrivals):
+                    studies.ask(functools.partial(take_part, experiment, options))
+                    if cause := take_part(experiment, options, arrivals):
                         why = StudyError(cause)
             except Exception as error:
                 why = error
@@ -386,8 +384,9 @@ ENDED = "the workers of this call were ended"
 service = Service()
 
 
-def take_part(transport: Transport, experiment: Calls, options: RunOptions, arrivals: Arrivals | None = None) -> str:
+def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None = None) -> str:
     """One rank's part of a run. arrivals: on rank 0. Returns why it could not go on; raises UsageError."""
+    transport = studies.join(options)
     host = socket.gethostname().split(".")[0]
     try:
         ended = node.run(

@@ -20,6 +20,7 @@ from mpitune.engine.stops import Stopped, Stops, ending_at_stops
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.experiment import Experiment
 from mpitune.output import outlive_readers
+from mpitune.ranks import launch as how_launched
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.ranks.process import STOPS
 from mpitune.report import page_writer
@@ -53,6 +54,8 @@ def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch
     name = name_of(experiment)
     parser = parser_of(experiment, name)
     try:
+        if how_launched.others_wait:
+            raise UsageError("all ranks of this program run it: start it by python, without -m mpitune")
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
         options = from_namespace(RunOptions, namespace)

@@ -33,17 +33,15 @@ from mpitune.calls import LARGE, Known, Writer, service, value_of
 from mpitune.devices.devices import usable_cores, visible_gpus
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
+from mpitune.ranks import launch
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import packed
 from mpitune.settings import require_seconds
 
-_served = False  # whether the other ranks of this job wait for calls
-
 
 def begin() -> None:
     """Each `n_jobs` of this process means workers of all nodes, and the other ranks wait for calls."""
-    global _served
-    _served = True
+    launch.others_wait = launched().size > 1
     register_parallel_backend("mpitune", MpituneBackend, make_default=True)
 
 
@@ -99,7 +97,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         size = launched().size
-        if size > 1 and not _served:
+        if size > 1 and not launch.others_wait:
             raise UsageError(
                 f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "
                 "which runs it on one, and gives its calls to all"

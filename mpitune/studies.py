@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -11,10 +13,11 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 from mpitune.engine import node
 from mpitune.engine.options import RunOptions
@@ -27,18 +30,42 @@ from mpitune.engine.worker import evaluated, unpacked
 from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
+from mpitune.ranks import launch
 from mpitune.ranks.launch import connect, launched
+from mpitune.ranks.process import packed
 from mpitune.ranks.transport import Transport
 from mpitune.report import page_writer
 from mpitune.scripts import errors_in_one_line
 from mpitune.trial import NoRoom, Outcome, Result
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 # For who calls `search` or `run_study`.
 ADVICE = "Correct that and run it again; with workers=0 it runs in this process, where a debugger can stop."
 
 
-@outliving()
-@errors_in_one_line()
+def on_all_ranks(*but: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates what every rank of a user's script calls.
+
+    Where rank 0 alone runs the script, the others are asked to call it, too, without the keyword arguments `but`. What
+    ends the script there is said in plain words.
+    """
+
+    def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            theirs: dict[str, Any] = {name: value for name, value in kwargs.items() if name not in but}
+            with outliving(), errors_in_one_line(), alone():
+                ask(functools.partial(called, *args, **theirs))
+                return function(*args, **kwargs)
+
+        return called
+
+    return decorated
+
+
+@on_all_ranks()
 def run_study(experiment: Experiment, options: RunOptions | None = None) -> list[Outcome]:
     """Run a study on all devices that `options` name, as a program of its own would, and return what it found.
 
@@ -64,7 +91,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     host = socket.gethostname().split(".")[0]
     name = type(experiment).__name__
     with ExitStack() as stack:
-        stack.enter_context(alone())
         transport = join(options)
         stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
@@ -107,13 +133,39 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 
 def join(options: RunOptions) -> Transport:
-    """The wires to the other ranks of a script, for messages between studies. Raises UsageError."""
-    for end in before:
-        end()
+    """The wires to the other ranks of a script, for who is `alone`. Raises UsageError."""
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
     if not _parting:
         _part_at_the_end(transport)
     return transport
+
+
+def ask(task: Callable[[], Any]) -> None:
+    """Have the other ranks do this, where they wait for it. For who is `alone`, and has asked for nothing around it."""
+    if not launch.others_wait or len(_leaders) > 1:
+        return
+    try:
+        content = packed(task)
+    except Exception as error:  # whatever the thing's own pickling raises
+        raise UsageError(
+            f"what the other ranks need for this study cannot be sent to them ({error}): make it in setup(device), "
+            "or in objective()"
+        ) from error
+    join(RunOptions(heartbeat_timeout=0.0)).broadcast(content)
+
+
+def serve(transport: Transport) -> None:
+    """On a rank other than 0: do what rank 0, which alone runs the script, asks for; until it `dismiss`es."""
+    while content := transport.broadcast(None):
+        with suppress(UsageError, StudyError, KeyboardInterrupt, SystemExit):  # rank 0 has it, too
+            pickle.loads(content)()
+    transport.settle()
+
+
+def dismiss(transport: Transport) -> None:
+    """On rank 0: it will ask for nothing more."""
+    transport.broadcast(b"")
+    transport.settle()
 
 
 def evaluate(

@@ -33,14 +33,12 @@ from mpitune.optimize.tuning import (
     problem_of,
     require_whole,
 )
-from mpitune.output import outliving
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
 from mpitune.ranks.transport import Transport
-from mpitune.scripts import errors_in_one_line
 from mpitune.settings import require_seconds, without_address
 from mpitune.storage.history import NAME, read_header, read_journal
-from mpitune.studies import ADVICE, join, run_study
+from mpitune.studies import ADVICE, join, on_all_ranks, run_study
 from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
@@ -48,8 +46,7 @@ TRIALS = "trials"  # the folder of the trials' folders
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
-@outliving()
-@errors_in_one_line()
+@on_all_ranks("callbacks", "stop_when")
 def search(
     objective: Any,
     space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],

@@ -26,6 +26,9 @@ _SIGNS = (
 
 MPI_INIT_SECONDS = 300.0
 
+# On rank 0: whether the others wait for what it asks for, as it alone runs the script. See `mpitune.studies.serve`.
+others_wait = False
+
 
 @dataclass(frozen=True)
 class Launch:

@@ -36,15 +36,14 @@ from threadpoolctl import threadpool_limits
 
 from mpitune import svm
 from mpitune.callbacks import packed_for, unpacked_for
-from mpitune.calls import take_part
 from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Caller, UsageError
 from mpitune.output import outliving
+from mpitune.ranks import launch
 from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import WORKERS_HERE
-from mpitune.ranks.transport import Transport
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
@@ -103,7 +102,8 @@ class OnEngine(_search.BaseSearchCV):
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
         with errors_in_one_line(Caller.ARGUMENTS):
-            transport = None if self._in_this_process() else join(RunOptions(heartbeat_timeout=0.0))
+            here = self._in_this_process() or launched().size == 1 or launch.others_wait
+            transport = None if here else join(RunOptions(heartbeat_timeout=0.0))
             if transport is None or transport.size == 1:
                 return self._fit(X, y, params)
             if transport.rank == 0:
@@ -311,9 +311,8 @@ class OnEngine(_search.BaseSearchCV):
             quiet=not self.verbose,
             changed=self.changed,  # type: ignore[arg-type]  # it takes one name, too
         )
-        transport = join(RunOptions(heartbeat_timeout=0.0))
-        if transport.size > 1:
-            transport.broadcast(("study", options))
+        if launched().size != 1 and not launch.others_wait:
+            join(RunOptions(heartbeat_timeout=0.0)).broadcast(("study", options))
         try:
             return answers_of(tasks, run_study(study, options))
         except Raised as raised:
@@ -411,26 +410,6 @@ def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
         if reason not in (None, SHARED):
             print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
-
-
-def serve(transport: Transport) -> None:
-    """On a rank other than 0: take part in what rank 0, which alone runs the script, asks for; until it `dismiss`es."""
-    while (message := transport.broadcast(None))[0] != "end":
-        with suppress(UsageError):
-            match message:
-                case "study", options:
-                    run_study(Folds(), options)
-                case "calls", experiment, options:
-                    take_part(join(options), experiment, options)
-                case _:
-                    transport.settle()
-    transport.settle()
-
-
-def dismiss(transport: Transport) -> None:
-    """On rank 0: there will be no more searches."""
-    transport.broadcast(("end",))
-    transport.settle()
 
 
 THEIRS = "scikit-learn's own text:"  # docs/conf.py leaves out what follows, as its marks lead to pages of scikit-learn

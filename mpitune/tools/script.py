@@ -53,15 +53,15 @@ def run_script(
             code = compile(options.script.read_bytes(), os.path.abspath(options.script), "exec")
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
-        # Here, as scikit-learn takes seconds to import.
+        # Here, as these take their time.
         import mpitune.joblib
-        from mpitune.sklearn.searches import dismiss, serve
-        from mpitune.studies import join
+        from mpitune.studies import dismiss, join, serve
 
         transport = join(RunOptions(heartbeat_timeout=0.0))
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE
+    main = _main(code, options.script, options.arguments)
     if transport.rank:
         serve(transport)
         return Exit.DONE
@@ -69,7 +69,7 @@ def run_script(
     try:
         with around(options)(code):
             try:
-                transport.status = _run(code, options.script, options.arguments)
+                transport.status = _run(code, options.script, main)
                 return transport.status
             finally:
                 print(end="", flush=True)  # what the script has printed, if it can be written
@@ -80,13 +80,18 @@ def run_script(
                 dismiss(transport)
 
 
-def _run(code: types.CodeType, script: Path, arguments: list[str]) -> int:
-    """Execute the script as `__main__`, as python would, and return its exit status."""
+def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:
+    """The script's module, before it is executed: this process finds modules and files as by python."""
     main = types.ModuleType("__main__")
     vars(main).update(__file__=code.co_filename, __builtins__=__builtins__)
     sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent.resolve()))
+    return main
+
+
+def _run(code: types.CodeType, script: Path, main: types.ModuleType) -> int:
+    """Execute the script as `__main__`, as python would, and return its exit status."""
     sys.excepthook = sys.__excepthook__  # not that which ends the other ranks: they are told
     try:
         exec(code, vars(main))

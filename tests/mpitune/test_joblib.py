@@ -422,6 +422,115 @@ def test_a_script_prints_the_same_on_all_nodes(program: Any, tmp_path: Path, ran
     assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) > 4
 
 
+THREADS = """
+import sys, threading
+from joblib import Parallel, delayed
+from mpitune import Float, search
+from mpitune.sklearn import GridSearchCV
+from sklearn.datasets import load_iris
+from sklearn.tree import DecisionTreeClassifier
+
+X, y = load_iris(return_X_y=True)
+SOME = int(sys.argv[1])  # 0: one after the other, as threads that use loky may wait for each other for ever
+said, told, lock = [], [], threading.Lock()
+
+def parabola(trial):
+    return {"loss": (trial.params["x"] - 1) ** 2}
+
+def calls(n_jobs):
+    return [sum(Parallel(n_jobs * SOME or 1)(delayed(pow)(i, 2) for i in range(30))) for _ in range(4)]
+
+def raises(n_jobs):
+    try:
+        return Parallel(n_jobs * SOME or 1)(delayed(divmod)(i, i - 3) for i in range(10))
+    except ZeroDivisionError as error:
+        return str(error)
+
+def of_scikit_learn(workers):
+    tree = DecisionTreeClassifier(random_state=0)
+    searches = [GridSearchCV(tree, {"max_depth": [1, 2, n]}, workers=workers).fit(X, y) for n in (3, 4)]
+    return [search.cv_results_["mean_test_score"].tolist() for search in searches]
+
+def own(workers):
+    def tell(study, trial):
+        with lock:  # which cannot be sent
+            told.append(trial.number)
+    space = {"x": Float(0, 4)}
+    study = search(
+        parabola, space, strategy="sobol", n_trials=6, minimize="loss", workers=workers, callbacks=[tell], round_size=1
+    )
+    return [trial.params["x"] for trial in study.trials]
+
+def say(what, number):
+    said.append(f"{what.__name__} {number}: {what(number)}")
+
+tasks = [(calls, 2), (calls, 3), (calls, 5), (raises, 3), (of_scikit_learn, 1), (own, 1)]
+threads = [threading.Thread(target=say, args=task) for task in tasks]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(*sorted(said), len(told), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_threads_of_a_script_search_and_make_calls_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "script.py").write_text(THREADS)
+    plain = program("script.py", 0, cwd=tmp_path)
+    done = program("-m", "mpitune", "script.py", 1, ranks=ranks, cwd=tmp_path)
+    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 7
+    assert f"slots on {ranks} nodes" in done.stderr
+
+
+STUDIES = """
+from dataclasses import dataclass
+from threading import Lock
+from mpitune import Experiment, Float, RunOptions, Trial, one_round, per_trial, run_study, search
+from mpitune.errors import StudyError, UsageError
+
+@dataclass(frozen=True)
+class Line(Experiment):
+    n: int
+    def searches(self):
+        yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
+    def objective(self, worker):
+        return per_trial(lambda trial: {"y": 2 * trial.params["x"]})
+
+def fails(trial):
+    raise ValueError("on purpose")
+
+options = RunOptions(gpu="none", workers=1)
+print([outcome.result.values for outcome in run_study(Line(5), options)])
+for objective, strategy in [(fails, "random"), (fails, "nothing"), (lambda trial, lock=Lock(): 1, "random")]:
+    try:
+        search(objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=4, minimize="loss", workers=1)
+    except (StudyError, UsageError) as error:
+        print(type(error).__name__)
+print(len(run_study(Line(3), options)))
+search(fails, {}, n_trials=4, minimize="loss", workers=1, trial_timeout=-1)
+"""
+
+
+@pytest.mark.slow
+def test_studies_of_a_script_are_on_all_nodes(program: Any, tmp_path: Path) -> None:
+    """What ends one of them ends the script, or does not, as by python."""
+    (tmp_path / "script.py").write_text(STUDIES)
+    plain = program("script.py", cwd=tmp_path, status=2)
+    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, status=2)
+    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 5
+    assert done.stderr.count("script.py: trial_timeout=-1") == 1 and "Traceback" not in done.stderr
+    assert "slots on 2 nodes" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_program_is_told_that_all_its_ranks_run_it(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import mpitune, tests.toys\nmpitune.run(tests.toys.Toy, ['3'])\n")
+    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, status=2)
+    assert "all ranks of this program run it: start it by python, without -m mpitune" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_script_of_several_ranks_is_told_how_it_is_run(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(

@@ -3,7 +3,8 @@
     python -m benchmarks.joblib [--turns 5] [--results FILE]
 
 Twelve of scikit-learn's functions on digits, and 1,000 calls that do nothing. Both take turns; medians are shown. Cold:
-there are no workers yet; warm: they are there. Equal: both return what one process returns, bit for bit.
+there are no workers yet; warm: they are there. Equal: both return what one process returns, bit for bit. The calls are
+also made by dask and by ray, where distributed and ray are installed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,24 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
 }
 
 
+def others() -> list[str]:
+    """The backends of dask and of ray where they are installed, with two workers each, which have begun."""
+    found = []
+    if find_spec("distributed"):
+        from distributed import Client
+
+        Client(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        found.append("dask")
+    if find_spec("ray"):
+        import ray
+        from ray.util.joblib import register_ray
+
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        register_ray()
+        found.append("ray")
+    return found
+
+
 def timed(backend: str, function: Callable[[], Any]) -> tuple[float, Any]:
     """How long it takes with this backend, and what it returns."""
     with joblib.parallel_config(backend, n_jobs=2):
@@ -92,11 +112,11 @@ def _nothing(n: int, batch_size: int | str) -> None:
 
 def calls(turns: int, n: int = 1000) -> list[dict[str, Any]]:
     """Rows about calls that do nothing, by workers that are there."""
-    rows = []
+    rows, backends = [], [*BACKENDS, *others()]
     for batch_size in (1, "auto"):
         took: dict[str, list[float]] = {}
         for turn in range(turns + 1):
-            for backend in BACKENDS:
+            for backend in backends:
                 seconds, _ = timed(backend, partial(_nothing, n, batch_size))
                 took.setdefault(f"{backend}, ms a call", []).extend([1000 * seconds / n] * bool(turn))
         rows.append({"batch_size": batch_size, **{key: f"{statistics.median(all_):.3f}" for key, all_ in took.items()}})

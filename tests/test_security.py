@@ -361,18 +361,18 @@ def test_nothing_in_the_code_unpickles_files() -> None:
     """The ways to run code from a file that Python's libraries offer occur nowhere; torch.load is told not to.
 
     Lines that may: what a process of the same job has sent (the experiment, tasks, what a keeper's worker does, batches
-    and results by the pipe of a worker, calls of joblib and what they return or raise, the outcome of a search or the
-    exception that ends it, signatures to compile); the script that a user names; and values of a
-    `Chain`, which a node's workers share, or which lie in a folder that the user names and that is refused where others
-    can change it.
+    and results by the pipe of a worker, calls of joblib and what they return or raise, messages of callbacks and their
+    state, the outcome of a search or the exception that ends it, signatures to compile); the script that a user names;
+    and values of a `Chain`, which a node's workers share, or which lie in a folder that the user names and that is
+    refused where others can change it.
     """
     allowed = (
-        "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "cloudpickle.loads(message[1])",
+        "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]',
         "pickle.loads(wanted)", "pickle.load(sys.stdin.buffer)", "exec(code, vars(main))",
         "pickle.loads(pickled, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
         'pickle.loads(begin.encode("latin-1"))', 'pickle.loads(result.arrays["result"].data',
         'pickle.loads(np.asarray(result.arrays["raised"])', "pickle.loads(raised_there)", "pickle.loads(content)",
-        "pickle.loads(self._content)", "pickle.load(from_rank)",
+        "pickle.loads(self._content)", "pickle.load(from_rank)", "pickle.loads(message)", "map(pickle.loads, them)",
     )  # fmt: skip
     for package in sorted(rooms()):
         for path in (ROOT / package).rglob("*.py"):

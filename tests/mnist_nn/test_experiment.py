@@ -350,6 +350,7 @@ def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(progra
 def test_all_folds_of_a_parameter_set_are_one_tuning_parameter_of_a_worker(program: Any, tmp_path: Path) -> None:
     """Three sets of two folds, each fold a batch of its own. What is found is the same."""
     small = ("--dataset", "digits", "--train-size", 60, "--folds", 2, "--epochs", 1, "--max-hidden-layer", 9)
+    small += ("--max-channels", 8, "--plot", 1)
     command = ("-m", "mnist_nn", 1, 3, *small, "--gpu", "none", "--workers", 1, "-v", "--results")
     said = program(*command, tmp_path / "replaced", "--batch", 1).stderr
     assert said.count("replaced after 2 batches") == said.count("replaced after") >= 2, said

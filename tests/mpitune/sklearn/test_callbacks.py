@@ -300,6 +300,7 @@ def found_by(output: str) -> list[str]:
     return re.findall("found .*", output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports, how, jobs, ranks", [(OURS, (), None, 2), (THEIRS, ("-m", "mpitune"), -1, 1)])
 def test_each_rank_that_runs_the_script_knows_the_rows(
     program: Any, tmp_path: Path, imports: str, how: tuple[str, ...], jobs: int | None, ranks: int

@@ -245,10 +245,11 @@ def test_a_download_that_is_stopped_leaves_nothing_behind(mirror: tuple[str, Pat
     with socket.create_server(("127.0.0.1", 0)) as silent:
         process = fetch(f"http://127.0.0.1:{silent.getsockname()[1]}/", mirror[1], root)
         silent.settimeout(PATIENCE)
-        silent.accept()
-        assert list(root.iterdir())
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
+        connection, _ = silent.accept()
+        with connection:
+            assert list(root.iterdir())
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE)
     assert process.returncode and not root.exists()
 
 

@@ -49,7 +49,7 @@ from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
-from mpitune.sklearn.grids import made_by_libsvm, refitted_as_solved, why_no_grid
+from mpitune.sklearn.grids import SVC, last_step, made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, groups_of, in_grid, plan_of, why_alone
 from mpitune.sklearn.limit import SearchLimit, StopWhen, not_evaluated
 from mpitune.sklearn.notebook import html_of
@@ -369,13 +369,13 @@ class _Beginning:
 class _Theirs(OnEngine):
     """Stands for one of scikit-learn's own searches, and makes its fits.
 
-    scikit-learn refits the best by single fits, so those that are scored are single ones too: no grid is solved.
+    scikit-learn refits the best by a single fit. A grid of its own SVC is single fits, too, as the solver of grids is
+    another; an estimator that solves grids itself refits by the same solver.
     """
-
-    accelerate = False
 
     def __init__(self, search: _search.BaseSearchCV, n_jobs: int) -> None:
         self.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
+        self.accelerate = type(last_step(search.estimator)) is not SVC
 
     def _run_search(self, evaluate_candidates: Any) -> None:
         raise NotImplementedError  # `fit` is scikit-learn's
@@ -386,7 +386,8 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
     ours = _Theirs(search, n_jobs)
 
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
-        if (plan := plan_of(tasks, ours.sharing)).shares:
+        plan = plan_of(tasks, sharing := ours.sharing)
+        if plan.shares or any(in_grid(task, sharing) for task in tasks):
             return ours._run(tasks)
         ours._say_if_callbacks_cost(tasks)
         ours._plans.append(plan)

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import sklearn.model_selection as theirs
 from joblib import Parallel, delayed
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
 from sklearn.ensemble import BaggingClassifier, StackingClassifier
@@ -34,6 +36,7 @@ from mpitune.calls import LARGE, service
 from mpitune.devices.devices import usable_cores
 from mpitune.errors import StudyError, UsageError
 from mpitune.sklearn import GridSearchCV
+from mpitune.svm import SVC as OurSVC
 from tests.helpers import PATIENCE, wait_until
 
 X, Y = load_iris(return_X_y=True)
@@ -64,6 +67,9 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "a grid of SVC": lambda: theirs.RandomizedSearchCV(
         SVC(), {"C": [1, 10, 100]}, n_iter=2, random_state=0
     ).fit(X, Y).decision_function(X),
+    "a grid of our SVC": lambda: theirs.GridSearchCV(OurSVC(), {"C": [1, 10], "gamma": [0.1, 1]}).fit(X, Y).cv_results_[
+        "mean_test_score"
+    ],
 }  # fmt: skip
 
 
@@ -84,6 +90,31 @@ def test_scikit_learns_functions_say_the_same(two: None, name: str) -> None:
     with joblib.parallel_config("sequential"):
         right = FUNCTIONS[name]()
     np.testing.assert_array_equal(FUNCTIONS[name](), right)
+
+
+class WholeGrid(ClassifierMixin, BaseEstimator):
+    """Has the protocol of `fit_grid`, and is fitted by that alone."""
+
+    def __init__(self, label: int = 0) -> None:
+        self.label = label
+
+    def fit_grid(self, candidates: Any, X: Any, y: Any, splits: Any, **options: Any) -> Iterator[Any]:
+        for c, candidate in enumerate(candidates):
+            for s, _ in enumerate(splits):
+                model = WholeGrid(**candidate)
+                model.classes_ = np.unique(y)
+                yield SimpleNamespace(candidate=c, split=s, model=model, error=None, seconds=0.0)
+
+    def fit(self, X: Any, y: Any) -> Any:
+        raise AssertionError("fitted alone")
+
+    def predict(self, X: Any) -> Any:
+        return np.full(len(X), self.label)
+
+
+def test_scikit_learns_own_search_leaves_a_grid_to_who_solves_grids(two: None) -> None:
+    search = theirs.GridSearchCV(WholeGrid(), {"label": [0, 7]}, cv=3, refit=False, scoring="accuracy").fit(X, Y)
+    assert search.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
 
 
 def test_workers_stay_and_are_others(two: None, tmp_path: Path) -> None:

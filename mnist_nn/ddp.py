@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mnist_nn.parallel.rendezvous import RankInfo, join, launch_info, ranks_here
@@ -33,7 +34,7 @@ from mpitune.storage.provenance import code_and_libraries
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status; where processes end together, that of rank 0."""
-    parser, began = Parser(prog=PROG, description=Settings.__doc__), time.time()
+    parser, began = Parser(prog=PROG, description=Settings.__doc__), _began()
     try:
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parse_with_config(parser, arguments))
@@ -76,6 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rendezvous.transport.abort(status)
         rendezvous.transport.close(status)
     return status
+
+
+def _began() -> float:
+    """The Unix time at which this program began, or torchrun, which waits for other nodes before it starts it."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") != "0":
+        return time.time()
+    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()  # see proc_pid_stat(5)
+    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
 
 
 def _gpu_names() -> list[str]:

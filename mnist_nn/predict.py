@@ -64,6 +64,8 @@ def load_model(path: Path) -> SavedNetwork:
 
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict):
+            raise ValueError("it is no dict")
         if "format" not in content:  # earlier versions wrote all into one file
             content = {**json.loads(path.with_suffix(".json").read_bytes()), "weights": content}
         if content["format"] != FORMAT:
@@ -75,6 +77,8 @@ def load_model(path: Path) -> SavedNetwork:
         for name, shape in expected.items():
             if weights[name].shape != shape or weights[name].dtype != np.float32:
                 raise ValueError(f"its {name} does not have the shape that its parameters ask for")
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.filename} is missing: copy it from the results folder of the training") from error
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same
         raise UsageError(f"{path} is not a model of mnist_nn: train again with --save-models and --restart") from error
     return SavedNetwork(params, frame, weights)

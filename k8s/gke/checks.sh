@@ -95,8 +95,16 @@ within() { # METRIC N LISTED
 command_is_taken() { # the program itself parses its command, on the node without GPU; it gets no further than that
     local said
     [[ $SEARCH != ddp ]] || {
+        # The last thing that is wrong with its options, and so that all others are well.
+        local wrong=search
+        [[ " $OPTIONS" != *" --from"* ]] || wrong=kubeflow
         # shellcheck disable=SC2086  # OPTIONS are words
-        asked "${KUBECTL[@]}" exec files -- python -m mnist_nn.ddp $(ddp_options) --help >/dev/null
+        said=$(asked "${KUBECTL[@]}" exec files -- python -m mnist_nn.ddp $(ddp_options) --network $wrong 2>&1) || true
+        ((dry)) || [[ $said == *"--network $wrong "* ]] || {
+            say "$said"
+            say "gke.sh: the program does not take OPTIONS=$OPTIONS"
+            return 2
+        }
         return
     }
     # shellcheck disable=SC2086

@@ -170,6 +170,8 @@ empty_cluster() { # jobs, pods and claims, and then the volumes, whose disks the
 down() {
     local disks=$ITS_DISKS
     owed=0
+    trap 'warn; exit 130' INT
+    trap 'warn; exit 143' TERM HUP
     # While the cluster is there it can delete its disks by itself. Their names first, if they can still be had.
     [[ -e $DISK_NAMES ]] || remember_disks || say "gke.sh: the cluster does not tell its disks: looked for by label alone"
     empty_cluster || say "gke.sh: the cluster's volumes were not deleted by itself: their disks are deleted below"

@@ -17,13 +17,20 @@ hourly() { # NODES: of a cluster with so many GPU nodes
     awk "BEGIN {printf \"%.2f\", $1 * ($machine + $GPUS_PER_NODE * $gpu) + $fee + $MAIN_NODES * $main}"
 }
 
+unpriced() { # what the cluster has, without a price
+    price "$MACHINE" 0 2>&1 >/dev/null
+    price "$GPU" 0 2>&1 >/dev/null
+    price "$MAIN_MACHINE" 0 2>&1 >/dev/null
+}
+
 prices() { # per hour, for 1, 2, 4 ... 32 nodes
     local n
     echo "USD per hour, by the list prices in k8s/prices.csv: $GPUS_PER_NODE $GPU in each $MACHINE, and $MAIN_NODES $MAIN_MACHINE"
     printf '%5s %5s %10s %10s\n' nodes GPUs "on demand" spot
     for n in 1 2 4 8 16 32; do
-        printf '%5d %5d %10s %10s\n' $n $((n * GPUS_PER_NODE)) "$(SPOT=0 hourly $n)" "$(SPOT=1 hourly $n 2>/dev/null)"
+        printf '%5d %5d %10s %10s\n' $n $((n * GPUS_PER_NODE)) "$(SPOT=0 hourly $n 2>/dev/null)" "$(SPOT=1 hourly $n 2>/dev/null)"
     done
+    unpriced >&2
 }
 
 budget() {
@@ -51,12 +58,15 @@ held() { # NODES: so many GPU nodes are paid from now on, and the cluster
 }
 
 bill() { # what the cluster has cost so far: each rate from when it was asked for until the next
-    [[ ! -e $BILL ]] || awk -v now="$(date +%s)" '
+    local bound="at most"
+    [[ -z $(unpriced) ]] || bound="and what has no price (above)"
+    [[ ! -e $BILL ]] || unpriced >&2
+    [[ ! -e $BILL ]] || awk -v now="$(date +%s)" -v bound="$bound" '
         NR > 1 {sum += rate * ($1 - since)}
         {since = $1; rate = $2; first = first ? first : $1}
         END {
             sum += rate * (now - since)
-            printf "in all: %.2f USD at most for %d s of the cluster, by list prices; without disks and traffic\n", sum / 3600, now - first
+            printf "in all: %.2f USD %s for %d s of the cluster, by list prices; without disks and traffic\n", sum / 3600, bound, now - first
         }' "$BILL"
 }
 
@@ -71,21 +81,22 @@ cost() {
 }
 
 table_row() { # the training that was fetched, with the cost of its time: all nodes that are held take part in it
-    local head from=$RESULTS/ddp-$NODES/ddp.csv table=$RESULTS/ddp.csv
+    local head row from=$RESULTS/ddp-$NODES/ddp.csv table=$RESULTS/ddp.csv
     ((!dry)) || return 0
     head="$(head -n 1 "$from"),cost_usd"
     # A table of an earlier version, with other columns, stays beside it.
     [[ ! -e $table || $(head -n 1 "$table") == "$head" ]] || mv "$table" "$table.$(date +%s)"
     [[ -e $table ]] || echo "$head" >"$table"
-    awk -F, -v rate="$(hourly "$NODES")" '
+    row=$(awk -F, -v rate="$(hourly "$NODES")" '
         NR == 1 {for (i = 1; i <= NF; i++) if ($i == "seconds") column = i}
         {row = $0; seconds = $column}
-        END {printf "%s,%.4f\n", row, rate * seconds / 3600}' "$from" >>"$table"
+        END {printf "%s,%.4f\n", row, rate * seconds / 3600}' "$from")
+    grep -qxF -- "$row" "$table" || echo "$row" >>"$table" # it is there already where nothing was trained again
 }
 
 scaling() { # the figure of all rows
     local table=$RESULTS/ddp.csv
     ((!dry)) && [[ -e $table ]] || return 0
     python3 -m mpitune scaling "$table" --into "$RESULTS" ||
-        say "gke.sh: no figure; with the package installed: python -m mpitune scaling $table --into $RESULTS"
+        say "gke.sh: no figure, for what is said above; try: python -m mpitune scaling $table --into $RESULTS"
 }

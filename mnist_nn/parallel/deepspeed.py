@@ -17,8 +17,8 @@ VALUES: dict[str, dict[Any, Options]] = {
     "scheduler.type": {"warmupdecaylr": {**_WARMUP, "schedule": "linear"}, "warmuplr": _WARMUP},
     "scheduler.params.warmup_min_lr": {0: {}},
     "zero_optimization.stage": {0: {}, 1: {"strategy": "zero1"}},
-    "bf16.enabled": {False: {}, True: {"amp": "bf16"}},
-    "fp16.enabled": {False: {}, True: {"amp": "fp16"}},
+    "bf16.enabled": {True: {"amp": "bf16"}},
+    "fp16.enabled": {True: {"amp": "fp16"}},
     "fp16.loss_scale": {0: {}},
     "gradient_accumulation_steps": {1: {}},
     "gradient_clipping": {0: {}},
@@ -26,6 +26,7 @@ VALUES: dict[str, dict[Any, Options]] = {
 # The option that takes the value of an entry; of two entries for one option, the later one here wins, as there.
 NAMES = {
     "train_micro_batch_size_per_gpu": "batch-size",
+    "train_batch_size": "total-batch-size",
     "steps_per_print": "log-interval",
     **{f"optimizer.params.{name}": name for name in ("lr", "betas", "eps", "momentum")},
     "optimizer.params.weight_decay": "weight-decay",
@@ -36,8 +37,7 @@ NAMES = {
 }  # fmt: skip
 # What follows from the others, how DeepSpeed moves data, and what it says: no result depends on it.
 UNUSED = {
-    "train_batch_size", "wall_clock_breakdown", "dump_state", "zero_allow_untested_optimizer",
-    "optimizer.params.torch_adam",
+    "wall_clock_breakdown", "dump_state", "zero_allow_untested_optimizer",
     *(f"zero_optimization.{name}" for name in (
         "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter", "reduce_bucket_size",
         "contiguous_gradients", "round_robin_gradients",
@@ -51,7 +51,7 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
     Entries that are no objects and have no name of DeepSpeed's are options of ours. "auto" counts as not given.
     Raises UsageError for what DeepSpeed would do and this program does not.
     """
-    entries = dict(_flat(content))
+    entries = dict(_flat({name: value for name, value in content.items() if not _is_off(value)}))
     ours = {
         name: value for name, value in entries.items() if "." not in name and name not in {*VALUES, *NAMES, *UNUSED}
     }
@@ -65,16 +65,24 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
                 known = " or ".join(json.dumps(each) for each in values)
                 raise UsageError(f"{name} is {json.dumps(entries[name])}: only {known} can be done here")
             options |= values[value]
-            if options.get("schedule") == "linear" and "scheduler.params.total_num_steps" not in entries:
-                raise UsageError("scheduler.params.total_num_steps is missing: give it")
+    if all(entries.get(f"{kind}.enabled") is True for kind in ("bf16", "fp16")):
+        raise UsageError("bf16 and fp16 are enabled: enable one of them")
+    for name in ("warmup_max_lr", "total_num_steps") if options.get("schedule") == "linear" else ():
+        if f"scheduler.params.{name}" not in theirs:
+            raise UsageError(f"scheduler.params.{name} is missing: give it")
     options |= {option: theirs.pop(name) for name, option in NAMES.items() if name in theirs}
-    if "train_batch_size" in theirs and "batch-size" not in options:
+    if "total-batch-size" in options and "batch-size" not in options:
         raise UsageError("train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too")
     if other := sorted(theirs.keys() - UNUSED):
         raise UsageError(f"{other[0]} has no counterpart here: take it out")
     if "steps_per_print" in entries:
         options["print-steps"] = True
     return {**options, **ours}, sorted(theirs)
+
+
+def _is_off(section: Any) -> bool:
+    """Whether DeepSpeed does not read what else is in a section."""
+    return isinstance(section, dict) and section.get("enabled") is False
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

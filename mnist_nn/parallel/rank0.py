@@ -73,6 +73,12 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
         n_weights = weights_of(params, (height, width), N_CLASSES)
     except ValueError as error:
         raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
+    total = settings.batch_size * n_processes
+    if settings.total_batch_size not in (None, total):
+        raise UsageError(
+            f"--total-batch-size {settings.total_batch_size} is not --batch-size {settings.batch_size} times "
+            f"{n_processes} processes, which is {total}: give sizes that fit; gradients are not accumulated"
+        )
     if settings.tensorboard and find_spec("tensorboard") is None:
         raise UsageError("--tensorboard needs the package tensorboard: pip install tensorboard")
     rule = _rule(settings, params)

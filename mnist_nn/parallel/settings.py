@@ -68,6 +68,10 @@ class Settings(DatasetSettings):
         None, "the learning rate of --schedule is 0 after N steps (default: at the end of the last epoch)", low=1,
         metavar="N", advanced=True,
     )  # fmt: skip
+    total_batch_size: int | None = setting(
+        None, "refuse to train unless --batch-size times the number of processes is N", low=1, changes_results=False,
+        metavar="N", advanced=True,
+    )  # fmt: skip
     scale_lr: bool = setting(False, "multiply the learning rate by the number of processes", advanced=True)
     seed: int = setting(1, "seed of the initial weights and of the order of the images", low=0)
     network: str | None = setting(

@@ -9,14 +9,15 @@ slot. Busy is the share of the slots' time in which trials ran. The rest is star
 is less than busy, the trials themselves became slower.
 
 It also takes tables of trainings instead of results folders, such as the ddp.csv of `mnist_nn.ddp`. All rows must have
-the same network, images, optimizer and number of epochs, in all and in this run: after a resume the seconds are of the
-last run only. Batch sizes may differ; a row's name says its own.
+the same network, images, optimizer and number of epochs, as far as they say so. Batch sizes may differ; a row's name
+says its own. Rows of resumed trainings are left out: their seconds are of the last run only.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from mpitune.storage.table import write_table
 
 LAYOUT = ("nodes", "devices", "seconds")  # columns of a table of trainings that are needed
 SAME = (  # columns in which its rows must agree
-    "network", "dataset", "train_size", "epochs", "trained_epochs", "device", "optimizer", "strategy", "amp",
+    "network", "dataset", "train_size", "epochs", "device", "optimizer", "strategy", "amp",
 )  # fmt: skip
 
 
@@ -135,9 +136,21 @@ def _trainings(tables: Sequence[Path]) -> list[RunTiming]:
     rows = [(f"{path.name}:{number}", row) for path in tables for number, row in enumerate(_rows(path), 2)]
     if not rows:
         raise UsageError(f"{tables[0]} has no rows: train first")
+    resumed = [name for name, row in rows if row.get("trained_epochs", "") not in ("", row.get("epochs"))]
+    if len(resumed) == len(rows):
+        raise UsageError(
+            f"{tables[0]} has resumed trainings only, whose seconds are of the last run: train one at once"
+        )
+    for name in resumed:
+        print(
+            f"{name} is left out: that training was resumed, and its seconds are of the last run only", file=sys.stderr
+        )
+    rows = [(name, row) for name, row in rows if name not in resumed]
     (first, reference), *others = rows
     for name, other in others:
-        mine, theirs = ({column: row.get(column, "") for column in SAME} for row in (reference, other))
+        # A row of an earlier version does not say all.
+        known = [column for column in SAME if column == "amp" or (reference.get(column) and other.get(column))]
+        mine, theirs = ({column: row.get(column, "") for column in known} for row in (reference, other))
         if (column := differing_setting(mine, theirs)) is not None:
             raise UsageError(
                 f"{name} has {column} = {theirs[column]}, {first} has {mine[column]}: compare the same training"

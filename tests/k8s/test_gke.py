@@ -328,6 +328,36 @@ def test_an_interrupt_deletes_the_cluster(cloud: Cloud) -> None:
     assert process.returncode == 130 and cloud.left == set()
 
 
+def test_an_interrupt_of_the_deletion_says_that_the_cluster_may_cost_money(cloud: Cloud) -> None:
+    cloud.state(cluster={"cost": True}, network=True, credentials=True)
+    process = cloud.start("down", HANG="clusters delete")
+    while not any("clusters delete" in call for call in cloud.calls):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "MAY STILL EXIST AND COST MONEY" in stderr
+
+
+def test_options_of_the_training_are_seen_before_there_is_a_gpu_node(cloud: Cloud) -> None:
+    for wrong, why in {"--epocs 3": "--epocs", "--optimizer adamw --momentum 0.9": "--momentum 0.9 is for"}.items():
+        done = cloud.run("run", SEARCH="ddp", OPTIONS=wrong)
+        assert done.returncode == 2 and why in done.stderr and "does not take OPTIONS=" in done.stderr, done.stderr
+        assert not [call for call in cloud.calls if "node-pools create" in call] and cloud.left == set()
+
+
+def test_what_has_no_price_is_not_said_to_be_counted(cloud: Cloud) -> None:
+    ledger = cloud.folder / "here" / ".bill-of-search-test"
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_text(f"{int(time.time()) - 3600} 0.23\n")
+    cloud.state(cluster={"cost": True}, network=True, credentials=True)
+    done = cloud.run("down", MACHINE="n2-standard-8")
+    assert (
+        "in all: 0.23 USD and what has no price (above) for" in done.stdout
+        and done.stderr.count("n2-standard-8 is not in") == 1
+    )
+
+
 @pytest.mark.slow
 def test_a_search_that_failed_without_progress_is_fetched_and_not_repeated(cloud: Cloud) -> None:
     done = cloud.run("run", ENDS="Failed/BackoffLimitExceeded")

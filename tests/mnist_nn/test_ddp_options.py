@@ -287,6 +287,7 @@ def test_a_file_of_options_and_the_command_line_wins(data: Path, tmp_path: Path)
 
 
 DEEPSPEED = {
+    "train_batch_size": 50,
     "train_micro_batch_size_per_gpu": 50,
     "gradient_accumulation_steps": 1,
     "steps_per_print": 2,
@@ -296,7 +297,7 @@ DEEPSPEED = {
         "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.002, "warmup_num_steps": 4, "total_num_steps": 12},
     },
     "zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8},
-    "fp16": {"enabled": False, "loss_scale": 0},
+    "fp16": {"enabled": False, "initial_scale_power": 16},
     "bf16": {"enabled": "auto"},
     "gradient_clipping": 0.0,
     "wall_clock_breakdown": False,
@@ -334,7 +335,16 @@ def test_a_configuration_of_deepspeed_is_read_as_it_is(train_here: Any, tmp_path
         ({"optimizer": {"type": "Lamb"}}, 'optimizer.type is "Lamb": only "adamw" or "adam" or "sgd" can be done here'),
         ({"optimizer": {"type": ["Adam"]}}, 'optimizer.type is ["Adam"]: only'),
         ({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}, "--betas 0.9: give two numbers below 1"),
-        ({"scheduler": {"type": "WarmupDecayLR"}}, "scheduler.params.total_num_steps is missing: give it"),
+        ({"scheduler": {"type": "WarmupDecayLR"}}, "scheduler.params.warmup_max_lr is missing: give it"),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 0.1}}},
+            "scheduler.params.total_num_steps is missing: give it",
+        ),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16 and fp16 are enabled: enable one of them"),
+        (
+            {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}},
+            "optimizer.params.torch_adam has no counterp",
+        ),
         ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0: only 0 can be done here"),
         ({"train_batch_size": 64}, "train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too"),
         ({"fp16": {"enabled": True, "hysteresis": 2}}, "fp16.hysteresis has no counterpart here: take it out"),
@@ -348,6 +358,17 @@ def test_what_deepspeed_does_and_this_program_does_not_is_refused_by_name(
     assert main(["--config", str(config), "--results", str(tmp_path / "r")]) == Exit.USAGE
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
+def test_images_of_a_step_that_only_accumulated_gradients_make_are_refused(
+    data: Path, tmp_path: Path, capsys: Any
+) -> None:
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}))
+    options = ("--config", str(config), "--data", str(data), "--results", str(tmp_path / "r"))
+    assert main([*options, "--no-cuda"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "--total-batch-size 64 is not --batch-size 8 times 1 processes, which is 8: give sizes that fit" in said
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_rows_of_trainings(tmp_path: Path, capsys: Any) -> None:
         "1,0,cpu,64,2,25,kubeflow,mnist\n": "devices = 0",
         "1,2,cpu,64,2,nan,kubeflow,mnist\n": "seconds = nan",
         "1,two,cpu,64,2,25,kubeflow,mnist\n": "devices = two",
-        "1,2\n": "has network = None",
+        "1,2\n": "seconds = None",
     }.items(),
 )
 def test_rows_that_cannot_be_compared(tmp_path: Path, capsys: Any, text: str, reason: str) -> None:
@@ -116,9 +116,7 @@ def test_rows_that_cannot_be_compared(tmp_path: Path, capsys: Any, text: str, re
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("column", "values"), [("train_size", "60000 20000"), ("optimizer", "sgd adamw"), ("trained_epochs", "2 1.5")]
-)
+@pytest.mark.parametrize(("column", "values"), [("train_size", "60000 20000"), ("optimizer", "sgd adamw")])
 def test_only_equal_trainings_are_compared(tmp_path: Path, capsys: Any, column: str, values: str) -> None:
     one, two = values.split()
     head, first, *others = ROWS.splitlines()
@@ -126,6 +124,23 @@ def test_only_equal_trainings_are_compared(tmp_path: Path, capsys: Any, column: 
     (tmp_path / "ddp.csv").write_text("\n".join(rows))
     assert main([str(tmp_path / "ddp.csv"), "--into", str(tmp_path / "out")]) == Exit.USAGE
     assert f"ddp.csv:3 has {column} = {two}, ddp.csv:2 has {one}: compare the same" in capsys.readouterr().err
+
+
+def test_resumed_trainings_are_left_out_and_what_an_old_row_does_not_say_is_not_compared(
+    tmp_path: Path, capsys: Any
+) -> None:
+    head, first, second, *others = ROWS.splitlines()
+    rows = [
+        f"{head},train_size,trained_epochs",
+        f"{first},,",
+        f"{second},60000,1.5",
+        *(f"{row},60000,2" for row in others),
+    ]
+    (tmp_path / "ddp.csv").write_text("\n".join(rows))
+    assert main([str(tmp_path / "ddp.csv"), "--into", str(tmp_path / "out")]) == Exit.DONE
+    assert "ddp.csv:3 is left out: that training was resumed" in capsys.readouterr().err
+    table = list(csv.DictReader((tmp_path / "out" / "scaling.csv").open()))
+    assert [row["slots"] for row in table] == ["1", "4"]
 
 
 @pytest.mark.parametrize("text", ["", "nodes,devices\n1,1\n", "\xff\xfe", ROWS.splitlines()[0]])

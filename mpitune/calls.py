@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import itertools
+import logging
 import multiprocessing
 import os
 import pickle
@@ -40,6 +41,8 @@ from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.fork_server import installed_modules_of
 from mpitune.ranks.process import WORKERS_HERE, WithSource, packed_error, unpacked_error
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
+
+log = logging.getLogger(__name__)
 
 IDLE = 60.0  # seconds without a call after which workers end
 LARGE = 1 << 20  # bytes of an array that is sent once
@@ -206,13 +209,16 @@ class Service:
         self._numbers = itertools.count()
         self._runs: SimpleQueue[Callable[[], None]] | None = None
         self._late: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._run: tuple[tuple[Any, ...], Arrivals] | None = None  # options, and the study that has these
         self._ended = threading.Event()
         self._ended.set()
         self._is_over = False
         self._pid = os.getpid()
         self._callers: Counter[threading.Thread] = Counter()  # how many calls of each are open
-        self._changed = threading.Condition()  # a thread has no open calls any more
+        # Held while a call is added, and while a run is closed that has none; told when a thread has none any more.
+        self._changed = threading.Condition()
+        self._aborted: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()  # how often
         self.arrays = _Arrays()
 
     @property
@@ -221,8 +227,8 @@ class Service:
         is_child = multiprocessing.parent_process() is not None or os.getpid() != self._pid
         return not is_child and WORKERS_HERE not in os.environ and not studies.leads()
 
-    def works_for_others(self, caller: threading.Thread) -> bool:
-        """Whether calls of other threads are open, which still live."""
+    def works_for_others(self, caller: threading.Thread | None) -> bool:
+        """Whether calls of other threads than this one are open, which still live."""
         return any(other is not caller and other.is_alive() for other in list(self._callers))
 
     def call(
@@ -241,7 +247,7 @@ class Service:
         Args:
             content: the call.
             names: of the arrays that it needs.
-            done: gets the result, in another thread.
+            done: gets the result, in a thread that all callers share and that may wait.
             caller: who waits for it. Its calls are not ended by those of others.
             begin: a pickled call that each worker makes before the first one with it.
             writeable: whether the call has copies of the arrays.
@@ -252,28 +258,35 @@ class Service:
 
         def ended(result: Result | Exception) -> None:
             self.arrays.done(names, self.forget)
+            # The caller may hold a lock that `done` takes, or make calls in it: the thread of the run never waits.
+            self._answers.put(lambda: done(result))
             self._count(caller, -1)
-            done(result)
 
         asked = tuple(sorted(options.items()))
 
         def add() -> bool:
-            self._count(caller, 1)
-            if is_added := self._run is not None and self._run[0] == asked and self._run[1].add(trial, ended):
-                return is_added
-            self._count(caller, -1)
-            return False
+            with self._changed:
+                is_added = self._run is not None and self._run[0] == asked and self._run[1].add(trial, ended)
+                self._callers[caller] += is_added
+                if not self._callers[caller]:
+                    del self._callers[caller]
+            return is_added
+
+        n_aborted = self._aborted.get(caller, 0)
 
         def begin_for_it() -> None:
             try:
-                while not add():
-                    self._begin(content, asked, caller)
+                while self._aborted.get(caller, 0) == n_aborted:
+                    if add():
+                        return
+                    self._begin(content, asked)
+                raise StudyError(ENDED)
             except Exception as error:
                 self._count(caller, 1)
                 ended(error)
 
         if not add():
-            # A caller may hold locks that it needs to be told a result, so another thread waits for the run's end.
+            # For the same reason the caller does not wait for the end of a run: another thread does.
             self._start_threads()
             self._late.put(begin_for_it)
 
@@ -285,19 +298,18 @@ class Service:
                 del self._callers[caller]
                 self._changed.notify_all()
 
-    def _wait_for_others(self, caller: threading.Thread) -> None:
-        with self._changed:
-            while self.works_for_others(caller):
-                self._changed.wait(timeout=1.0)  # a thread may end
-
     def make_way(self) -> None:
-        """Another study of this thread begins: end, once other threads have no calls open."""
-        caller = threading.current_thread()
-        while self.is_open and not self._ended.is_set():
-            self._wait_for_others(caller)
-            with self._lock:
-                if not self.works_for_others(caller):
-                    self.close()
+        """Another study begins: end, once no calls are open, those of this thread neither."""
+        if self.is_open and not self._ended.is_set():
+            self._close_once_idle()
+
+    def _close_once_idle(self) -> None:
+        with self._changed:
+            while self.works_for_others(None):
+                self._changed.wait(timeout=1.0)  # a thread may end
+            if self._run is not None:
+                self._run[1].close()
+        self._ended.wait()
 
     def forget(self, names: Sequence[str]) -> None:
         """Let all nodes give up the memory of these arrays."""
@@ -319,10 +331,14 @@ class Service:
             self.close()
 
     def abort(self, caller: threading.Thread) -> None:
-        """End the calls of this thread, unless others have calls, too."""
-        with self._lock:
-            if not self.works_for_others(caller):
-                self.close()
+        """End the calls of this thread that wait for a run; and the run, unless others have calls in it, too."""
+        self._aborted[caller] = self._aborted.get(caller, 0) + 1
+        with self._changed:
+            if self.works_for_others(caller):
+                return
+            if self._run is not None:
+                self._run[1].close()
+        self._ended.wait()
 
     def _start_threads(self) -> None:
         """Once in a process. All runs have one thread: the server that forks workers ends with the one that started it.
@@ -335,20 +351,19 @@ class Service:
             with studies.alone(asks=False):
                 studies.join(RunOptions(heartbeat_timeout=0.0))
             self._runs = SimpleQueue()
-            for name, queue in (("mpitune-calls", self._runs), ("mpitune-late-calls", self._late)):
+            queues = {"mpitune-calls": self._runs, "mpitune-late-calls": self._late, "mpitune-answers": self._answers}
+            for name, queue in queues.items():
                 threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
-            atexit.register(self.end)
+            atexit.register(self.close)
             studies.before.append(self.make_way)
 
-    def _begin(self, content: bytes, asked: tuple[Any, ...], caller: threading.Thread) -> None:
-        """Begin a run with these options, once other threads have no calls open in one with others."""
-        self._wait_for_others(caller)
+    def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
+        """Begin a run with these options, once no calls are open in one with others."""
+        self._close_once_idle()
         with self._lock:
             if self._is_over:
                 raise StudyError(ENDED)
-            if not self.works_for_others(caller):
-                self.close()
-                self._begin_now(content, asked)
+            self._begin_now(content, asked)
 
     def _begin_now(self, content: bytes, asked: tuple[Any, ...]) -> None:
         options = RunOptions(quiet=True, **dict(asked))
@@ -364,8 +379,8 @@ class Service:
                     studies.ask(functools.partial(take_part, experiment, options))
                     if cause := take_part(experiment, options, arrivals):
                         why = StudyError(cause)
-            except Exception as error:
-                why = error
+            except BaseException as error:
+                why = error if isinstance(error, Exception) else StudyError(f"{ENDED} by {type(error).__name__}")
             finally:
                 arrivals.end(why)
                 self.arrays.done((), arrivals.forget, most=0)
@@ -377,7 +392,10 @@ class Service:
 
 def _work(queue: SimpleQueue[Callable[[], None]]) -> NoReturn:
     while True:
-        queue.get()()
+        try:
+            queue.get()()
+        except BaseException:  # of a caller's own: the thread is for all of them
+            log.exception("a result could not be passed on")
 
 
 ENDED = "the workers of this call were ended"

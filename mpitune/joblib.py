@@ -34,14 +34,14 @@ from mpitune.devices.devices import usable_cores, visible_gpus
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks import launch
-from mpitune.ranks.launch import launched
 from mpitune.ranks.process import packed
 from mpitune.settings import require_seconds
+from mpitune.studies import n_ranks
 
 
-def begin() -> None:
-    """Each `n_jobs` of this process means workers of all nodes, and the other ranks wait for calls."""
-    launch.others_wait = launched().size > 1
+def begin(*, others_wait: bool) -> None:
+    """Each `n_jobs` of this process means workers of all nodes. others_wait: for calls, as there are other ranks."""
+    launch.others_wait = others_wait
     register_parallel_backend("mpitune", MpituneBackend, make_default=True)
 
 
@@ -83,7 +83,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None or not service.is_open:
             return 1
-        return n_jobs if n_jobs > 0 else max(self._most * launched().size + 1 + n_jobs, 1)
+        return n_jobs if n_jobs > 0 else max(self._most * n_ranks() + 1 + n_jobs, 1)
 
     @property
     def _most(self) -> int:
@@ -96,7 +96,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
-        size = launched().size
+        size = n_ranks()
         if size > 1 and not launch.others_wait:
             raise UsageError(
                 f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "

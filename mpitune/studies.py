@@ -92,6 +92,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     name = type(experiment).__name__
     with ExitStack() as stack:
         transport = join(options)
+        if transport.size > 1 and threading.get_ident() in _studying:
+            raise UsageError("a study begins within another one, on several ranks: begin it when that has ended")
         stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
         stack.enter_context(keeping(keep))
@@ -100,6 +102,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         if transport.rank == 0 and not keep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
             options = replace(options, results=folder)
+        _studying.add(threading.get_ident())
+        stack.callback(_studying.discard, threading.get_ident())
         try:
             with ending_at_stops():
                 answer: Ended | UsageError
@@ -157,15 +161,22 @@ def ask(task: Callable[[], Any]) -> None:
 def serve(transport: Transport) -> None:
     """On a rank other than 0: do what rank 0, which alone runs the script, asks for; until it `dismiss`es."""
     while content := transport.broadcast(None):
+        task = pickle.loads(content)
         with suppress(UsageError, StudyError, KeyboardInterrupt, SystemExit):  # rank 0 has it, too
-            pickle.loads(content)()
+            task()
     transport.settle()
 
 
 def dismiss(transport: Transport) -> None:
     """On rank 0: it will ask for nothing more."""
-    transport.broadcast(b"")
-    transport.settle()
+    with alone():
+        transport.broadcast(b"")
+        transport.settle()
+
+
+def n_ranks() -> int:
+    """How many there are: a launcher may not say it, but they do."""
+    return launched().size or join(RunOptions(heartbeat_timeout=0.0)).size
 
 
 def evaluate(
@@ -247,6 +258,7 @@ def leads() -> bool:
 
 _one = threading.RLock()
 _leaders: list[int] = []  # threads that have it, one as often as it does
+_studying: set[int] = set()  # threads that run a study
 before: list[Callable[[], None]] = []  # end what uses the wires between studies
 _parting: list[Transport] = []  # the transport that is closed when this script ends
 

@@ -118,8 +118,9 @@ class Arrivals:
     @property
     def waits(self) -> bool:
         """Whether it goes on while nothing is open. A pause that is long enough closes it."""
-        if not self._open and time.monotonic() - self._busy > self._idle:
-            self.is_closed = True
+        with self._lock:
+            if not self._open and time.monotonic() - self._busy > self._idle:
+                self.is_closed = True
         return not self.is_closed
 
     @property

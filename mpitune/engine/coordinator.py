@@ -322,7 +322,9 @@ class Coordinator:
         """A trial has failed for the last time, and no slot is to blame. An answer that it had stands."""
         self._settle(None, trial, given, succeeded=False)
         if (answer := self._doubtful.pop(trial.key, None)) is not None:
-            self._fresh.append((trial, answer))
+            if answer.messages:
+                self._hear(answer.messages)
+            self._fresh.append((trial, replace(answer, messages=b"")))
             return
         self._held.append((trial, replace(result, values={}, arrays={})))
 

@@ -43,7 +43,7 @@ from mpitune.output import outliving
 from mpitune.ranks import launch
 from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import launched
-from mpitune.ranks.process import WORKERS_HERE
+from mpitune.ranks.process import WORKERS_HERE, can_be_sent
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
@@ -65,6 +65,10 @@ LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators ma
 COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two cores
 COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
+NOT_SENT = (
+    "a callback cannot be pickled, so it hears of no fit in a worker: scikit-learn makes all fits, on this machine, "
+    "without results, timeout and stop_when"
+)
 WITH_CALLBACKS = "callbacks hear of what each fit does, so fits are single ones: candidates share none"
 
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
@@ -136,6 +140,9 @@ class OnEngine(_search.BaseSearchCV):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
         if self.results is not None and (drawn := _unseeded(self)):
             warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
+        if (heard := callbacks_of(self)) and not can_be_sent((heard, self)):
+            warnings.warn(NOT_SENT, UserWarning, stacklevel=3)
+            return super().fit(X, y, **params)
         with outliving():
 
             def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ Under mpirun or srun rank 0 runs the script, and the others make its calls, so i
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 import types
@@ -65,19 +66,21 @@ def run_script(
     if transport.rank:
         serve(transport)
         return Exit.DONE
-    mpitune.joblib.begin()
-    try:
-        with around(options)(code):
-            try:
-                transport.status = _run(code, options.script, main)
-                return transport.status
-            finally:
-                print(end="", flush=True)  # what the script has printed, if it can be written
-    finally:
+    mpitune.joblib.begin(others_wait=transport.size > 1)
+
+    def end() -> None:
         with outliving():
             mpitune.joblib.end()
             if transport.size > 1:
                 dismiss(transport)
+
+    atexit.register(end)  # after the script's own threads, and what it does at exit
+    with around(options)(code):
+        try:
+            transport.status = _run(code, options.script, main)
+            return transport.status
+        finally:
+            print(end="", flush=True)  # what the script has printed, if it can be written
 
 
 def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:

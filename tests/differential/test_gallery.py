@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sklearn
@@ -72,6 +73,7 @@ OPEN = {
     "model_selection/plot_grid_search_digits": (r"(?s)The selected final model.*", "it chooses the fastest"),
     "model_selection/plot_nested_cross_validation_iris": (r"(?<=0\.00)\d+", "1 of 3,600 labels within tol of SVC"),
 }
+FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
 SEARCH = re.compile(r"\b(?:Grid|Randomized|HalvingGrid|HalvingRandom)SearchCV\b")
 
 # pip asks a package for its name before it keeps the file, and scikit-learn's own answer takes a compiler and minutes.
@@ -107,7 +109,7 @@ def gallery() -> Path:
             pytest.skip(f"no source of scikit-learn {sklearn.__version__}: {done.stderr.strip().splitlines()[-1:]}")
         with tarfile.open(next(folder.glob("scikit*.tar.gz"))) as archive:
             found = [one for one in archive.getmembers() if one.isfile() and one.name.split("/")[1] == "examples"]
-            archive.extractall(folder, found, filter="data")
+            archive.extractall(folder, found, **FILTER)
         (examples,) = folder.glob("*/examples")
         if not kept.exists():  # another process may have been faster
             examples.rename(kept)

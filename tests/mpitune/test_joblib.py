@@ -1,5 +1,6 @@
 """The backend of joblib: what its workers do, and that scikit-learn's functions say what they say without it."""
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -654,3 +655,64 @@ def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert ended == [True] * 120
+
+
+GENERATOR = """
+from joblib import Parallel, delayed, parallel_config
+from sklearn.datasets import load_iris
+from sklearn.tree import DecisionTreeClassifier
+import mpitune.joblib
+from mpitune.sklearn import GridSearchCV
+
+X, y = load_iris(return_X_y=True)
+
+def best(seed):
+    tree = DecisionTreeClassifier(random_state=seed)
+    return float(GridSearchCV(tree, {"max_depth": [1, 2]}, workers=1).fit(X, y).best_score_)
+
+with parallel_config("mpitune", n_jobs=2):
+    scores = Parallel()(delayed(abs)(best(seed)) for seed in range(6))  # some are asked for by another thread
+print(len(scores), min(scores) > 0.5)
+"""
+
+LATE = """
+import threading
+from joblib import Parallel, delayed, parallel_config
+import mpitune.joblib
+
+def calls(seconds):
+    import time
+    time.sleep(seconds)
+    with parallel_config("mpitune", n_jobs=2):
+        print(Parallel()(delayed(abs)(-number) for number in range(4)), flush=True)
+
+import atexit
+atexit.register(calls, 0)
+threading.Thread(target=calls, args=(1,)).start()
+print("main ends", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize(
+    ("script", "says"), [(GENERATOR, ["6 True"]), (LATE, ["main ends", "[0, 1, 2, 3]", "[0, 1, 2, 3]"])]
+)
+def test_searches_while_tasks_are_made_and_calls_after_the_main_thread(
+    script: str, says: list[str], ranks: int, program: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(script)
+    assert program("-m", "mpitune", "script.py", cwd=tmp_path, ranks=ranks).stdout.splitlines() == says
+
+
+@pytest.mark.slow
+def test_a_caller_that_raises_leaves_the_threads_of_all_alive(two: None) -> None:
+    def tasks() -> Iterator[Any]:
+        for number in range(9):
+            if number == 6:  # asked for by the thread that passes results on
+                raise SystemExit(3)
+            yield delayed(abs)(-number)
+
+    with contextlib.suppress(BaseException):
+        Parallel(timeout=5)(tasks())
+    assert Parallel()(delayed(abs)(-number) for number in range(4)) == [0, 1, 2, 3]

@@ -242,6 +242,16 @@ def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     assert not any(result.messages for result in agents.study.results.values())
 
 
+def test_what_an_answer_tells_is_heard_if_its_second_try_dies(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1), hear=heard.append)
+    agents.answer((0, 0), doubt="ValueError: k = 99", messages=b"rows")
+    agents.answer((1, 0))
+    agents.die(next(slot for slot in agents.given if agents.given[slot]), "killed by SIGKILL")
+    assert agents.coordinator.finished and heard == [b"rows"]
+    assert not any(result.failed or result.messages for result in agents.study.results.values())
+
+
 def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(9), places(2))
     for number in range(9):

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import textwrap
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,7 +97,7 @@ def _searched(kind: Any, **arguments: Any) -> tuple[Any, list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("workers", [0, None, 2])
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_they_hear_of_each_fit(workers: int | None, keeps: bool, tmp_path: Path) -> None:
     right, rows, notes = _searched(theirs.GridSearchCV)
     results = tmp_path / "results" if keeps else None
@@ -116,6 +117,7 @@ def test_they_hear_of_fits_of_scikit_learns_own_searches(right: Any, kind: Any) 
     assert our_rows == rows and our_notes == notes
 
 
+@pytest.mark.slow
 def test_each_iteration_of_a_halving_search_is_heard_of() -> None:
     right, rows, notes = _searched(theirs.HalvingGridSearchCV, random_state=0)
     ours, our_rows, our_notes = _searched(HalvingGridSearchCV, random_state=0, workers=1)
@@ -161,7 +163,7 @@ class Killer(Notes):
         return super().on_fit_task_end(estimator, context)
 
 
-@pytest.mark.parametrize("how", ["search", "backend"])
+@pytest.mark.parametrize("how", ["search", pytest.param("backend", marks=pytest.mark.slow)])
 def test_a_killed_worker_costs_no_row_and_doubles_none(how: str, tmp_path: Path) -> None:
     found = []
     for flag, kind, more in (
@@ -225,7 +227,7 @@ def test_a_results_folder_continues_with_other_callbacks(tmp_path: Path, caplog:
     assert 0 < len(then[1]) < len(first[1])  # of the refit
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "model, grid",
     [
@@ -308,3 +310,61 @@ def test_each_rank_that_runs_the_script_knows_the_rows(
     (right,) = found_by(program(job(tmp_path, THEIRS)).stdout)
     done = program(*how, job(tmp_path, imports, jobs), ranks=2)
     assert found_by(done.stdout) == [right] * ranks
+
+
+class Quiet:
+    """A callback that hears, and does as it is told."""
+
+    def __init__(self, fails_at: tuple[int, ...] = ()) -> None:
+        self.fails_at = fails_at
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        pass
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        pass
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        if self.fails_at and _path(context)[-len(self.fails_at) :] == self.fails_at and context.max_subtasks == 0:
+            raise ValueError("a hook that fails")
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> None:
+        pass
+
+
+class Counts(Quiet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.n = threading.Lock(), 0
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> None:
+        with self.lock:
+            self.n += 1
+
+
+def test_what_cannot_be_pickled_hears_of_fits_by_scikit_learn() -> None:
+    counted = []
+    for kind, more in ((theirs.GridSearchCV, {}), (GridSearchCV, {"workers": 1})):
+        search = kind(LogisticRegression(max_iter=5), {"C": [0.1, 1.0]}, cv=2, **more).set_callbacks(notes := Counts())
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            search.fit(X, Y)
+        counted.append(notes.n)
+        assert any("a callback cannot be pickled" in str(warning.message) for warning in said) == bool(more)
+    assert counted[0] == counted[1] > 0
+
+
+@pytest.mark.parametrize("at", [(0,), (1,)])
+def test_a_hook_that_fails_is_a_fit_that_fails_where_fits_are_shared(at: tuple[int, ...]) -> None:
+    tables = []
+    for kind, more in ((theirs.GridSearchCV, {}), (GridSearchCV, {"workers": 0})):
+        search = kind(KNeighborsClassifier(), {"n_neighbors": [1, 3, 5]}, cv=2, refit=False, **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                search.set_callbacks(Quiet(at)).fit(X, Y)
+                tables.append(search.cv_results_["mean_test_score"])
+            except ValueError as error:
+                tables.append(np.array([len(str(error).split("\n")[0])]))
+    np.testing.assert_array_equal(tables[1], tables[0])
+    assert np.isnan(tables[0]).any() or len(tables[0]) == 1

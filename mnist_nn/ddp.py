@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mnist_nn.parallel.rendezvous import RankInfo, join, launch_info, ranks_here
@@ -27,7 +26,7 @@ from mpitune.devices.driver import Driver
 from mpitune.devices.probe import NotInstalled, require
 from mpitune.errors import UsageError, print_error
 from mpitune.output import outlive_readers
-from mpitune.ranks.process import die_with, require_linux
+from mpitune.ranks.process import die_with, require_linux, started_at
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.provenance import code_and_libraries
 
@@ -81,11 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _began() -> float:
     """The Unix time at which this program began, or torchrun, which waits for other nodes before it starts it."""
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT") != "0":
-        return time.time()
-    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()  # see proc_pid_stat(5)
-    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    return started_at(os.getppid()) if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" else time.time()
 
 
 def _gpu_names() -> list[str]:

@@ -207,9 +207,8 @@ class Service:
         self._lock = threading.RLock()
         self._starting = threading.Lock()
         self._numbers = itertools.count()
-        self._runs: SimpleQueue[Callable[[], None]] | None = None
-        self._late: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._has_threads = False  # each empties one of these
+        self._runs, self._late, self._answers = (SimpleQueue[Callable[[], None]]() for _ in range(3))
         self._run: tuple[tuple[Any, ...], Arrivals] | None = None  # options, and the study that has these
         self._ended = threading.Event()
         self._ended.set()
@@ -266,11 +265,10 @@ class Service:
 
         def add() -> bool:
             with self._changed:
-                is_added = self._run is not None and self._run[0] == asked and self._run[1].add(trial, ended)
-                self._callers[caller] += is_added
-                if not self._callers[caller]:
-                    del self._callers[caller]
-            return is_added
+                if self._run is None or self._run[0] != asked or not self._run[1].add(trial, ended):
+                    return False
+                self._count(caller, 1)
+            return True
 
         n_aborted = self._aborted.get(caller, 0)
 
@@ -307,9 +305,12 @@ class Service:
         with self._changed:
             while self.works_for_others(None):
                 self._changed.wait(timeout=1.0)  # a thread may end
-            if self._run is not None:
-                self._run[1].close()
+            self._close_run()
         self._ended.wait()
+
+    def _close_run(self) -> None:
+        if self._run is not None:
+            self._run[1].close()
 
     def forget(self, names: Sequence[str]) -> None:
         """Let all nodes give up the memory of these arrays."""
@@ -320,8 +321,7 @@ class Service:
         """End all calls and all workers, on all nodes, and wait for that."""
         if os.getpid() != self._pid:  # a fork, which has none
             return
-        if self._run is not None:
-            self._run[1].close()
+        self._close_run()
         self._ended.wait()
 
     def end(self) -> None:
@@ -336,8 +336,7 @@ class Service:
         with self._changed:
             if self.works_for_others(caller):
                 return
-            if self._run is not None:
-                self._run[1].close()
+            self._close_run()
         self._ended.wait()
 
     def _start_threads(self) -> None:
@@ -346,11 +345,11 @@ class Service:
         The calling thread joins the ranks, as MPI ends in the thread that began it.
         """
         with self._starting:
-            if self._runs is not None:
+            if self._has_threads:
                 return
             with studies.alone(asks=False):
                 studies.join(RunOptions(heartbeat_timeout=0.0))
-            self._runs = SimpleQueue()
+            self._has_threads = True
             queues = {"mpitune-calls": self._runs, "mpitune-late-calls": self._late, "mpitune-answers": self._answers}
             for name, queue in queues.items():
                 threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
@@ -360,17 +359,14 @@ class Service:
     def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
         """Begin a run with these options, once no calls are open in one with others."""
         self._close_once_idle()
+        options = RunOptions(quiet=True, **dict(asked))
+        experiment = Calls(tuple(installed_modules_of(content)))
         with self._lock:
             if self._is_over:
                 raise StudyError(ENDED)
-            self._begin_now(content, asked)
-
-    def _begin_now(self, content: bytes, asked: tuple[Any, ...]) -> None:
-        options = RunOptions(quiet=True, **dict(asked))
-        experiment = Calls(tuple(installed_modules_of(content)))
-        arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
-        self._run = asked, arrivals
-        self._ended.clear()
+            arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
+            self._run = asked, arrivals
+            self._ended.clear()
 
         def run() -> None:
             why: Exception = StudyError(ENDED)
@@ -386,7 +382,6 @@ class Service:
                 self.arrays.done((), arrivals.forget, most=0)
                 self._ended.set()
 
-        assert self._runs is not None
         self._runs.put(run)
 
 

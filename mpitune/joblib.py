@@ -97,7 +97,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         size = n_ranks()
-        if size > 1 and not launch.others_wait:
+        if size > 1 and launch.every_rank_runs():
             raise UsageError(
                 f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "
                 "which runs it on one, and gives its calls to all"

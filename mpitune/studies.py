@@ -92,8 +92,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
     name = type(experiment).__name__
     with ExitStack() as stack:
         transport = join(options)
-        if transport.size > 1 and threading.get_ident() in _studying:
-            raise UsageError("a study begins within another one, on several ranks: begin it when that has ended")
         stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
         keep = options.results is not None
         stack.enter_context(keeping(keep))
@@ -139,6 +137,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 def join(options: RunOptions) -> Transport:
     """The wires to the other ranks of a script, for who is `alone`. Raises UsageError."""
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
+    if transport.size > 1 and threading.get_ident() in _studying:
+        raise UsageError("a study begins within another one, on several ranks: begin it when that has ended")
     if not _parting:
         _part_at_the_end(transport)
     return transport

@@ -93,26 +93,21 @@ within() { # METRIC N LISTED
 }
 
 command_is_taken() { # the program itself parses its command, on the node without GPU; it gets no further than that
-    local said
-    [[ $SEARCH != ddp ]] || {
-        # The last thing that is wrong with its options, and so that all others are well.
-        local wrong=search
-        [[ " $OPTIONS" != *" --from"* ]] || wrong=kubeflow
-        # shellcheck disable=SC2086  # OPTIONS are words
-        said=$(asked "${KUBECTL[@]}" exec files -- python -m mnist_nn.ddp $(ddp_options) --network $wrong 2>&1) || true
-        ((dry)) || [[ $said == *"--network $wrong "* ]] || {
-            say "$said"
-            say "gke.sh: the program does not take OPTIONS=$OPTIONS"
-            return 2
-        }
-        return
-    }
-    # shellcheck disable=SC2086
-    said=$(asked "${KUBECTL[@]}" exec files -- python -m $(search_command) --data /data --results /tmp/none $OPTIONS \
-        --expect-nodes 9999 2>&1) || true
-    ((dry)) || [[ $said == *"--expect-nodes 9999, but there is"* ]] || {
+    local program last expected said
+    if [[ $SEARCH == ddp ]]; then
+        program="mnist_nn.ddp $(ddp_options)" last="--network search"
+        [[ " $OPTIONS" != *" --from"* ]] || last="--network kubeflow"
+        expected="$last "
+    else
+        program="$(search_command) --data /data --results /tmp/none $OPTIONS" last="--expect-nodes 9999"
+        expected="$last, but there is"
+    fi
+    # Only the last option is wrong, so that the program says that of it alone where it takes all others.
+    # shellcheck disable=SC2086  # they are words
+    said=$(asked "${KUBECTL[@]}" exec files -- python -m $program $last 2>&1) || true
+    ((dry)) || [[ $said == *"$expected"* ]] || {
         say "$said"
-        say "gke.sh: the program does not take COMMAND=$(search_command) OPTIONS=$OPTIONS"
+        say "gke.sh: the program does not take this: python -m $program"
         return 2
     }
 }

@@ -59,9 +59,10 @@ held() { # NODES: so many GPU nodes are paid from now on, and the cluster
 
 bill() { # what the cluster has cost so far: each rate from when it was asked for until the next
     local bound="at most"
+    [[ -e $BILL ]] || return 0
+    unpriced >&2
     [[ -z $(unpriced) ]] || bound="and what has no price (above)"
-    [[ ! -e $BILL ]] || unpriced >&2
-    [[ ! -e $BILL ]] || awk -v now="$(date +%s)" -v bound="$bound" '
+    awk -v now="$(date +%s)" -v bound="$bound" '
         NR > 1 {sum += rate * ($1 - since)}
         {since = $1; rate = $2; first = first ? first : $1}
         END {

@@ -53,6 +53,11 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
     return Launch("", 1, 0)
 
 
+def every_rank_runs() -> bool:
+    """Whether each rank of a job of several runs the script, as far as the launcher tells how many there are."""
+    return launched().size != 1 and not others_wait
+
+
 def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
     """Unix time at which Slurm will end the job, None outside of one or where it has no limit.
 

@@ -9,11 +9,13 @@ import os
 import pickle
 import signal
 import sys
+import time
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -23,6 +25,12 @@ from mpitune.errors import UsageError
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # they ask a search to stop
 WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
 _PR_SET_PDEATHSIG = 1
+
+
+def started_at(pid: int) -> float:
+    """The Unix time at which a process began. Raises OSError."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # see proc_pid_stat(5)
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def can_be_sent(thing: object) -> bool:

@@ -40,9 +40,8 @@ from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Caller, UsageError
 from mpitune.output import outliving
-from mpitune.ranks import launch
 from mpitune.ranks.fork_server import server_for
-from mpitune.ranks.launch import launched
+from mpitune.ranks.launch import every_rank_runs, launched
 from mpitune.ranks.process import WORKERS_HERE, can_be_sent
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
@@ -106,8 +105,8 @@ class OnEngine(_search.BaseSearchCV):
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
         with errors_in_one_line(Caller.ARGUMENTS):
-            here = self._in_this_process() or launched().size == 1 or launch.others_wait
-            transport = None if here else join(RunOptions(heartbeat_timeout=0.0))
+            together = every_rank_runs() and not self._in_this_process()
+            transport = join(RunOptions(heartbeat_timeout=0.0)) if together else None
             if transport is None or transport.size == 1:
                 return self._fit(X, y, params)
             if transport.rank == 0:
@@ -244,19 +243,19 @@ class OnEngine(_search.BaseSearchCV):
                 print(cv_line(task, answers[task.key].what, self.verbose))
         return answers
 
-    def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
-        """The result of each task, in their order."""
+    def _run(self, tasks: list[Task], sharing: Sharing | None = None) -> list[dict[str, Any]]:
+        """The result of each task, in their order. sharing: what is known of these tasks already."""
         limit = SearchLimit(self.timeout, self.stop_when, self._began, tasks)
         answers = self._first_single_fits(tasks)
         self._compiling = bool(answers)
         for task in [task for task in tasks if task.key in answers]:
             limit.add(task, answers[task.key].what)
-        sharing = self.sharing
+        sharing = sharing or self.sharing
         self._say_if_callbacks_cost(tasks)
         plan = plan_of(tasks, sharing)
         self._plans.append(plan)
         first = {task.candidate: task for task in tasks}
-        why_not = {candidate: self._no_grid(task, plan) for candidate, task in first.items()}
+        why_not = {candidate: self._no_grid(task, plan, sharing) for candidate, task in first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)
         for watcher in watchers:
@@ -318,7 +317,7 @@ class OnEngine(_search.BaseSearchCV):
             quiet=not self.verbose,
             changed=self.changed,  # type: ignore[arg-type]  # it takes one name, too
         )
-        if launched().size != 1 and not launch.others_wait:
+        if every_rank_runs():
             join(RunOptions(heartbeat_timeout=0.0)).broadcast(("study", options))
         try:
             return answers_of(tasks, run_study(study, options))
@@ -333,13 +332,13 @@ class OnEngine(_search.BaseSearchCV):
         cores = usable_cores()
         return min(self.n_jobs, cores) if self.n_jobs > 0 else max(cores + 1 + self.n_jobs, 1)
 
-    def _no_grid(self, task: Task, plan: Plan) -> str | None:
+    def _no_grid(self, task: Task, plan: Plan, sharing: Sharing) -> str | None:
         """Why a task is not solved as part of a grid; None where it is."""
-        if in_grid(task, self.sharing):
+        if in_grid(task, sharing):
             return None
         reason = COMPILING if self._compiling else why_no_grid(task) if self.accelerate else "accelerate is False"
         other = reason is not None and task.candidate not in plan.alone and reason.endswith("has no fit_grid")
-        return SHARED if other else reason or why_alone(task, self.sharing)
+        return SHARED if other else reason or why_alone(task, sharing)
 
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""
@@ -395,7 +394,7 @@ def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
     def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
         plan = plan_of(tasks, sharing := ours.sharing)
         if plan.shares or any(in_grid(task, sharing) for task in tasks):
-            return ours._run(tasks)
+            return ours._run(tasks, sharing)
         ours._say_if_callbacks_cost(tasks)
         ours._plans.append(plan)
         fits = (delayed(_fit_and_score)(clone(task.estimator), *task.args, **task.kwargs) for task in tasks)

@@ -21,6 +21,7 @@ from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import UsageError, printable
 from mpitune.ranks.launch import Launch
+from mpitune.ranks.process import started_at
 from mpitune.storage.history import read_journal
 from mpitune.storage.journal import NO_LOCKS, is_running, no_locks
 
@@ -111,9 +112,7 @@ def _is_orphan(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    booted = time.time() - float(Path("/proc/uptime").read_text().split()[0])
-    return time.strftime("%F %T", time.localtime(booted + ticks / os.sysconf("SC_CLK_TCK")))
+    return time.strftime("%F %T", time.localtime(started_at(pid)))
 
 
 def _command(pid: int) -> str:

@@ -15,14 +15,28 @@ import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 WORKERS = "training.kubeflow.org/job-name=svm,training.kubeflow.org/job-role=worker"
 PODS, JOB = "/api/v1/namespaces/default/pods", "/apis/batch/v1/namespaces/default/jobs/svm-launcher"
 
 
-class Api:
+class Serving:
+    """Answers while it is a context."""
+
+    _server: ThreadingHTTPServer
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Api(Serving):
     """folder: gets the certificate, `up` and `account`, the folder that a pod's service account is mounted to."""
 
     def __init__(self, folder: Path, rules: Sequence[dict[str, Any]], workers: Sequence[str]) -> None:
@@ -48,14 +62,6 @@ class Api:
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         port = str(self._server.server_port)
         self.environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
-
-    def __enter__(self) -> "Api":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def fail(self, name: str) -> None:
         """As the kubelet of a node that shuts down, or one that evicts."""

@@ -31,6 +31,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.helpers import ROOT
+from tests.k8s.api import Serving
 from tests.k8s.manifests import environment, load, pod_specs, yaml
 
 Manifest = dict[str, Any]
@@ -62,7 +63,7 @@ class Refused(Exception):
     """An answer that is no success: its status, reason and message."""
 
 
-class Server:
+class Server(Serving):
     """A cluster of one user.
 
     Args:
@@ -86,23 +87,15 @@ class Server:
         self.refusals = 2  # of the webhook
         self.lock = threading.RLock()
         self.put("namespaces", {"metadata": {"name": "default"}, "status": {"phase": "Active"}})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"server_of": self}))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"server_of": self}))
         self.kubeconfig = str(folder / "kubeconfig")
         config = {
             "apiVersion": "v1", "kind": "Config", "current-context": "here",
-            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{self._http.server_port}"}}],
+            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{self._server.server_port}"}}],
             "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
             "users": [{"name": "me", "user": {}}],
         }  # fmt: skip
         Path(self.kubeconfig).write_text(json.dumps(config))
-
-    def __enter__(self) -> "Server":
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
 
     # -- objects
 
@@ -528,7 +521,7 @@ class _Handler(BaseHTTPRequestHandler):
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
                 time.sleep(0.02)
                 self.wfile.write(b"")
-                if self.server_of._http.socket.fileno() < 0:
+                if self.server_of._server.socket.fileno() < 0:
                     return
 
     # -- exec: the channels of v5.channel.k8s.io, one byte before each message

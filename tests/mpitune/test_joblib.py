@@ -4,7 +4,9 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -35,10 +37,10 @@ from sklearn.tree import DecisionTreeClassifier
 import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.calls import LARGE, service
 from mpitune.devices.devices import usable_cores
-from mpitune.errors import StudyError, UsageError
+from mpitune.errors import Exit, StudyError, UsageError
 from mpitune.sklearn import GridSearchCV
 from mpitune.svm import SVC as OurSVC
-from tests.helpers import PATIENCE, wait_until
+from tests.helpers import PATIENCE, ROOT, wait_until
 
 X, Y = load_iris(return_X_y=True)
 TREE = DecisionTreeClassifier(random_state=0)
@@ -703,6 +705,38 @@ def test_searches_while_tasks_are_made_and_calls_after_the_main_thread(
 ) -> None:
     (tmp_path / "script.py").write_text(script)
     assert program("-m", "mpitune", "script.py", cwd=tmp_path, ranks=ranks).stdout.splitlines() == says
+
+
+@pytest.mark.slow
+def test_where_the_launcher_does_not_say_how_many_ranks_there_are(tmp_path: Path) -> None:
+    if (prterun := shutil.which("prterun")) is None:
+        pytest.skip("no prterun: Open MPI 5 has it")
+    (tmp_path / "script.py").write_text(GENERATOR)
+    root = ["--allow-run-as-root"] * (os.getuid() == 0)
+    command = [prterun, *root, "--map-by", ":oversubscribe", "-n", "2", sys.executable, "-m", "mpitune", "script.py"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.splitlines() == ["6 True"], done.stderr
+
+
+NESTED = """
+from mpitune import Float, search
+
+def loss(trial):
+    return {"loss": trial.params["x"] ** 2}
+
+def again(study, trial):
+    search(loss, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=1)
+
+search(loss, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=1, callbacks=[again])
+"""
+
+
+@pytest.mark.slow
+def test_a_study_within_another_one_is_refused_on_several_ranks(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NESTED)
+    said = program("-m", "mpitune", "script.py", cwd=tmp_path, ranks=2, status=Exit.USAGE).stderr
+    assert "script.py: a study begins within another one, on several ranks: begin it when that has ended" in said
 
 
 @pytest.mark.slow

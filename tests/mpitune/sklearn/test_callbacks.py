@@ -61,7 +61,7 @@ class Notes:
         return bool(context.parent and context.parent.estimator_name == "LogisticRegression" and context.task_id > 8)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"handle": self.handle}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Path) or name == "handle"}
 
 
 def _path(context: Any) -> tuple[int, ...]:
@@ -149,9 +149,6 @@ class Killer(Notes):
         super().__init__()
         self.flag = flag
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"handle": self.handle, "flag": self.flag}
-
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         if WORKERS_HERE in os.environ and context.task_id == 3 and type(estimator) is LogisticRegression:
             try:
@@ -188,9 +185,6 @@ class Bar(Notes):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"handle": self.handle, "folder": self.folder}
 
     def hear(self, message: Any) -> None:
         (self.folder / message["event"]).touch()

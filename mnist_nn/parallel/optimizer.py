@@ -76,7 +76,8 @@ def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, strategy: str) -
 def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
     """The network, which is on the device, with what its strategy adds to it.
 
-    CPUs are faster with the channels last in memory; FSDP refuses that.
+    CPUs are faster with the channels last in memory; FSDP refuses that. cuDNN gives gradients in the usual order, which
+    DistributedDataParallel then has to copy, with a warning.
     """
     if strategy == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
@@ -90,9 +91,10 @@ def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Mo
                 raise UsageError(f"--strategy fsdp without NCCL needs torch>=2.9, and this is {torch.__version__}")
             network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
         return network
-    network = network.to(memory_format=torch.channels_last)
-    if device.type == "cpu" and dist.get_world_size() == 1:
-        return network
+    if device.type == "cpu":
+        network = network.to(memory_format=torch.channels_last)
+        if dist.get_world_size() == 1:
+            return network
     devices = None if device.type == "cpu" else [device.index]
     return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
 

@@ -13,7 +13,10 @@ from mnist_nn.experiment import Bagging
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from mnist_nn.tuning import STRATEGIES, Ranges, best_set
 from mpitune import evaluate, per_trial
+from mpitune.engine.options import RunOptions
+from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
+from mpitune.studies import run_study
 from mpitune.trial import Evaluation, Rounds, Trial
 from tests.helpers import ROOT, journal_of, table_without_run
 from tests.mnist_nn.small import FULL
@@ -151,19 +154,18 @@ def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str
 
 
 def test_a_folder_made_with_halving_is_refused_and_one_of_that_time_without_continues(
-    program: Any, tmp_path: Path
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Until November 2026 headers had this setting."""
-    few = ("-m", "mnist_nn", 1, 1, "--dataset", "digits", "--train-size", 60, "--test-size", 20, "--folds", 2)
-    small = ("--max-channels", 2, "--max-hidden-layer", 4, "--epochs", 1, "--plot", 0, "--gpu", "none", "--workers", 1)
-    arguments = (*few, *small, "--results", tmp_path)
-    program(*arguments)
+    small = replace(FULL, n_bootstrap=1, n_tuning=1, train_size=60, test_size=20, epochs=1, plot=0)
+    run_study(small, here := RunOptions(workers=0, results=tmp_path))
     journal = tmp_path / "journal.jsonl"
     header, *lines = journal.read_bytes().splitlines(keepends=True)
     old = json.loads(header)
     journal.write_bytes(journal_of([{**old, "settings": {**old["settings"], "halving": None}}]) + b"".join(lines))
-    assert "3 of 3 trials known" in program(*arguments).stderr
+    run_study(small, here)
+    assert "3 of 3 trials known" in capsys.readouterr().err
     journal.write_bytes(made := journal_of([{**old, "settings": {**old["settings"], "halving": 3}}]) + b"".join(lines))
-    said = program(*arguments, status=2).stderr
-    assert "holds a study with halving = 3, not None: " in said and said.count("\n") == 1
+    with pytest.raises(UsageError, match="holds a study with halving = 3, not None: "):
+        run_study(small, here)
     assert journal.read_bytes() == made

@@ -15,6 +15,7 @@ from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
+from mpitune._jit.folders import library_folder
 from mpitune.devices.devices import usable_cores
 from mpitune.experiment import WorkerContext
 from tests.helpers import ROOT, journal_lines
@@ -59,6 +60,7 @@ def test_the_grid_is_solved_on_cores_where_there_are_gpus(gpu: tuple[str, ...], 
     (tmp_path / "lib" / "cuml").mkdir(parents=True)
     (tmp_path / "lib" / "cuml" / "__init__.py").write_text("raise AttributeError('imported')\n")
     environ = Machine(tmp_path / "machine", gpus={A: (), B: ()}).environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
+    environ["NUMBA_CACHE_DIR"] = str(library_folder("NUMBA_CACHE_DIR"))  # nothing of the solver is compiled here
     study = ("-m", "mnist_svm", "2", "--dataset", "digits", "--train-size", "150", "--test-size", "50")
     done = program(*study, *gpu, "--results", tmp_path / "r", env=environ)
     (line,) = [line for line in done.stderr.splitlines() if "GPU" in line]

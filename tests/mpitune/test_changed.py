@@ -83,7 +83,7 @@ def run(tmp_path: Path, program: Any) -> Edit:
     return run
 
 
-@pytest.mark.parametrize("from_stdin", [False, True])
+@pytest.mark.parametrize("from_stdin", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Path, from_stdin: bool) -> None:
     """Also where no file has the source, as in a notebook."""
     changed = {"double": "3 * x", "from_stdin": from_stdin}

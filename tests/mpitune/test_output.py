@@ -60,10 +60,12 @@ assert len(search.cv_results_["params"]) == 2
 
 COMMAND = f"{' '.join(TOYS)} 3 -v {' '.join(OPTIONS)} --results"
 WHERE = ("> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-")
-CASES = [*(("script", where) for where in WHERE), *(("command", where) for where in (*WHERE[2:], *NO_READER))]
+CASES = [("script", "> /dev/full"), ("grid", "> /dev/full"), ("script", WHERE[-1])]
+CASES += [("command", where) for where in (WHERE[2], WHERE[-1], *NO_READER)]
+MORE = [*(("script", where) for where in WHERE[1:-1]), *(("command", where) for where in WHERE[3:-1])]
 
 
-@pytest.mark.parametrize(("kind", "where"), [*CASES, ("grid", "> /dev/full")])
+@pytest.mark.parametrize(("kind", "where"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
 def test_a_search_goes_on_without_its_log(tmp_path: Path, kind: str, where: str) -> None:
     """Of a script or a command: its reader has left, its disk is full, its streams are closed."""
     command = COMMAND

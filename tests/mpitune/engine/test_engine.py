@@ -131,16 +131,16 @@ def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path
 
 def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path) -> None:
     """On two ranks their mpirun, on one a worker and then the group, and the rank itself; two ranks finish."""
-    arguments = ("40", "--rounds", "2", "--array-size", "9")
-    studied(tmp_path / "clean", 40, rounds=2, array_size=9)
+    arguments = ("20", "--rounds", "2", "--array-size", "9")
+    studied(tmp_path / "clean", 20, rounds=2, array_size=9)
     folder = tmp_path / "killed"
-    for wanted, ranks in ((5, 2), (30, 0), (55, 0)):
+    for wanted, ranks in ((5, 2), (14, 0), (25, 0)):
         job = start(folder, *arguments, "--seconds", "0.3", ranks=ranks)  # so that it does not end before it is killed
         wait_for_lines(folder, wanted)
         members = family(job.pid)
-        if wanted == 30:
+        if wanted == 14:
             os.kill(workers_of(job.pid).pop(), signal.SIGKILL)
-            wait_for_lines(folder, wanted + 5)  # the study goes on; so end it less gently
+            wait_for_lines(folder, wanted + 3)  # the study goes on; so end it less gently
             os.killpg(job.pid, signal.SIGKILL)
         else:
             os.kill(job.pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Pat
         wait_for_the_end_of(members)
     program(*TOYS, *arguments, "--gpu", "none", "--workers", "1", "--results", folder, ranks=2)
     keys = [line["key"] for line in journal_lines(folder)]
-    assert len(keys) == len(set(keys)) == 80
+    assert len(keys) == len(set(keys)) == 40
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
 
 

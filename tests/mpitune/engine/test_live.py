@@ -74,14 +74,15 @@ def test_a_trial_that_reports_steps_is_timed_out_as_others(program: Any, tmp_pat
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
-    job = start(tmp_path / "r", 8, "--seconds", 4, "--steps", 30, ranks=ranks)
+    slots = 2 * (ranks or 1)
+    job = start(tmp_path / "r", 2 * slots, "--seconds", 4, "--steps", 30, ranks=ranks)
     deadline = time.monotonic() + PATIENCE
     seen = None
     while seen is None or not any("lap" in one.step for one in seen.overview.running):
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)
         seen = read_status_file(tmp_path / "r")
-    assert seen.doing == RUNNING and seen.overview.total == 8 and seen.overview.slots == (2 if not ranks else 4)
+    assert seen.doing == RUNNING and (seen.overview.total, seen.overview.slots) == (2 * slots, slots)
     assert re.fullmatch(r"lap \d+ of 30", next(one.step for one in seen.overview.running if one.step))
     assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)
@@ -150,8 +151,8 @@ def test_at_a_terminal_the_first_words_come_after_a_second(tmp_path: Path) -> No
     go = tmp_path / "go"
     said = at_a_terminal("-c", WORKS, "0", "300", str(go), heard=lambda said: b"\n" in said and go.touch())
     assert "rank 0 host the data are loaded for 1 s" in said
-    assert at_a_terminal("-c", WORKS, "1", "2.5", str(tmp_path / "never")) == ""
-    command = [sys.executable, "-c", WORKS, "0", "2.5", str(tmp_path / "never")]
+    assert at_a_terminal("-c", WORKS, "1", "1.6", str(tmp_path / "never")) == ""
+    command = [sys.executable, "-c", WORKS, "0", "1.6", str(tmp_path / "never")]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=PATIENCE).stderr == b""
 
 

@@ -86,7 +86,7 @@ def test_a_search_leaves_its_script_alone(tmp_path: Path, workers: str, safe: in
     assert script(START + SEARCH + END, tmp_path, str(tmp_path), workers).stdout.split() == ["2", f"{safe:.1f}"]
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_a_fit_leaves_its_script_alone(tmp_path: Path, workers: str) -> None:
     assert script("import sklearn\n" + START + FIT + END, tmp_path, str(tmp_path), workers).stdout == "fitted\n"
 

@@ -78,6 +78,17 @@ def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: 
     assert agents.study.finished and len(agents.coordinator.dispatch.slots) == 1
 
 
+def test_trials_that_take_too_long_end_no_slot_however_many_they_are(tmp_path: Path) -> None:
+    """More deaths than a slot may have where nothing works, and then a trial that ends."""
+    agents = FakeAgents(tmp_path, trials(21), places(1))
+    for _ in range(40):
+        agents.given[0, 0].clear()
+        agents.coordinator.handle(0, Died(0, "no result", building=False, lost=False, hung=True))
+        agents.coordinator.step()
+    agents.answer((0, 0))
+    assert agents.study.finished and sorted(read_study(tmp_path).results) == sorted(f"t{i}" for i in range(21))
+
+
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
     heard: list[str] = []
 

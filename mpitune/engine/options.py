@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 
-from mpitune.engine.study import Shard
 from mpitune.errors import UsageError
 from mpitune.settings import setting
 
@@ -44,10 +43,9 @@ class RunOptions:
         None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
         advanced=True,
     )  # fmt: skip
-    shard: str = setting(
-        "1/1", "run shard K of N, in a results folder of its own; python -m mpitune merge joins them", metavar="K/N",
-        advanced=True,
-    )  # fmt: skip
+    join: bool = setting(
+        False, "work on the study in the results folder beside other jobs that join it, now or later", advanced=True
+    )
     grace: float = setting(
         30.0, "seconds left to running trials when the job is told to stop", low=0.0, metavar="S", advanced=True
     )
@@ -77,7 +75,9 @@ class RunOptions:
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
     def __post_init__(self) -> None:
-        Shard.parse(self.shard)
+        if self.join and (self.restart or self.retry_failed):
+            name = "restart" if self.restart else "retry_failed"
+            raise UsageError(f"join and {name} exclude each other: other jobs may be at work in the results folder")
         names = (self.changed,) if isinstance(self.changed, str) else self.changed
         if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
             raise UsageError(f"changed={self.changed!r}: give the names of functions")

@@ -16,18 +16,20 @@ from mpitune.devices.devices import CPU
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator, slots_of
 from mpitune.engine.inline_agent import InlineAgent
+from mpitune.engine.joined import PATIENCE, JoinedStudy
 from mpitune.engine.loop import loop
 from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
-from mpitune.engine.study import Shard, Study
+from mpitune.engine.study import Study
 from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.storage.called import changes, digests, is_named
+from mpitune.storage.files import PAGE
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import last_line
@@ -52,27 +54,37 @@ class Ended:
 
 @dataclass(frozen=True)
 class RankZero:
-    """A study as rank 0 leads it. `started` is when this run did, by the monotonic clock."""
+    """A study as rank 0 leads it.
+
+    Attributes:
+        folder: of the study; that of the journal lies in it where jobs join.
+        started: when this run did, by the monotonic clock.
+    """
 
     experiment: Experiment
     scheduling: Scheduling
     options: RunOptions
     transport: Transport
     journal: Journal
+    folder: Path
     data: Data
     nodes: Sequence[Node]
     started: float
 
     def run(self, agent: Agent | InlineAgent, load_finish: LoadFinish | None) -> Ended:
         """Run the study, with the agent of this rank; without `load_finish` it makes no tables, figures and page."""
-        status = StatusFile(self.journal.folder)
+        status, study = StatusFile(self.journal.folder), self._study()
         try:
-            return self._run(agent, status, load_finish)
+            return self._run(study, agent, status, load_finish)
         finally:
             status.remove()
+            if isinstance(study, JoinedStudy):
+                study.close()
 
-    def _run(self, agent: Agent | InlineAgent, status: StatusFile, load_finish: LoadFinish | None) -> Ended:
-        journal, study = self.journal, self._study()
+    def _run(
+        self, study: Study, agent: Agent | InlineAgent, status: StatusFile, load_finish: LoadFinish | None
+    ) -> Ended:
+        journal, folder = self.journal, self.folder
         coordinator = self._coordinator(study)
         progress = Progress(self.options.quiet, status)
         importing = _importing(self.experiment.reporting().modules, load_finish) if load_finish else None
@@ -88,18 +100,22 @@ class RankZero:
         journal.verify()
         outcomes = study.outcomes()
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
+        if isinstance(study, JoinedStudy) and not study.may_report((folder / PAGE).exists):
+            self._note_end(complete=True, failed=len(failed))
+            print(f"all trials are done: {folder}")
+            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if importing:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
-            with working(doing, rank=0), written_into(journal.folder):
+            with working(doing, rank=0), written_into(folder):
                 importing.join()
-                self.experiment.report(outcomes, study.conclusions(), self.data, journal.folder)
+                self.experiment.report(outcomes, study.conclusions(), self.data, folder)
         seconds = self._note_end(complete=True, failed=len(failed), **self._stopped())
         if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
-                load_finish()(journal.folder, self.experiment, self.data)
-            print(f"results: {journal.folder}")
+                load_finish()(folder, self.experiment, self.data)
+            print(f"results: {folder}")
         causes: dict[str, list[Result]] = {}
         for result in failed:
             causes.setdefault(last_line(result.error), []).append(result)
@@ -120,13 +136,19 @@ class RankZero:
 
     def _study(self) -> Study:
         history, retry = self.journal.history, self.options.retry_failed
+        if self.options.join:
+            return JoinedStudy(
+                self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
+                timeout=PATIENCE * self.options.heartbeat_timeout,
+                n_slots=sum(len(node.places) for node in self.nodes),
+                cost=self.scheduling.cost, examine=self.experiment.examine,
+            )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
             retry = True
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
-        shard = Shard.parse(self.options.shard)
-        return Study(self.experiment.searches(), history.trials, known, shard=shard, renew=retry)
+        return Study(self.experiment.searches(), history.trials, known, renew=retry)
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
@@ -194,10 +216,6 @@ class RankZero:
         """Say why trials are open, and how to go on."""
         outcomes = study.outcomes()
         self._note_end(complete=False)
-        if study.n_open == 0:
-            print(f"shard {self.options.shard} is done: {study.n_done} trials in {self.journal.folder}")
-            failed = any(outcome.result.failed for outcome in outcomes)
-            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if left_open := coordinator.dispatch.left_open:
             key, reason = next(iter(left_open.items()))
             log.warning("%d trials were not run, such as %s: %s", len(left_open), key, reason)

@@ -14,29 +14,6 @@ from mpitune.storage.records import not_known
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Shard `number` of `of`, for jobs that cannot see each other: every of-th batch of a round.
-
-    Searches begin at different batches, so that rounds of one batch are dealt out too.
-    """
-
-    number: int = 1
-    of: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """The shard written as "2/4". Raises ValueError."""
-        number, _, of = text.partition("/")
-        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-            raise ValueError(f"shard {text!r}: give K/N, a whole number K from 1 to N")
-        return cls(int(number), int(of))
-
-    def has(self, search: int, position: int) -> bool:
-        """Whether the batch at `position` of a round of that search belongs to this shard."""
-        return (search + position) % self.of == self.number - 1
-
-
 @dataclass(eq=False)
 class _Course:
     """One search on its way: all it has asked so far, and how much of the current round is open."""
@@ -56,7 +33,6 @@ class Study:
         searches: as of an experiment.
         trials, results: what a journal knows already, by key. Results may have been deleted, and none added. They are
             copied, and only looked at when a search needs them.
-        shard: which batches to run here. A search whose round has batches of other shards does not advance.
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.
     """
@@ -67,18 +43,17 @@ class Study:
         trials: Mapping[str, Trial],
         results: MutableMapping[str, Result],
         *,
-        shard: Shard = Shard(),
         renew: bool = False,
     ):
         self.results = copy(results)
         self._known = trials
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
-        self._shard, self._renew = shard, renew
+        self._renew = renew
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
         self._asked: set[str] = set()
-        self._course_of: dict[str, _Course] = {}  # of trials to be run here and not known
+        self._course_of: dict[str, _Course] = {}  # of trials that are not known
         self.n_done = 0  # asked and known
-        self.n_open = 0  # to be run here and not known
+        self.n_open = 0  # not known
         self.n_open_searches = len(self._courses)
 
     @property
@@ -89,7 +64,9 @@ class Study:
     def finished(self) -> bool:
         return self.n_open_searches == 0
 
-    waits = False  # for trials that somebody else adds, as `Arrivals` does
+    waits = False  # for trials or results that come from elsewhere
+    others_work = False  # on trials that it has asked for
+    drains = True  # whether it ends where the job is told to stop
 
     def arrived(self) -> list[Batch]:
         """Batches that have come from outside."""
@@ -151,10 +128,14 @@ class Study:
                     for trial in batch:
                         if trial.key in unknown:
                             left.setdefault(n, []).append(trial)
-                to_run = [tuple(some) for n, some in left.items() if self._shard.has(course.number, n)]
+                to_run = [self._to_run(batches[n], some) for n, some in left.items()]
                 self._course_of.update((trial.key, course) for batch in to_run for trial in batch)
                 self.n_open += sum(map(len, to_run))
                 return to_run
+
+    def _to_run(self, batch: Batch, left: list[Trial]) -> Batch:
+        """What is to be run of a batch, of which these trials are not known."""
+        return tuple(left)
 
     def _unknown(self, course: _Course) -> set[str]:
         """The keys of the round without results. Known trials of these keys are checked to be the same.

@@ -38,10 +38,12 @@ from mpitune.ranks.process import can_be_sent
 from mpitune.ranks.transport import Transport
 from mpitune.settings import require_seconds, without_address
 from mpitune.storage.history import NAME, read_header, read_journal
-from mpitune.studies import ADVICE, join, on_all_ranks, run_study
+from mpitune.studies import ADVICE, on_all_ranks, run_study
+from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
+JOINED_SIZE = 32  # of rounds where nobody knows how many jobs will join
 TRIALS = "trials"  # the folder of the trials' folders
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
@@ -67,6 +69,7 @@ def search(
     round_size: int | None = None,
     asynchronous: bool = False,
     changed: str | Iterable[str] = (),
+    join: bool = False,
     timeout: float | None = None,
     stop_when: Callable[[SearchStudy], bool] | None = None,
     options: RunOptions | None = None,
@@ -101,6 +104,8 @@ def search(
         round_size: Trials, or stages of them, that are proposed at a time; by default the number of
             slots at the first start, then what the journal says.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
+        join: Work on the study in `results` beside other jobs that make the same call, now or later. Each returns the
+            whole study; a job may end at any time, and others go on with its work.
         changed: Functions that were changed since the study began, by name, whose known results still count.
         timeout: Seconds of this call, after which no trial begins any more; those that run may end. The same call
             continues the study in `results`, for as long again.
@@ -132,10 +137,10 @@ def search(
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
-    given["changed"] = changed or None
+    given["changed"], given["join"] = changed or None, join or None
     given["results"] = None if results is None else Path(results)
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
-    transport = join(options)
+    transport = wires(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
@@ -145,6 +150,9 @@ def search(
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
             _check_numbers(workers, round_size, trial_timeout, timeout)
+            if options.join and (options.results is None or asynchronous):
+                fix = "give results=" if options.results is None else "leave asynchronous out"
+                raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
             if stop_when is not None and not callable(stop_when):
                 raise UsageError(f"stop_when={stop_when!r}: give a function of the study so far")
             if not all(map(callable, callbacks)):
@@ -185,7 +193,7 @@ def search(
         try:
             outcomes = run_study(experiment, options)
         except UsageError:
-            if fresh and options.results is not None:
+            if fresh and options.results is not None and not options.join:
                 _forget_failures(options.results)
             raise
     if outcomes and all(outcome.result.failed for outcome in outcomes):
@@ -270,7 +278,7 @@ def _usual_size(slots: Sequence[int], devices: Need, nodes: Need, options: RunOp
     """The size of rounds that the journal says, else how many trials run at a time."""
     try:
         at_once = _at_once(slots, devices, nodes)
-        return _known_round_size(options) or at_once
+        return _known_round_size(options) or (JOINED_SIZE if options.join else at_once)
     except UsageError as error:
         return error
 

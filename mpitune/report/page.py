@@ -20,14 +20,13 @@ from mpitune.experiment import Data, Experiment, Reporting
 from mpitune.panels import Drawing, Panel, Section, Table
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
-from mpitune.storage.files import written_whole
+from mpitune.storage.files import PAGE, written_whole
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import is_running
 
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
-NAME = "report.html"
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,12 @@ class Report:
 def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
     """Write report.html of a study that has just ended. Raises StorageError where that fails; the study is done."""
     try:
-        write_report(folder / NAME, [report_of(folder, read_study(folder), experiment, data)])
+        write_report(folder / PAGE, [report_of(folder, read_study(folder), experiment, data)])
     except Exception as error:  # whatever an experiment's own sections raise
-        log.debug(NAME, exc_info=True)
+        log.debug(PAGE, exc_info=True)
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise StorageError(
-            f"all trials are done, but {NAME} was not written ({why}): the same command tries again, "
+            f"all trials are done, but {PAGE} was not written ({why}): the same command tries again, "
             f"and python -m mpitune report {folder}"
         ) from error
 

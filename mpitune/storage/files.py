@@ -20,6 +20,9 @@ from typing import IO, Any
 from mpitune.storage.waiting import waiting
 
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
+PAGE = "report.html"  # about the study
+JOBS = "jobs"  # the folder of jobs that have joined it
+CLAIMS = "claims"  # there, see `mpitune.storage.jobs`
 _LEVELS = 4  # of folders in the folder of a study
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed
 
@@ -41,6 +44,15 @@ def regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def job_folders(folder: Path) -> list[Path]:
+    """The folders of all jobs that have joined the study in `folder`, in the order of their names."""
+    try:
+        names = sorted(os.listdir(folder / JOBS))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / JOBS / name for name in names if name != CLAIMS and (folder / JOBS / name / JOURNAL).is_file()]
 
 
 def read_at_most(path: Path, most: int) -> bytes:
@@ -170,6 +182,18 @@ def _part_of(name: str, folder: int, mode: str) -> Iterator[tuple[IO[Any], str]]
     finally:
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=folder)
+
+
+def written_first(path: Path, content: bytes) -> None:
+    """Write a file whole, unless there is one of that name. Raises OSError, also where there are no hard links."""
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+    try:
+        with written_whole(part) as file:
+            file.write(content)
+        with suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def replaced(path: Path, text: str) -> None:

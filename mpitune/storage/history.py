@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from mpitune.errors import UsageError, or_typed, printable, shortened
-from mpitune.storage.files import JOURNAL, regular_file
+from mpitune.storage.files import JOURNAL, job_folders, regular_file
 from mpitune.storage.records import (
     UNPACKABLE,
     UNREADABLE,
@@ -60,6 +60,11 @@ class History:
     complete: bool = False  # the last thing written is the mark of a finished study
 
     @property
+    def last_time(self) -> float:
+        """When the last run ended, or began if it has no end."""
+        return self.runs[-1].get("began", 0.0) + self.runs[-1].get("seconds", 0.0) if self.runs else 0.0
+
+    @property
     def stopped(self) -> str:
         """By what the last run was stopped before all was done, such as "its time"; "" by nothing."""
         return "" if self.open or not self.ends else printable(self.ends[-1].get("stopped", ""))
@@ -84,7 +89,7 @@ class Damage:
 
 
 def read_journal(folder: Path) -> History | None:
-    """Read the journal in `folder`; None where there is none.
+    """Read the journal in `folder`, and those of jobs that have joined its study; None where there is none.
 
     Raises:
         UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
@@ -99,7 +104,30 @@ def read_journal(folder: Path) -> History | None:
             f"{folder / NAME}, {damaged[0]}{more}: run python -m mpitune status --repair {folder}, "
             "then the same command evaluates again what was lost"
         )
-    return history
+    return _joined(history, [theirs for job in job_folders(folder) if (theirs := read_journal(job)) is not None])
+
+
+def _joined(first: History, others: Sequence[History]) -> History:
+    """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
+    if not others:
+        return first
+    trials, results = dict(first.trials), dict(first.results)
+    for history in others:
+        for key, result in history.results.items():
+            if key not in results or (results[key].failed and not result.failed):
+                trials[key], results[key] = history.trials[key], result
+    every = [first, *others]
+    in_time = sorted(every, key=lambda history: history.last_time)
+    return replace(
+        first,
+        trials=trials,
+        results=results,
+        runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
+        ends=[end for history in in_time for end in history.ends],
+        deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
+        open=any(history.open for history in every),
+        complete=in_time[-1].complete,
+    )
 
 
 def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:

@@ -32,7 +32,7 @@ import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.storage.files import regular_file, remove_parts, sync_folder, written_whole
+from mpitune.storage.files import JOBS, regular_file, remove_parts, sync_folder, written_first, written_whole
 from mpitune.storage.history import FORMAT, NAME, History, read_journal, require_same_study
 from mpitune.storage.records import written, written_trial
 from mpitune.storage.waiting import waiting
@@ -88,6 +88,7 @@ class Journal:
                 remove_parts(place)
         except OSError as error:
             raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
+        self.shared: io.FileIO | None = None  # see `join`
         self._with_arrays = set(self.history.with_arrays)
         self._forget_lost_arrays()
 
@@ -202,6 +203,43 @@ class Journal:
     def close(self) -> None:
         """Release the folder."""
         self._file.close()
+        if self.shared is not None:
+            self.shared.close()
+
+
+def join(
+    folder: Path, header: Mapping[str, Any], job: str, as_then: Callable[[Settings, Settings], Settings]
+) -> Journal:
+    """The journal of a job that joins others in the study of this folder, which is begun if it is not there.
+
+    Its history is that of all jobs. The file of the study stays locked as long as this job lives, where there are
+    locks, so that no job writes there that does not join. Raises UsageError as `Journal`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(folder / NAME):
+            written_first(folder / NAME, written({"format": FORMAT, **header}))
+            sync_folder(folder)
+        shared = io.FileIO(regular_file(folder / NAME))
+        try:
+            fcntl.flock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        history = read_journal(folder)
+        assert history is not None
+        settings = history.header["settings"]
+        fix = "give another results folder"
+        require_same_study(folder, settings, as_then(header["settings"], settings), fix=fix)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"a job that does not join others is writing to {folder}: wait for it, or give another results folder"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
+    journal = Journal(folder / JOBS / job, {**header, "settings": settings})
+    journal.history, journal.shared = history, shared
+    return journal
 
 
 @contextmanager

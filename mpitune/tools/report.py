@@ -13,8 +13,9 @@ from pathlib import Path
 from mpitune.errors import Exit, UsageError
 from mpitune.panels import Note, Section
 from mpitune.report.candidates import Goal
-from mpitune.report.page import NAME, Report, report_of, write_report
+from mpitune.report.page import Report, report_of, write_report
 from mpitune.settings import program, restored, setting
+from mpitune.storage.files import PAGE
 from mpitune.storage.history import read_study
 from mpitune.tools.programs import experiments
 
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 def _write(options: ReportOptions) -> Exit:
     reports = [_of_journal(folder, options) for folder in options.folders]
-    path = options.to or (options.folders[0] / NAME if len(reports) == 1 else Path(NAME))
+    path = options.to or (options.folders[0] / PAGE if len(reports) == 1 else Path(PAGE))
     try:
         write_report(path, reports)
     except OSError as error:

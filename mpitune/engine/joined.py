@@ -1,0 +1,313 @@
+"""A study that several jobs work on at the same time, as one of them sees it.
+
+    folder of the study --others' results, claims--> study --claimed batches--> coordinator
+    coordinator --results--> own journal, which the others read
+
+Each job asks the same searches and tells them the same results, so all know the same open batches. A job claims some,
+evaluates them, and hears from the others' journals what became of the rest. Batches of a job that has ended or gives no
+sign of life are claimed again. What two jobs have evaluated does no harm: equal trials have equal results.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from mpitune.engine.study import Study
+from mpitune.errors import StudyError
+from mpitune.ranks.heartbeat import BEATS, Pulse
+from mpitune.storage.files import JOBS, job_folders, make_folder, regular_file
+from mpitune.storage.history import History
+from mpitune.storage.jobs import Claims, Follower
+from mpitune.trial import Batch, Result, Rounds, Trial
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25  # seconds between two looks at the folder of the study, at least
+LOOKS_PER_S = 40  # at other jobs' journals, at most
+CLAIMS_PER_S = 40  # of all jobs, about
+SHORT_S = 2.0  # batches that take less are claimed before a slot is free
+TRIES = 8  # to claim, one right after the other, while others claim too
+PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
+SEEN = 3  # own heartbeats during which another job made none, before it counts as gone
+REPORT = "@report"  # what the job claims that makes tables and figures
+
+
+class Lives:
+    """Which other jobs live, by the files that each touches.
+
+    Clocks of hosts differ, so only times of the file server are compared: those of others' files with that of one's
+    own. A job that was suspended, as others may have been, looks for some own heartbeats before it blames anybody.
+
+    Args:
+        timeout: seconds without a sign after which a job counts as gone; 0 for never.
+    """
+
+    def __init__(self, folder: Path, job: str, timeout: float):
+        self._folder, self._mine = folder / JOBS, folder / JOBS / job / "alive"
+        self._timeout = timeout or math.inf
+        self._beats = 0
+        self._seen: dict[str, tuple[float, int]] = {}  # the time of a job's file, and the beat that first saw it
+        make_folder(self._mine.parent)
+        os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))
+        self._touch()
+        self._pulse = Pulse(self._touch, timeout / (BEATS + 1)) if timeout else None
+
+    def _touch(self) -> None:
+        with suppress(OSError):
+            os.utime(self._mine)
+        self._beats += 1
+
+    def gone(self, jobs: Iterable[str], seen: int = SEEN) -> set[str]:
+        """Those of the jobs that have given no sign for too long, and for so many heartbeats of this job."""
+        beats, now = self._beats, _time_of(self._mine)
+        gone = set()
+        for job in jobs:
+            time = _time_of(self._folder / job / "alive")
+            last, since = self._seen.setdefault(job, (time, beats))
+            if last != time:
+                self._seen[job] = (time, beats)
+            elif now - time > self._timeout and beats - since >= seen:
+                gone.add(job)
+        return gone
+
+    def close(self) -> None:
+        """No sign is given any more."""
+        if self._pulse is not None:
+            self._pulse.stop()
+
+
+def _time_of(path: Path) -> float:
+    """When a file was touched, by the file server's clock; never where it is not there."""
+    try:
+        descriptor = regular_file(path)  # opened, so that NFS asks its server
+    except OSError:
+        return -math.inf
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+class JoinedStudy(Study):
+    """The study, of which this job runs what it has claimed.
+
+    Args:
+        searches, history: see `Study`; the history is that of all jobs.
+        folder: of the study.
+        job: the name of this one.
+        timeout: seconds without a sign of life after which another job counts as gone; 0 for never.
+        n_slots: of this job.
+        cost: of a trial, see `Scheduling`.
+        examine: see `Experiment`; for the results of others.
+    """
+
+    def __init__(
+        self,
+        searches: Iterable[Rounds],
+        history: History,
+        *,
+        folder: Path,
+        job: str,
+        timeout: float,
+        n_slots: int,
+        cost: Callable[[Trial], float],
+        examine: Callable[[Trial, Result, Result | None], None],
+    ):
+        self._heard = dict(history.trials)
+        super().__init__(searches, self._heard, dict(history.results))
+        self._folder, self._job, self._n_slots = folder, job, n_slots
+        self._lives = Lives(folder, job, timeout)
+        self._cost, self._examine = cost, examine
+        self._claims = Claims(folder, job)
+        self._others: dict[str, Follower] = {}
+        self._open: dict[str, dict[str, Trial]] = {}  # open trials by key, of each open batch by the batch's name
+        self._batch_of: dict[str, str] = {}  # the name of the batch of an open trial
+        self._free: set[str] = set()  # names of open batches that nobody has claimed
+        self._order: list[tuple[float, int, str]] = []  # a heap: the costliest batch first
+        self._numbers = count()
+        self._mine: set[str] = set()  # names of open batches that the coordinator has
+        self._n_done_here, self._seconds = 0, 0.0  # batches, and what their trials took
+        self._next_look = self._next_claim = 0.0
+        self.n_twice = 0  # results that came from two jobs
+
+    def close(self) -> None:
+        """This job gives no sign of life any more."""
+        self._lives.close()
+
+    # -- as the coordinator sees it
+
+    @property
+    def others_work(self) -> bool:  # type: ignore[override]
+        """Whether others may bring something, or have left something to do."""
+        return len(self._open) > len(self._mine)
+
+    @property
+    def waits(self) -> bool:  # type: ignore[override]
+        return self.others_work
+
+    def start(self) -> list[Batch]:
+        super().start()
+        self._look()
+        return []
+
+    def arrived(self) -> list[Batch]:
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._look()
+        return self._claim(now) if now >= self._next_claim else []
+
+    def record(self, result: Result) -> list[Batch]:
+        self._seconds += result.seconds
+        if result.key in self._batch_of:
+            self._take_in(result)
+        else:
+            self.n_twice += 1
+        return []
+
+    def _to_run(self, batch: Batch, left: list[Trial]) -> Batch:
+        name = batch[0].key
+        self._open[name] = {trial.key: trial for trial in left}
+        self._batch_of.update((trial.key, name) for trial in left)
+        self._offer(name)
+        return tuple(left)
+
+    # -- what others do
+
+    @property
+    def _pause(self) -> float:
+        """Seconds between two looks: the file server answers as often per second however many jobs there are."""
+        return max(LOOK_S, len(self._others) / LOOKS_PER_S)
+
+    def _look(self) -> None:
+        """Take in what others have found out since the last time."""
+        for folder in job_folders(self._folder):
+            if folder.name != self._job and folder.name not in self._others:
+                self._others[folder.name] = Follower(folder)
+        for other in self._others.values():
+            for line in other.read():
+                trial, result = line.trial, line.result(self._folder / JOBS / other.name)
+                if result.key in self._batch_of:
+                    self._require_same(trial, self._open[self._batch_of[result.key]][result.key], other.name)
+                    self._examine(trial, result, None)
+                    self._take_in(result)
+                elif result.key not in self.results:  # of a batch that this job will only ask for
+                    self._heard[trial.key], self.results[trial.key] = trial, result
+        self._next_look = time.monotonic() + self._pause
+
+    def _take_in(self, result: Result) -> None:
+        name = self._batch_of.pop(result.key)
+        del self._open[name][result.key]
+        if not self._open[name]:
+            del self._open[name]
+            self._free.discard(name)
+            if name in self._mine:
+                self._mine.remove(name)
+                self._n_done_here += 1
+        super().record(result)
+
+    def _require_same(self, theirs: Trial, mine: Trial, job: str) -> None:
+        if dict(theirs.params) != dict(mine.params):
+            raise StudyError(
+                f"job {job} has evaluated trial {theirs.key} with {dict(theirs.params)}, this job asks for "
+                f"{dict(mine.params)}: jobs that join must have the same results; run the same command again"
+            )
+
+    # -- what this job takes
+
+    def _offer(self, name: str) -> None:
+        """This batch may be claimed."""
+        if name not in self._claims.owner:
+            self._put_up(name)
+
+    def _put_up(self, name: str) -> None:
+        self._free.add(name)
+        cost = sum(map(self._cost, self._open[name].values()))
+        heapq.heappush(self._order, (-cost, next(self._numbers), name))
+
+    def _wanted(self) -> int:
+        """How many more batches this job should have: one for each slot, and more where they are short."""
+        mean = self._seconds / self._n_done_here if self._n_done_here else math.inf
+        ahead = math.ceil(self._n_slots * self._claim_pause / max(mean, 1e-3)) if mean < SHORT_S else 0
+        return self._n_slots + ahead - len(self._mine)
+
+    @property
+    def _n_live(self) -> int:
+        return 1 + sum(not other.ended for other in self._others.values())
+
+    @property
+    def _claim_pause(self) -> float:
+        return max(LOOK_S, self._n_live / CLAIMS_PER_S)
+
+    def _claim(self, now: float) -> list[Batch]:
+        """Claim what this job's slots need."""
+        if not self._open or (wanted := self._wanted()) <= 0:
+            return []
+        self._next_claim = now + self._claim_pause
+        if not self._free and len(self._mine) < self._n_slots:
+            self._claims_of_the_gone()
+        for _ in range(TRIES):
+            # Towards the end only a share of what is left, so that all jobs end at about the same time.
+            fair = max(min(wanted, self._n_slots - len(self._mine)), len(self._free) // (2 * self._n_live), 1)
+            names = self._first(min(wanted, fair))
+            if not names:
+                return []
+            if self._claims.take(names):
+                self._mine.update(names)
+                return [tuple(self._open[name].values()) for name in names]
+            for name in names:
+                self._put_up(name)
+            self._free.difference_update(self._claims.read())
+        return []
+
+    def _first(self, most: int) -> list[str]:
+        """Take the first free batches out."""
+        names: list[str] = []
+        while self._order and len(names) < most:
+            _, _, name = heapq.heappop(self._order)
+            if name in self._free:
+                self._free.remove(name)
+                names.append(name)
+        return names
+
+    def _claims_of_the_gone(self) -> None:
+        """Free the batches of jobs that have ended, or have given no sign for too long."""
+        self._free.difference_update(self._claims.read())
+        held: dict[str, list[str]] = {}
+        for name in self._open:
+            if name not in self._mine and name not in self._free:
+                held.setdefault(self._claims.owner[name], []).append(name)
+        ended = {job for job in held if job in self._others and self._others[job].ended}
+        gone = self._lives.gone(held.keys() - ended - {self._job})
+        for job in sorted(gone):
+            log.warning("job %s has given no sign of life: its work goes to the others", job)
+        for job in ended | gone:
+            for name in held[job]:
+                self._put_up(name)
+
+    def may_report(self, is_written: Callable[[], bool]) -> bool:
+        """Whether this job is to make the tables and figures. It waits for another that does, and takes its place."""
+        said = False
+        while True:
+            self._claims.read()
+            self._look()
+            if (owner := self._claims.owner.get(REPORT)) is not None:
+                other = self._others.get(owner)
+                ended, complete = (other.ended, other.complete) if other else (False, False)
+                if complete and is_written():
+                    return False
+                if (complete or not ended) and not self._lives.gone([owner], seen=0):
+                    if not said:
+                        log.info("job %s makes the tables and figures", owner)
+                    said = True
+                    time.sleep(LOOK_S)
+                    continue
+            if self._claims.take([REPORT]):
+                return True

@@ -1,0 +1,137 @@
+"""Jobs that work on one study at the same time: what each of them has in the folder of the study.
+
+    journal.jsonl            the header of the study; a job that does not join others writes here, alone
+    jobs/NAME/               of one job: journal.jsonl, arrays/ and status.json, as in the folder of a study of its own
+    jobs/NAME/alive          touched as long as the job lives
+    jobs/claims/00000001     the first claim, then 00000002, ...: which job has taken which batches
+
+No job waits for a lock, which many network file systems lack, and none leads. A claim counts once it has the next
+number, which the file server gives to one job only: making a hard link fails where the name is taken. So all jobs see
+the claims in one order. A batch is of the job that claimed it last.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from mpitune.errors import UsageError
+from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, make_folder, read_at_most, regular_file
+from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
+
+LARGEST = 16 << 20  # bytes of a claim
+
+
+class Claim(Struct):
+    """batches: their names."""
+
+    job: str
+    batches: list[str]
+
+
+class Claims:
+    """The claims of all jobs, as far as this one has read them.
+
+    Attributes:
+        owner: the job that claimed a batch last, by the batch's name.
+    """
+
+    def __init__(self, folder: Path, job: str):
+        self._folder, self._job = folder / JOBS / CLAIMS, job
+        self._n = 0
+        self.owner: dict[str, str] = {}
+        make_folder(self._folder)
+
+    def read(self) -> list[str]:
+        """Read the claims that have come since; returns the batches that they name."""
+        claimed: list[str] = []
+        while (claim := self._read(self._n + 1)) is not None:
+            self._n += 1
+            claimed += claim.batches
+            self.owner.update(dict.fromkeys(claim.batches, claim.job))
+        return claimed
+
+    def take(self, batches: Sequence[str]) -> bool:
+        """Claim these batches. False where another claim came first, which is to be read then."""
+        claim = Claim(self._job, list(batches))
+        part = self._folder / f".{self._job}.part"
+        with suppress(FileNotFoundError):  # a link to it may be there
+            part.unlink()
+        with open(regular_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(msgspec.json.encode(claim))
+        try:
+            os.link(part, self._path(self._n + 1))
+        except FileExistsError:
+            if os.stat(part).st_nlink == 1:  # else NFS has made the link, and has asked twice
+                return False
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK):
+                raise
+            raise UsageError(no_links(self._folder, error)) from error
+        finally:
+            part.unlink()
+        self._n += 1
+        self.owner.update(dict.fromkeys(claim.batches, claim.job))
+        return True
+
+    def _read(self, number: int) -> Claim | None:
+        try:
+            content = read_at_most(self._path(number), LARGEST)
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Claim)
+        except msgspec.MsgspecError:  # lost with the file server's memory: who made it does the work, others may, too
+            return Claim("", [])
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08}"
+
+
+def no_links(folder: Path, error: OSError) -> str:
+    """The message for a user whose file system has no hard links."""
+    return (
+        f"{folder} is on a file system without hard links ({error.strerror}), by which jobs that join take their work: "
+        "give a results folder on another, or run one job"
+    )
+
+
+class Follower:
+    """Reads what another job writes into its journal.
+
+    Attributes:
+        ended, complete: whether the job has said that it ends, and that the study is complete.
+    """
+
+    def __init__(self, folder: Path):
+        self.name, self.ended, self.complete = folder.name, False, False
+        self._path, self._offset = folder / JOURNAL, 0
+
+    def read(self) -> Iterator[TrialLine]:
+        """The trials that it has finished since. A damaged line is passed over: its trial is then not known."""
+        try:
+            with open(regular_file(self._path), "rb") as file:  # opened again, so that NFS asks its server
+                file.seek(self._offset)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        content = content[: content.rfind(b"\n") + 1]
+        self._offset += len(content)
+        for line in content.splitlines():
+            with suppress(*UNREADABLE):
+                require_checksum(line)
+                try:
+                    record: TrialLine | dict[str, Any] = read_trial(line)
+                except msgspec.MsgspecError:
+                    record = read_other(line)
+                if isinstance(record, TrialLine):
+                    yield record
+                elif "end" in record:
+                    self.ended, self.complete = True, checked(record["end"], EndLine)["complete"]

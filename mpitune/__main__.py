@@ -17,7 +17,6 @@ TOOLS = {
     "status": "how far a study is, and what has failed; repairs a damaged journal",
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",
-    "merge": "join the journals of a study that ran in shards",
     "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
     "accelerate": "run a scikit-learn script, unchanged, on all devices",
     "scaling": "speed-up and efficiency of one study on several layouts",

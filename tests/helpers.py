@@ -62,9 +62,10 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def journal_lines(folder: Path) -> list[dict[str, Any]]:
-    """The trial lines of a journal."""
-    lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    return [line for line in lines if "key" in line]
+    """The trial lines of a journal, and of those of jobs that have joined its study."""
+    paths = [folder / "journal.jsonl", *sorted(folder.glob("jobs/*/journal.jsonl"))]
+    whole = [line for path in paths for line in path.read_text().split("\n")[:-1]]
+    return [line for line in map(json.loads, whole) if "key" in line]
 
 
 def table_without_run(path: Path) -> str:

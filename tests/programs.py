@@ -18,7 +18,6 @@ from mpitune.cli import parser_of
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.tools.merge import MergeOptions
 from mpitune.tools.programs import doctor_checks
 from mpitune.tools.scaling import ScalingOptions
 from mpitune.tools.status import StatusOptions
@@ -26,7 +25,6 @@ from mpitune.tools.status import StatusOptions
 EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 OTHERS = {
     "mpitune data": (DatasetSettings,),
-    "mpitune merge": (MergeOptions,),
     "mpitune scaling": (ScalingOptions,),
     "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),

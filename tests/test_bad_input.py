@@ -20,7 +20,7 @@ from mpitune import cli
 from mpitune.errors import Exit
 from mpitune.storage.history import NAME
 from mpitune.storage.journal import Journal
-from mpitune.tools import doctor, export, merge, report, scaling, status
+from mpitune.tools import doctor, export, report, scaling, status
 from tests.helpers import HEADER, write_files
 
 
@@ -35,7 +35,7 @@ def nn(arguments: Sequence[str]) -> int:
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
     "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
     "ddp": ddp.main, "scaling": scaling.main, "report": report.main,
-    "merge": merge.main, "export": export.main,
+    "export": export.main,
 }  # fmt: skip
 
 DIGITS = "--dataset digits --gpu none --workers 1"
@@ -115,9 +115,6 @@ REFUSED = {
     "report absent": "absent holds no study",
     "report absent --goal least": "is not a goal",
     "report absent --price -1": "-1 is too small",
-    "merge toys": "--into is missing",
-    "merge absent --into joined": "absent holds no study",
-    "merge toys other --into joined": "is not a journal header",
     "export absent": "absent holds no study",
     "export toys --to smoke": "'smoke' is not one of csv",
 }

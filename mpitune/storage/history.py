@@ -104,7 +104,11 @@ def read_journal(folder: Path) -> History | None:
             f"{folder / NAME}, {damaged[0]}{more}: run python -m mpitune status --repair {folder}, "
             "then the same command evaluates again what was lost"
         )
-    return _joined(history, [theirs for job in job_folders(folder) if (theirs := read_journal(job)) is not None])
+    others = {job: theirs for job in job_folders(folder) if (theirs := read_journal(job)) is not None}
+    for job, theirs in others.items():
+        fix = f"remove {job}, or put it into the folder of its study"
+        require_same_study(job, theirs.header["settings"], history.header["settings"], fix=fix, first=folder)
+    return _joined(history, [*others.values()])
 
 
 def _joined(first: History, others: Sequence[History]) -> History:
@@ -125,7 +129,7 @@ def _joined(first: History, others: Sequence[History]) -> History:
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in in_time for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
-        open=any(history.open for history in every),
+        open=in_time[-1].open,
         complete=in_time[-1].complete,
     )
 

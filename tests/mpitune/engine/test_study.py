@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpitune.engine.study import Shard, Study
+from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.trial import Result, Rounds, Trial
 
@@ -88,23 +88,6 @@ def test_a_round_without_trials_is_refused() -> None:
 
     with pytest.raises(ValueError, match="a round without trials"):
         Study([empty()], {}, {}).start()
-
-
-def test_a_shard_has_every_nth_batch_from_its_own_on() -> None:
-    assert Shard.parse("1/1") == Shard() and Shard.parse("3/3") == Shard(3, 3)
-    for text in ("0/3", "4/3", "1/x", "x/1", "2", ""):
-        with pytest.raises(ValueError, match="give K/N"):
-            Shard.parse(text)
-    assert [position for position in range(7) if Shard(2, 3).has(0, position)] == [1, 4]
-    assert [position for position in range(7) if Shard(2, 3).has(1, position)] == [0, 3, 6]
-
-
-def test_a_search_with_batches_of_other_shards_does_not_advance() -> None:
-    study = Study([two_rounds("a", [])], {}, {}, shard=Shard(1, 2))
-    ((first, second),) = study.start()
-    assert (study.n_asked, study.n_open) == (3, 2)
-    assert study.record(square(first)) == study.record(square(second)) == []
-    assert study.n_open == 0 and not study.finished and [trial.key for trial in study.open_trials()] == ["a2"]
 
 
 def test_what_followed_from_forgotten_results_is_run_again() -> None:

@@ -1,0 +1,229 @@
+"""Jobs that join a study: real processes on one folder, killed, suspended and stopped; the table is that of one job."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import Float, search
+from mpitune.engine.joined import SEEN, Lives
+from mpitune.engine.options import RunOptions
+from mpitune.errors import Exit, UsageError
+from mpitune.storage.history import read_journal
+from mpitune.storage.jobs import Claim, Claims
+from tests.helpers import ROOT, TOYS, journal_lines, start, studied, table_without_run, wait_for_lines, wait_until
+
+STUDY = ("12", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
+N_TRIALS = 48
+SOON = ("--heartbeat-timeout", "1")  # a job counts as gone after three times as long
+
+
+def joins(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str]:
+    return start(folder, *STUDY, "--join", *SOON, *arguments, ranks=ranks)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the same study by one job."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert start(folder, *STUDY).wait() == Exit.DONE
+    return folder
+
+
+def require_equal(folder: Path, alone: Path, most: int = N_TRIALS) -> None:
+    """The table and the arrays are those of one job, and at most so many trials were evaluated."""
+    assert table_without_run(folder / "trials.csv") == table_without_run(alone / "trials.csv")
+    assert (folder / "report.html").exists()
+    keys = Counter(line["key"] for line in journal_lines(folder))
+    assert len(keys) == N_TRIALS and keys.total() <= most
+    ours, theirs = read_journal(folder), read_journal(alone)
+    assert ours is not None and theirs is not None and ours.complete and not ours.open
+    for key, result in theirs.results.items():
+        assert list(ours.results[key].arrays["array"]) == list(result.arrays["array"])
+
+
+def test_jobs_make_the_table_of_one_each_trial_once(alone: Path, tmp_path: Path) -> None:
+    """One of them is an MPI job of two ranks."""
+    jobs = [joins(tmp_path, "--seconds", "0.2", ranks=ranks) for ranks in (0, 0, 2)]
+    said = [job.communicate()[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [Exit.DONE] * 3, said
+    require_equal(tmp_path, alone)
+    workers = {tuple(line["place"][:2]) for line in journal_lines(tmp_path)}
+    assert len(list(tmp_path.glob("jobs/*/journal.jsonl"))) == 3 and len(workers) == 2  # ranks 0 and 1
+    before = (tmp_path / "report.html").stat().st_mtime_ns
+    late = joins(tmp_path)
+    assert late.wait() == Exit.DONE and (tmp_path / "report.html").stat().st_mtime_ns == before
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "trials.csv").unlink()
+    assert joins(tmp_path).wait() == Exit.DONE
+    require_equal(tmp_path, alone)
+
+
+def test_jobs_may_end_in_any_way(alone: Path, tmp_path: Path) -> None:
+    """The first is killed, one is suspended for longer than jobs are waited for, one is told to stop."""
+    first, second, third = (joins(tmp_path, "--seconds", "0.3") for _ in range(3))
+    wait_for_jobs(tmp_path, 3)
+    os.killpg(first.pid, signal.SIGKILL)
+    os.killpg(second.pid, signal.SIGSTOP)
+    begun = len(journal_lines(tmp_path))
+    assert wait_until(lambda: len(journal_lines(tmp_path)) > begun)
+    third.terminate()
+    assert third.wait() == Exit.STOPPED
+    last = joins(tmp_path, "--seconds", "0.1")
+    assert last.wait() == Exit.DONE
+    os.killpg(second.pid, signal.SIGCONT)
+    assert second.wait() == Exit.DONE
+    require_equal(tmp_path, alone, most=N_TRIALS + 4)  # what the sleeper had in its two workers and ahead
+
+
+def test_all_are_killed_and_a_plain_job_goes_on(alone: Path, tmp_path: Path) -> None:
+    jobs = [joins(tmp_path, "--seconds", "0.3") for _ in range(2)]
+    wait_for_jobs(tmp_path, 2)
+    refused = subprocess.run(
+        [sys.executable, *TOYS, *STUDY, "--gpu", "none", "--results", tmp_path],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert refused.returncode == Exit.USAGE and "another job is writing" in refused.stderr
+    for job in jobs:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    n = len(journal_lines(tmp_path))
+    assert 0 < n < N_TRIALS
+    plain = start(tmp_path, *STUDY, "--seconds", "0.3")
+    wait_for_lines(tmp_path, n + 2)
+    joined = joins(tmp_path)
+    words = joined.communicate()[1]
+    assert joined.returncode == Exit.USAGE and "a job that does not join others is writing" in words
+    assert plain.wait() == Exit.DONE
+    require_equal(tmp_path, alone)
+
+
+def wait_for_jobs(folder: Path, n: int) -> None:
+    """Until so many jobs have finished a trial."""
+    assert wait_until(lambda: sum(len(journal_lines_of(path)) > 0 for path in folder.glob("jobs/*/journal.jsonl")) == n)
+
+
+def journal_lines_of(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if '"key"' in line]
+
+
+@pytest.mark.parametrize("strategy", ["tpe", "random"])
+def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
+    """Jobs of a strategy that learns propose the same points, as each is told the same results."""
+    pytest.importorskip("optuna") if strategy == "tpe" else None
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time\nfrom mpitune import Float, search\n"
+        "def objective(trial):\n    time.sleep(trial.params['x'] / 40)\n"
+        "    return {'loss': (trial.params['x'] - 1) ** 2}\n"
+        f"study = search(objective, {{'x': Float(0, 4)}}, strategy='{strategy}', n_trials=30, minimize='loss', seed=3,\n"
+        "    workers=1, round_size=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
+    )
+
+    def run(folder: str, how: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, script, tmp_path / folder, how]
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    jobs = [run("joined", "join") for _ in range(3)] + [run("alone", "alone")]
+    assert [job.communicate()[0].split()[-1] for job in jobs] == ["30"] * 4
+    assert (tmp_path / "joined/trials.csv").read_bytes() == (tmp_path / "alone/trials.csv").read_bytes()
+    assert len(journal_lines(tmp_path / "joined")) == 30
+
+
+def test_results_from_elsewhere_are_copied_into_the_folder(alone: Path, tmp_path: Path) -> None:
+    """As where two sites do not see each other's files. A failure gives way to a success, never the reverse."""
+    shutil.copytree(alone, tmp_path / "jobs" / "site")
+    assert joins(tmp_path).wait() == Exit.DONE
+    require_equal(tmp_path, alone)
+    studied(tmp_path / "good", 3)
+    studied(tmp_path / "bad", 3, at=("t1=nan",))
+    for first, other in (("good", "bad"), ("bad", "good")):
+        both = tmp_path / f"{first}-first"
+        shutil.copytree(tmp_path / first, both)
+        shutil.copytree(tmp_path / other, both / "jobs" / "other")
+        history = read_journal(both)
+        assert history is not None and not any(result.failed for result in history.results.values())
+    shutil.copytree(alone, tmp_path / "good" / "jobs" / "wrong")
+    with pytest.raises(UsageError, match="wrong holds a study with experiment = toys, .*good one with Toy: remove"):
+        read_journal(tmp_path / "good")
+
+
+def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
+    for option in ("restart", "retry_failed"):
+        with pytest.raises(UsageError, match=f"join and {option} exclude each other"):
+            RunOptions(join=True, **{option: True})
+    space = {"x": Float(0, 1)}
+    for given, fix in (
+        ({}, "give results="),
+        ({"results": tmp_path / "r", "asynchronous": True}, "leave asynchronous"),
+    ):
+        with pytest.raises(UsageError, match=fix):
+            search(len, space, n_trials=2, minimize="loss", join=True, **given)  # type: ignore[arg-type]
+    assert not (tmp_path / "r").exists()
+    assert start(tmp_path, "3", "--join").wait() == Exit.DONE
+    other = start(tmp_path, "4", "--join")
+    assert "holds a study with n = 3, not 4" in other.communicate()[1] and other.returncode == Exit.USAGE
+
+
+def test_claims_have_one_order(tmp_path: Path) -> None:
+    """Eight jobs claim at the same time whatever nobody has: each batch has one owner, and all know the same ones."""
+    names = [f"b{n}" for n in range(300)]
+    found: dict[int, Claims] = {}
+
+    def job(number: int) -> None:
+        claims, rng = Claims(tmp_path, str(number)), random.Random(number)
+        while free := [name for name in names if name not in claims.owner]:
+            if not claims.take(rng.sample(free, min(len(free), rng.randint(1, 5)))):
+                claims.read()
+        found[number] = claims
+
+    threads = [threading.Thread(target=job, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    files = sorted((tmp_path / "jobs/claims").iterdir())
+    assert [path.name for path in files] == [f"{n:08}" for n in range(1, len(files) + 1)]
+    claimed = Counter(name for path in files for name in json.loads(path.read_text())["batches"])
+    assert claimed == Counter(names)
+    for claims in found.values():
+        claims.read()
+        assert claims.owner == found[0].owner
+
+
+def test_a_claim_that_was_lost_is_nobodys(tmp_path: Path) -> None:
+    """The file server has lost what was in it: the next one counts."""
+    claims, other = Claims(tmp_path, "a"), Claims(tmp_path, "b")
+    assert claims.take(["x"]) and not other.take(["x"])
+    (tmp_path / "jobs/claims/00000001").write_bytes(b"")
+    assert other.read() == [] and other.take(["x"])
+    assert claims.read() == ["x"] and claims.owner == {"x": "b"}
+    assert Claim("b", ["x"]) == Claim(**json.loads((tmp_path / "jobs/claims/00000002").read_text()))
+
+
+def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
+    """A job that has slept itself blames nobody until it has heard of its own heart again."""
+    mine, other = Lives(tmp_path, "mine", 0.5), Lives(tmp_path, "other", 0.5)
+    try:
+        assert mine.gone(["other", "mine"]) == set()
+        other.close()
+        os.utime(tmp_path / "jobs/other/alive", (0, time.time() - 60))
+        assert mine.gone(["other"]) == set() and mine.gone(["other"], seen=0) == {"other"}
+        assert wait_until(lambda: mine.gone(["other"]) == {"other"}) and SEEN > 1
+        os.utime(tmp_path / "jobs/other/alive")
+        assert mine.gone(["other"]) == set()
+        assert wait_until(lambda: mine.gone(["never began"]) == {"never began"})
+    finally:
+        mine.close()
+        other.close()

@@ -23,7 +23,7 @@ from pathlib import Path
 from mpitune.engine.study import Study
 from mpitune.errors import StudyError
 from mpitune.ranks.heartbeat import BEATS, Pulse
-from mpitune.storage.files import JOBS, job_folders, make_folder, regular_file
+from mpitune.storage.files import ALIVE, JOBS, job_folders, make_folder, regular_file
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
 from mpitune.trial import Batch, Result, Rounds, Trial
@@ -51,7 +51,7 @@ class Lives:
     """
 
     def __init__(self, folder: Path, job: str, timeout: float):
-        self._folder, self._mine = folder / JOBS, folder / JOBS / job / "alive"
+        self._folder, self._mine = folder / JOBS, folder / JOBS / job / ALIVE
         self._timeout = timeout or math.inf
         self._beats = 0
         self._seen: dict[str, tuple[float, int]] = {}  # the time of a job's file, and the beat that first saw it
@@ -70,7 +70,7 @@ class Lives:
         beats, now = self._beats, _time_of(self._mine)
         gone = set()
         for job in jobs:
-            time = _time_of(self._folder / job / "alive")
+            time = _time_of(self._folder / job / ALIVE)
             last, since = self._seen.setdefault(job, (time, beats))
             if last != time:
                 self._seen[job] = (time, beats)

@@ -4,7 +4,7 @@
     |-- start --| compile |== trial ==|-- wait --|== trial ==x-- restart --|== trial ==|---- tail ----|-- report --|
                                                              a worker died
 
-The runs of a study are laid end to end, without the time between them.
+The runs of a study are laid end to end, without the time between them. Jobs that have joined it are laid as they were.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Timeline:
     @property
     def seconds(self) -> float:
         """Of all runs."""
-        return self.runs[-1][1] if self.runs else 0.0
+        return max((end for _, end in self.runs), default=0.0)
 
     def running(self, time: float) -> float:
         """Seconds since the study began, without what lay between its runs, at a Unix time."""
@@ -121,6 +121,8 @@ class Timeline:
 
 def timeline_of(history: History) -> Timeline | None:
     """The timeline of a study; None where its journal does not say when runs began and trials ended."""
+    if history.jobs:
+        return _of_jobs(history)
     results, runs = [result for result in history.results.values() if result.ended], history.runs
     if not results or not runs or not all(run.get("began") for run in runs):
         return None
@@ -154,6 +156,25 @@ def timeline_of(history: History) -> Timeline | None:
         _lay(run.get("slots", ()), events[number], deaths[number], slots, shift, last + shift, spans[-1])
         offset = spans[-1][1]
     return Timeline(begins, spans, list(slots.values()), killed=any("seconds" not in run for run in runs))
+
+
+def _of_jobs(history: History) -> Timeline | None:
+    """The timelines of all jobs beside each other; each slot has the name of its job."""
+    each = {name: timeline for name, job in history.jobs.items() if (timeline := timeline_of(job)) is not None}
+    if not each or not all(run.get("began") for run in history.runs):
+        return None
+    first = min(timeline.begins[0] for timeline in each.values())
+    slots = []
+    for name, timeline in each.items():
+        shift = timeline.begins[0] - first
+        for slot in timeline.slots:
+            bars = [bar._replace(begin=bar.begin + shift, end=bar.end + shift) for bar in slot.bars]
+            deaths = [(time + shift, cause) for time, cause in slot.deaths]
+            slots.append(SlotTime(f"{name}/{slot.place}" if name else slot.place, bars, deaths, slot.idle))
+    begins = [float(run["began"]) for run in history.runs]
+    lasts = {begin: begin + run[1] - run[0] for t in each.values() for begin, run in zip(t.begins, t.runs, strict=True)}
+    runs = [(begin - first, lasts.get(begin, begin) - first) for begin in begins]
+    return Timeline(begins, runs, slots, killed=any(timeline.killed for timeline in each.values()))
 
 
 def _run_of(time: float, begins: Sequence[float]) -> int:

@@ -22,6 +22,7 @@ from mpitune.storage.waiting import waiting
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
 PAGE = "report.html"  # about the study
 JOBS = "jobs"  # the folder of jobs that have joined it
+ALIVE = "alive"  # in the folder of each: touched as long as it lives
 CLAIMS = "claims"  # there, see `mpitune.storage.jobs`
 _LEVELS = 4  # of folders in the folder of a study
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -58,6 +58,7 @@ class History:
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
+    jobs: Mapping[str, History] = field(default_factory=dict)  # what each job found, where some have joined
 
     @property
     def last_time(self) -> float:
@@ -108,19 +109,17 @@ def read_journal(folder: Path) -> History | None:
     for job, theirs in others.items():
         fix = f"remove {job}, or put it into the folder of its study"
         require_same_study(job, theirs.header["settings"], history.header["settings"], fix=fix, first=folder)
-    return _joined(history, [*others.values()])
+    return _joined({"": history, **{job.name: theirs for job, theirs in others.items()}}) if others else history
 
 
-def _joined(first: History, others: Sequence[History]) -> History:
+def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
-    if not others:
-        return first
+    first, *others = every = list(jobs.values())
     trials, results = dict(first.trials), dict(first.results)
     for history in others:
         for key, result in history.results.items():
             if key not in results or (results[key].failed and not result.failed):
                 trials[key], results[key] = history.trials[key], result
-    every = [first, *others]
     in_time = sorted(every, key=lambda history: history.last_time)
     return replace(
         first,
@@ -131,6 +130,7 @@ def _joined(first: History, others: Sequence[History]) -> History:
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
         open=in_time[-1].open,
         complete=in_time[-1].complete,
+        jobs=jobs,
     )
 
 

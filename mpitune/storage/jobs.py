@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -93,6 +94,20 @@ class Claims:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08}"
+
+
+def n_claimed(folder: Path) -> Counter[str]:
+    """How many batches each job has claimed, for people."""
+    try:
+        paths = [path for path in (folder / JOBS / CLAIMS).iterdir() if path.name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        return Counter()
+    claimed: Counter[str] = Counter()
+    for path in paths:
+        with suppress(OSError, msgspec.MsgspecError):
+            claim = msgspec.json.decode(read_at_most(path, LARGEST), type=Claim)
+            claimed[claim.job] += len(claim.batches)
+    return claimed
 
 
 def no_links(folder: Path, error: OSError) -> str:

@@ -23,7 +23,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,16 @@ import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.storage.files import JOBS, regular_file, remove_parts, sync_folder, written_first, written_whole
+from mpitune.storage.files import (
+    ALIVE,
+    JOBS,
+    job_folders,
+    regular_file,
+    remove_parts,
+    sync_folder,
+    written_first,
+    written_whole,
+)
 from mpitune.storage.history import FORMAT, NAME, History, read_journal, require_same_study
 from mpitune.storage.records import written, written_trial
 from mpitune.storage.waiting import waiting
@@ -42,6 +51,8 @@ log = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
 
+
+SILENT_S = 90.0  # without a heartbeat, after which people are told that a job lives no more, where there are no locks
 
 Settings = Mapping[str, Any]
 
@@ -53,7 +64,7 @@ class Journal:
     writes the header where nothing is. Raises UsageError when another job holds the folder, when the
     journal there belongs to other settings (named), or when the folder cannot be written. `as_then` makes of the
     header's settings and those there what the version that wrote these would have written. What is not `durable`, as
-    the folder goes with this process, is not waited for.
+    the folder goes with this process, is not waited for. Without `locks`, the file system may have none.
     """
 
     def __init__(
@@ -64,11 +75,12 @@ class Journal:
         as_then: Callable[[Settings, Settings], Settings] = lambda mine, theirs: mine,
         *,
         durable: bool = True,
+        locks: bool = True,
     ):
         self.folder, self._path, self._durable = folder, str(folder / NAME), durable
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = locked(folder / NAME)
+            self._file = locked(folder / NAME, required=locks)
             if restart:
                 self._file = _set_aside(folder, self._file)
             history = read_journal(folder)
@@ -237,7 +249,7 @@ def join(
         ) from error
     except OSError as error:
         raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
-    journal = Journal(folder / JOBS / job, {**header, "settings": settings})
+    journal = Journal(folder / JOBS / job, {**header, "settings": settings}, locks=False)
     journal.history, journal.shared = history, shared
     return journal
 
@@ -255,7 +267,9 @@ def written_into(folder: Path) -> Iterator[None]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a job holds the folder now; False too where the file system has no locks, since none can then."""
+    """Whether a job holds the folder now, or one that has joined its study lives."""
+    if any(map(is_running, job_folders(folder))):
+        return True
     with open(regular_file(folder / NAME), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -264,11 +278,16 @@ def is_running(folder: Path) -> bool:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
+            with suppress(OSError):  # only a job that has joined can be at work there
+                return time.time() - (folder / ALIVE).stat().st_mtime < SILENT_S
     return False
 
 
-def locked(path: Path) -> io.FileIO:
-    """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked."""
+def locked(path: Path, required: bool = True) -> io.FileIO:
+    """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked.
+
+    Where the file system has no locks and none is `required`, it is only open.
+    """
     for pause in (0.05, 0.2, 0.0):  # `mpitune status` holds it for an instant
         file = io.FileIO(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")  # the caller closes it
         try:
@@ -277,6 +296,8 @@ def locked(path: Path) -> io.FileIO:
                 return file  # and not one that was replaced before it was locked
             file.close()
         except OSError as error:
+            if error.errno in NO_LOCKS and not required:
+                return file
             file.close()
             if error.errno in NO_LOCKS:
                 raise UsageError(no_locks(path.parent, error)) from error

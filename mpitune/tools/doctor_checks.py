@@ -246,8 +246,11 @@ def _mapped(prefix: str) -> str:
     return "\n".join(lines)
 
 
-def check_results(folder: Path) -> tuple[str, list[Finding]]:
-    """The file system of the results folder, and whether it can keep a journal. Leaves nothing behind."""
+def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]]:
+    """The file system of the results folder, and whether it can keep a journal. Leaves nothing behind.
+
+    joins: whether the study is one that jobs join, which needs no locks.
+    """
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -256,7 +259,8 @@ def check_results(folder: Path) -> tuple[str, list[Finding]]:
             file.write(b"a line of a journal\n")
             file.flush()
             os.fsync(file.fileno())
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not joins:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.statvfs(there)
     except OSError as error:
         text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
@@ -278,7 +282,7 @@ def check_results(folder: Path) -> tuple[str, list[Finding]]:
     try:
         if (history := read_journal(folder)) is not None:
             described += f", a study of {history.header['settings']['experiment']}: {len(history.results)} trials known"
-            if is_running(folder):
+            if is_running(folder) and not (joins and history.jobs):
                 text = f"another job is writing to {folder}: wait for it, or give another --results folder"
                 problems.append(Finding(text, fatal=True))
     except UsageError as error:

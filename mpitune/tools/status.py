@@ -13,16 +13,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.progress import RUNNING, Seen, duration, note_of, read_status_file
+from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of, read_status_file
 from mpitune.errors import Exit, UsageError, printable
 from mpitune.settings import program, setting
+from mpitune.storage.files import job_folders
 from mpitune.storage.history import NAME, History, read_study
+from mpitune.storage.jobs import n_claimed
 from mpitune.storage.journal import is_running
 from mpitune.storage.repair import repair
 from mpitune.storage.table import last_line
@@ -67,6 +70,24 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A job that has joined the study.
+
+    Attributes:
+        trials: that it has finished; a minute: how many of them, since it began.
+        claimed: batches that it has taken.
+        seen: what it said last, while it runs.
+    """
+
+    name: str
+    running: bool
+    trials: int
+    a_minute: float
+    claimed: int
+    seen: Seen | None
+
+
+@dataclass(frozen=True)
 class Status:
     """A study at one look.
 
@@ -80,6 +101,7 @@ class Status:
         seen: what rank 0 said last, while the study runs.
         stopped: by what the last run was stopped before all was done, such as "its time"; "" by nothing.
         of_trials: where `finished` counts stages of trials, to how many trials they belong.
+        jobs: that have joined it.
     """
 
     folder: Path
@@ -94,6 +116,7 @@ class Status:
     seen: Seen | None = None
     of_trials: int | None = None
     stopped: str = ""
+    jobs: Sequence[Job] = ()
 
     @property
     def exit(self) -> Exit:
@@ -106,15 +129,56 @@ class Status:
         """One line."""
         now = None
         if self.seen is not None:
-            now = {"time": self.seen.time, "doing": self.seen.doing, **asdict(self.seen.overview)}
+            now = _plain(self.seen)
         failures = [{"key": key, "place": place, "error": cause} for key, place, cause in self.failures]
+        jobs = [{**vars(job), "seen": job.seen and _plain(job.seen)} for job in self.jobs]
         plain = {**vars(self), "folder": str(self.folder), "failures": failures, "work": [*map(asdict, self.work)]}
-        return json.dumps({**plain, "seen": now})
+        return json.dumps({**plain, "seen": now, "jobs": jobs})
+
+
+def _plain(seen: Seen) -> dict[str, Any]:
+    return {"time": seen.time, "doing": seen.doing, **asdict(seen.overview)}
+
+
+def jobs_of(folder: Path) -> list[Job]:
+    """The jobs that have joined the study in this folder."""
+    claimed, jobs = n_claimed(folder), []
+    for own in job_folders(folder):
+        history, running = read_study(own), is_running(own)
+        began = history.runs[0].get("began", 0.0) if history.runs else 0.0
+        last = max((result.ended for result in history.results.values()), default=began)
+        rate = 60 * len(history.results) / max(last - began, 1e-3) if history.results else 0.0
+        seen = read_status_file(own) if running else None
+        jobs.append(Job(own.name, running, len(history.results), round(rate, 3), claimed[own.name], seen))
+    return jobs
+
+
+def _together(jobs: Sequence[Job]) -> Seen | None:
+    """What jobs say of one study: trials are counted by who knows most, slots together."""
+    every = [job.seen for job in jobs if job.seen is not None]
+    if not every:
+        return None
+    knows = max(every, key=lambda seen: seen.overview.done)
+    overviews = [seen.overview for seen in every]
+    running = sorted((one for each in overviews for one in each.running), key=lambda one: -one.seconds)
+    waiting: Counter[str] = sum((Counter(each.waiting) for each in overviews), Counter())
+    return replace(
+        knows,
+        overview=replace(
+            knows.overview,
+            failed=sum(each.failed for each in overviews),
+            slots=sum(each.slots for each in overviews),
+            n_running=sum(each.n_running for each in overviews),
+            running=running[:MOST_SHOWN],
+            waiting=waiting,
+            left=None,
+        ),
+    )
 
 
 def status_of(folder: Path, history: History, running: bool) -> Status:
     """The study of this journal; `running` where a job holds the folder now."""
-    total = history.runs[-1].get("n_trials") if history.runs else None
+    total, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder)
     work: dict[tuple[str, int, int, str], Work] = {}
     for result in history.results.values():
         place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
@@ -131,7 +195,8 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         runs=len(history.runs),
         deaths=len(history.deaths),
         work=[work[place] for place in sorted(work)],
-        seen=read_status_file(folder) if running else None,
+        seen=(_together(jobs) or read_status_file(folder)) if running else None,
+        jobs=jobs,
         of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
     )
 
@@ -151,6 +216,11 @@ def described(status: Status) -> list[str]:
     ]
     if status.seen is not None:
         lines.append(f"now        {now(status.seen)}")
+    lines += [
+        f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}, {job.a_minute:.3g} a "
+        f"minute, {job.claimed} batches claimed" + (f"; {now(job.seen)}" if job.seen is not None else "")
+        for job in status.jobs
+    ]
     lines += [
         f"place      {work.place}: {work.trials} {what}, {duration(work.seconds)} of work, "
         f"{duration(work.cpu_seconds)} of processor time, at most {work.peak_bytes / (1 << 20):.0f} MiB"
@@ -178,19 +248,24 @@ def look(folder: Path) -> Iterator[Status]:
     history, size, pause = read_study(folder), -1, 0.0
     read = time.monotonic()
     while True:
-        if (folder / NAME).stat().st_size != size and time.monotonic() - read >= pause:
+        if _size(folder) != size and time.monotonic() - read >= pause:
             begin = time.monotonic()
-            size = (folder / NAME).stat().st_size
+            size = _size(folder)
             history = read_study(folder)
             read = time.monotonic()
             pause = (read - begin) / READING
         status = status_of(folder, history, is_running(folder))
-        if status.state == STOPPED and (folder / NAME).stat().st_size != size:
+        if status.state == STOPPED and _size(folder) != size:
             status = status_of(folder, read_study(folder), is_running(folder))
         yield status
         if status.state != RUNNING:
             return
         time.sleep(LOOK_SECONDS)
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all journals of a study."""
+    return sum((each / NAME).stat().st_size for each in [folder, *job_folders(folder)])
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
@@ -202,10 +277,12 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 def _show(options: StatusOptions) -> Exit:
     folder = options.folder
     if options.repair:
-        damaged, aside = repair(folder)
-        for damage in damaged:
-            print(f"damaged    {printable(str(damage))}")
-        print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
+        for each in [folder, *job_folders(folder)]:
+            damaged, aside = repair(each)
+            for damage in damaged:
+                print(f"damaged    {printable(str(damage))}")
+            if damaged or each == folder:
+                print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
     if options.watch:
         return _watch(folder, options.json)
     status = status_of(folder, read_study(folder), is_running(folder))

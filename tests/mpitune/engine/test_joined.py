@@ -126,8 +126,8 @@ def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
         "import sys, time\nfrom mpitune import Float, search\n"
         "def objective(trial):\n    time.sleep(trial.params['x'] / 40)\n"
         "    return {'loss': (trial.params['x'] - 1) ** 2}\n"
-        f"study = search(objective, {{'x': Float(0, 4)}}, strategy='{strategy}', n_trials=30, minimize='loss', seed=3,\n"
-        "    workers=1, round_size=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
+        f"study = search(objective, {{'x': Float(0, 4)}}, strategy='{strategy}', n_trials=30, minimize='loss',\n"
+        "    seed=3, workers=1, round_size=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
     )
 
     def run(folder: str, how: str) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ NAMES = 20
 
 def check_joining(transport: Transport, folder: Path, host: str) -> list[Finding]:
     """All ranks call this; rank 0 gets the findings. Leaves nothing behind."""
-    there, problem = "", ""
+    there, problem, is_new = "", "", not folder.exists()
     if transport.rank == 0:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -75,8 +75,8 @@ def check_joining(transport: Transport, folder: Path, host: str) -> list[Finding
             text = f"files that hosts touch in {folder} at one moment have times {max(times) - min(times):.0f} s apart"
             findings.append(Finding(f"{text}: set the hosts' clocks, or jobs take each other for dead"))
         shutil.rmtree(place, ignore_errors=True)
-        with suppress(OSError):
-            folder.rmdir()  # if it was not there
+        if is_new:
+            folder.rmdir()
     return findings
 
 

@@ -281,29 +281,32 @@ def test_a_job_without_gpus_uses_its_cores(environ: dict[str, str], options: str
 
 @pytest.mark.slow
 def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -> None:
-    """Shards: three tasks that cannot see each other, the first of which is told of its end and requeued, then the last
-    job. Turns: two tasks on one results folder, the first of which is told of its end.
+    """Tasks that join: one is told of its end and requeued, one is cancelled, its node with it, and one comes later.
+    Turns: two tasks on one results folder, the first of which is told of its end.
     """
-    shards, turns = Jobs(slurm, tmp_path / "shards"), Jobs(slurm, tmp_path / "turns")
+    joined, turns = Jobs(slurm, tmp_path / "joined"), Jobs(slurm, tmp_path / "turns")
     study = (*TOYS, "10", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
     command, one_node = (*study, "--seconds", "0.6"), THREE[1:]
-    array = shards.submit("array.sbatch", *command, options=(*one_node, "--array=1-3"))
-    last = shards.submit("array.sbatch", *command, options=(*one_node, f"--dependency=afterany:{array}"))
+    soon = ("--heartbeat-timeout", "2")
+    array = joined.submit("array.sbatch", *command, *soon, options=(*one_node, "--array=1-3"))
     in_turn = turns.submit("search.sbatch", *command, *CPU, options=(*THREE, "--array=1-2%1"))
 
-    first = shards.results / "shards" / "1-of-3"
-    assert wait_until(lambda: (first / "journal.jsonl").exists() and len(journal_lines(first)) >= 2)
+    assert wait_until(lambda: (joined.results / "journal.jsonl").exists() and len(journal_lines(joined.results)) >= 6)
     slurm.run("scancel", "--batch", "--signal=USR1", f"{array}_1")
+    slurm.run("scancel", "--signal=KILL", "--full", f"{array}_2")
+    last = joined.submit("array.sbatch", *command, *soon, options=(*one_node, "--array=1"))
     turns.until_trials(6)
     slurm.run("scancel", "--batch", "--signal=USR1", f"{in_turn}_1")
     program(*study, *CPU, "--results", tmp_path / "one")
-    shards.wait(last)
-    runs = {path.parent.name: path.read_text().count('{"run":') for path in shards.results.glob("shards/*/*.jsonl")}
-    assert runs == {"1-of-3": 2, "2-of-3": 1, "3-of-3": 1}
+    joined.wait(array)
+    joined.wait(last)
+    assert len(list(joined.results.glob("jobs/*/journal.jsonl"))) >= 4
+    assert len({line["key"] for line in journal_lines(joined.results)}) == 60
+    assert wait_until(lambda: (joined.results / "trials.csv").exists())
     journal = turns.results / "journal.jsonl"
     assert wait_until(lambda: '"complete":true' in journal.read_text())
     assert journal.read_text().count('{"run":') == 2
-    for jobs in (shards, turns):
+    for jobs in (joined, turns):
         assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
 
 

@@ -23,16 +23,14 @@ from pathlib import Path
 from mpitune.engine.study import Study
 from mpitune.errors import StudyError
 from mpitune.ranks.heartbeat import BEATS, Pulse
-from mpitune.storage.files import ALIVE, JOBS, job_folders, make_folder, regular_file
+from mpitune.storage.files import ALIVE, JOBS, make_folder, new_jobs, regular_file
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
 from mpitune.trial import Batch, Result, Rounds, Trial
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25  # seconds between two looks at the folder of the study, at least
-LOOKS_PER_S = 40  # at other jobs' journals, at most
-CLAIMS_PER_S = 40  # of all jobs, about
+LOOK_S = 0.25  # seconds between two looks at the folder of the study, with few jobs
 SHORT_S = 2.0  # batches that take less are claimed before a slot is free
 TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
@@ -141,6 +139,9 @@ class JoinedStudy(Study):
     def close(self) -> None:
         """This job gives no sign of life any more."""
         self._lives.close()
+        self._claims.close()
+        for other in self._others.values():
+            other.close()
 
     # -- as the coordinator sees it
 
@@ -183,16 +184,15 @@ class JoinedStudy(Study):
 
     @property
     def _pause(self) -> float:
-        """Seconds between two looks: the file server answers as often per second however many jobs there are."""
-        return max(LOOK_S, len(self._others) / LOOKS_PER_S)
+        """Seconds between two looks, and two claims, so that calls grow as the root of the number of jobs."""
+        return LOOK_S * math.sqrt(self._n_live)
 
     def _look(self) -> None:
         """Take in what others have found out since the last time."""
-        for folder in job_folders(self._folder):
-            if folder.name != self._job and folder.name not in self._others:
-                self._others[folder.name] = Follower(folder)
+        for folder in new_jobs(self._folder, {self._job, *self._others}):
+            self._others[folder.name] = Follower(folder)
         for other in self._others.values():
-            for line in other.read():
+            for line in other.read() if not other.ended else ():
                 trial, result = line.trial, line.result(self._folder / JOBS / other.name)
                 if result.key in self._batch_of:
                     self._require_same(trial, self._open[self._batch_of[result.key]][result.key], other.name)
@@ -235,22 +235,18 @@ class JoinedStudy(Study):
     def _wanted(self) -> int:
         """How many more batches this job should have: one for each slot, and more where they are short."""
         mean = self._seconds / self._n_done_here if self._n_done_here else math.inf
-        ahead = math.ceil(self._n_slots * self._claim_pause / max(mean, 1e-3)) if mean < SHORT_S else 0
+        ahead = math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_S else 0
         return self._n_slots + ahead - len(self._mine)
 
     @property
     def _n_live(self) -> int:
         return 1 + sum(not other.ended for other in self._others.values())
 
-    @property
-    def _claim_pause(self) -> float:
-        return max(LOOK_S, self._n_live / CLAIMS_PER_S)
-
     def _claim(self, now: float) -> list[Batch]:
         """Claim what this job's slots need."""
         if not self._open or (wanted := self._wanted()) <= 0:
             return []
-        self._next_claim = now + self._claim_pause
+        self._next_claim = now + self._pause
         if not self._free and len(self._mine) < self._n_slots:
             self._claims_of_the_gone()
         for _ in range(TRIES):

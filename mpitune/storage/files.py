@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -49,11 +49,36 @@ def regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
 def job_folders(folder: Path) -> list[Path]:
     """The folders of all jobs that have joined the study in `folder`, in the order of their names."""
+    return new_jobs(folder, ())
+
+
+def new_jobs(folder: Path, known: Container[str]) -> list[Path]:
+    """Those of the jobs whose names are not known."""
     try:
         names = sorted(os.listdir(folder / JOBS))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [folder / JOBS / name for name in names if name != CLAIMS and (folder / JOBS / name / JOURNAL).is_file()]
+    new = [folder / JOBS / name for name in names if name != CLAIMS and name not in known]
+    return [job for job in new if (job / JOURNAL).is_file()]
+
+
+class OpenFolder:
+    """A folder that stays open, so that a file in it costs a file server one call. No link is followed."""
+
+    def __init__(self, path: Path):
+        with _parent_of(path / "any") as descriptor:
+            self.descriptor = os.dup(descriptor)
+
+    def read(self, name: str, start: int = 0) -> bytes:
+        """What a file has from a position on. It is opened again, so that NFS asks its server. Raises OSError."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=self.descriptor), "rb") as file:
+            state = os.fstat(file.fileno())
+            _require(stat.S_ISREG(state.st_mode))
+            return os.pread(file.fileno(), max(0, state.st_size - start), start)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 def read_at_most(path: Path, most: int) -> bytes:

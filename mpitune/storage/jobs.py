@@ -24,10 +24,11 @@ import msgspec
 from msgspec import Struct
 
 from mpitune.errors import UsageError
-from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, make_folder, read_at_most, regular_file
+from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
 
 LARGEST = 16 << 20  # bytes of a claim
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)  # what `link` says where there are none
 
 
 class Claim(Struct):
@@ -45,10 +46,11 @@ class Claims:
     """
 
     def __init__(self, folder: Path, job: str):
-        self._folder, self._job = folder / JOBS / CLAIMS, job
+        self._path, self._job = folder / JOBS / CLAIMS, job
         self._n = 0
         self.owner: dict[str, str] = {}
-        make_folder(self._folder)
+        make_folder(self._path)
+        self._folder = OpenFolder(self._path)
 
     def read(self) -> list[str]:
         """Read the claims that have come since; returns the batches that they name."""
@@ -62,38 +64,38 @@ class Claims:
     def take(self, batches: Sequence[str]) -> bool:
         """Claim these batches. False where another claim came first, which is to be read then."""
         claim = Claim(self._job, list(batches))
-        part = self._folder / f".{self._job}.part"
-        with suppress(FileNotFoundError):  # a link to it may be there
-            part.unlink()
-        with open(regular_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        part, place = f".{self._job}.{self._n}.part", self._folder.descriptor
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(part, flags, 0o666, dir_fd=place), "wb") as file:
             file.write(msgspec.json.encode(claim))
         try:
-            os.link(part, self._path(self._n + 1))
+            os.link(part, f"{self._n + 1:08}", src_dir_fd=place, dst_dir_fd=place)
         except FileExistsError:
-            if os.stat(part).st_nlink == 1:  # else NFS has made the link, and has asked twice
+            if os.stat(part, dir_fd=place).st_nlink == 1:  # else NFS has made the link, and has asked twice
                 return False
         except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK):
+            if error.errno not in NO_LINKS:
                 raise
-            raise UsageError(no_links(self._folder, error)) from error
+            raise UsageError(no_links(self._path, error)) from error
         finally:
-            part.unlink()
+            os.unlink(part, dir_fd=place)
         self._n += 1
         self.owner.update(dict.fromkeys(claim.batches, claim.job))
         return True
 
+    def close(self) -> None:
+        """Nothing more is claimed."""
+        self._folder.close()
+
     def _read(self, number: int) -> Claim | None:
         try:
-            content = read_at_most(self._path(number), LARGEST)
+            content = self._folder.read(f"{number:08}")
         except FileNotFoundError:
             return None
         try:
             return msgspec.json.decode(content, type=Claim)
         except msgspec.MsgspecError:  # lost with the file server's memory: who made it does the work, others may, too
             return Claim("", [])
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:08}"
 
 
 def n_claimed(folder: Path) -> Counter[str]:
@@ -127,14 +129,16 @@ class Follower:
 
     def __init__(self, folder: Path):
         self.name, self.ended, self.complete = folder.name, False, False
-        self._path, self._offset = folder / JOURNAL, 0
+        self._folder, self._offset = OpenFolder(folder), 0
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._folder.close()
 
     def read(self) -> Iterator[TrialLine]:
         """The trials that it has finished since. A damaged line is passed over: its trial is then not known."""
         try:
-            with open(regular_file(self._path), "rb") as file:  # opened again, so that NFS asks its server
-                file.seek(self._offset)
-                content = file.read()
+            content = self._folder.read(JOURNAL, self._offset)
         except FileNotFoundError:
             return
         content = content[: content.rfind(b"\n") + 1]

@@ -204,7 +204,10 @@ def evaluate(
     trials = {trial.key: trial for trial, _ in known}
     study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})
     batches, meter, peak = study.start(), Meter(device), Peak(os.getpid())
-    while batches:
+    while batches or study.is_behind:
+        if not batches:
+            batches = study.catch_up()
+            continue
         meter.begin()
         for answer in evaluated(objective, batches.pop(0), meter):
             result = unpacked(answer, peak.read())

@@ -3,7 +3,8 @@
 A *trial* is one point to evaluate. An *evaluation* is what an objective says of it, a *result* is that with what the
 engine knows of it, an *outcome* is trial and result. A *batch* is a tuple of
 trials that one worker evaluates together because they share work. A *search* is a generator that yields
-rounds of batches and is sent the results of each round, in the order it asked. What it returns is its conclusion.
+rounds of batches and is sent the results of each round, in the order it asked. One that need not wait for all of a
+round yields a *window* instead. What it returns is its conclusion.
 """
 
 from __future__ import annotations
@@ -188,7 +189,21 @@ class Outcome(NamedTuple):
 
 
 Batch = tuple[Trial, ...]
-Rounds = Generator[Sequence[Batch], list[Result], Any]  # its return value is its conclusion
+
+
+class Window(NamedTuple):
+    """What a search yields so that it need not wait for all that is open.
+
+    Attributes:
+        new: batches to add to those that are open; perhaps none.
+        awaited: the open batch whose results it is sent next, once they are known.
+    """
+
+    new: Sequence[Batch]
+    awaited: Batch
+
+
+Rounds = Generator[Sequence[Batch] | Window, list[Result], Any]  # its return value is its conclusion
 
 
 def seed_of(root: int, key: str) -> np.random.SeedSequence:

@@ -116,6 +116,7 @@ class Arrivals:
     results: Mapping[str, Result] = {}
     others_work = False
     drains = False  # the script that adds trials hears the signal, too, and ends the study
+    is_behind = False
 
     @property
     def waits(self) -> bool:

@@ -105,7 +105,7 @@ class Coordinator:
     @property
     def is_behind(self) -> bool:
         """Whether results wait to be passed on, so that there is no time to sleep."""
-        return bool(self._durable)
+        return bool(self._durable) or self._study.is_behind
 
     @property
     def _has_tried_all(self) -> bool:
@@ -185,10 +185,13 @@ class Coordinator:
             fresh, self._fresh = self._fresh, []
             self._durable.extend(self._journal.append(fresh))
         batches: list[Batch] = []
-        while self._durable and not batches:  # new work does not wait while the strategy thinks on
-            result = self._durable.popleft()
-            self.n_failed += result.failed
-            batches = self._study.record(result)
+        while self.is_behind and not batches:  # new work does not wait while the strategy thinks on
+            if self._durable:
+                result = self._durable.popleft()
+                self.n_failed += result.failed
+                batches = self._study.record(result)
+            else:
+                batches = self._study.catch_up()
             for batch in batches:
                 self.dispatch.add(batch)
         if self.has_enough or self._enough():

@@ -173,6 +173,10 @@ class JoinedStudy(Study):
             self.n_twice += 1
         return []
 
+    def catch_up(self) -> list[Batch]:
+        super().catch_up()
+        return []
+
     def _to_run(self, batch: Batch, left: list[Trial]) -> Batch:
         name = batch[0].key
         self._open[name] = {trial.key: trial for trial in left}

@@ -11,17 +11,17 @@ from typing import Any
 from mpitune.errors import UsageError, or_typed
 from mpitune.storage.history import no_collection
 from mpitune.storage.records import not_known
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window
 
 
 @dataclass(eq=False)
 class _Course:
-    """One search on its way: all it has asked so far, and how much of the current round is open."""
+    """One search on its way: all it has asked so far, what it waits for, and how much of that is open."""
 
     number: int
     search: Rounds
     asked: list[Trial] = field(default_factory=list)
-    round: list[Trial] = field(default_factory=list)
+    awaited: list[Trial] = field(default_factory=list)  # a round, or one batch of a window
     open: int = 0
     conclusion: Any = None
 
@@ -51,7 +51,8 @@ class Study:
         self._renew = renew
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
         self._asked: set[str] = set()
-        self._course_of: dict[str, _Course] = {}  # of trials that are not known
+        self._waits_for: dict[str, _Course] = {}  # the course that waits for the trial of this key
+        self._behind: list[_Course] = []  # those that know what they wait for, but new work was to begin first
         self.n_done = 0  # asked and known
         self.n_open = 0  # not known
         self.n_open_searches = len(self._courses)
@@ -75,16 +76,30 @@ class Study:
     def start(self) -> list[Batch]:
         """The batches to run first."""
         with no_collection():
-            return [batch for course in self._courses for batch in self._advance(course)]
+            batches = [batch for course in self._courses for batch in self._advance(course)]
+            while self._behind:
+                batches += self.catch_up()
+            return batches
 
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
         self.results[result.key] = result
         self.n_done += 1
         self.n_open -= 1
-        course = self._course_of.pop(result.key)
+        course = self._waits_for.pop(result.key, None)
+        if course is None:
+            return []
         course.open -= 1
         return self._advance(course) if course.open == 0 else []
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
+        return bool(self._behind)
+
+    def catch_up(self) -> list[Batch]:
+        """Let one search hear of results that are known; returns the batches that can be run because of them."""
+        return self._advance(self._behind.pop())
 
     def outcomes(self) -> list[Outcome]:
         """Every known trial with its result, search by search in the order asked, whatever the layout."""
@@ -101,27 +116,32 @@ class Study:
 
     def open_trials(self) -> list[Trial]:
         """The trials that were asked for and have no result."""
-        return [trial for course in self._courses for trial in course.round if trial.key not in self.results]
+        return [trial for course in self._courses for trial in course.asked if trial.key not in self.results]
 
     def _advance(self, course: _Course) -> list[Batch]:
-        """Send the round's results and take the next round, until one has something to run."""
+        """Send the results that the search waits for and take what it asks next, until there is something to run."""
         while True:
             try:
                 if course.asked:
-                    batches = course.search.send([self.results[trial.key] for trial in course.round])
+                    asked = course.search.send([self.results[trial.key] for trial in course.awaited])
                 else:
-                    batches = next(course.search)
+                    asked = next(course.search)
             except StopIteration as end:
                 course.conclusion = end.value
                 self.n_open_searches -= 1
                 return []
-            course.round = [trial for batch in batches for trial in batch]
-            if not course.round:
+            batches = asked.new if isinstance(asked, Window) else asked
+            new = [trial for batch in batches for trial in batch]
+            course.awaited = list(asked.awaited) if isinstance(asked, Window) else new
+            if not course.awaited:
                 raise ValueError("a search yielded a round without trials")
-            course.asked += course.round
-            unknown = self._unknown(course)
-            course.open = len(unknown)
-            self.n_done += len(course.round) - course.open
+            course.asked += new
+            unknown = waiting = self._unknown(new)
+            if isinstance(asked, Window):
+                waiting = {trial.key for trial in asked.awaited if trial.key not in self.results}
+            course.open = len(waiting)
+            self._waits_for.update(dict.fromkeys(waiting, course))
+            self.n_done += len(new) - len(unknown)
             if unknown:
                 left: dict[int, list[Trial]] = {}
                 for n, batch in enumerate(batches):
@@ -129,27 +149,30 @@ class Study:
                         if trial.key in unknown:
                             left.setdefault(n, []).append(trial)
                 to_run = [self._to_run(batches[n], some) for n, some in left.items()]
-                self._course_of.update((trial.key, course) for batch in to_run for trial in batch)
                 self.n_open += sum(map(len, to_run))
+                if not course.open:
+                    self._behind.append(course)
                 return to_run
+            if course.open:
+                return []
 
     def _to_run(self, batch: Batch, left: list[Trial]) -> Batch:
         """What is to be run of a batch, of which these trials are not known."""
         return tuple(left)
 
-    def _unknown(self, course: _Course) -> set[str]:
-        """The keys of the round without results. Known trials of these keys are checked to be the same.
+    def _unknown(self, trials: list[Trial]) -> set[str]:
+        """The keys of new trials without results. Known trials of these keys are checked to be the same.
 
         A round may have a million known trials, so all are looked up together.
         """
-        keys = [trial.key for trial in course.round]
+        keys = [trial.key for trial in trials]
         n_before = len(self._asked)
         self._asked.update(keys)
         if len(self._asked) < n_before + len(keys):
             asked = Counter(trial.key for course in self._courses for trial in course.asked)
             raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
         new = set()
-        for trial, params in not_known(self._known, course.round):
+        for trial, params in not_known(self._known, trials):
             if params is not None:
                 self._changed(trial, params)
             if trial.key not in self.results:

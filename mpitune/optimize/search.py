@@ -24,6 +24,9 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem
 from mpitune.optimize.tuning import (
+    ASYNCHRONOUS,
+    ROUNDS,
+    WINDOW,
     Callback,
     LeadersPart,
     SearchLimit,
@@ -43,7 +46,7 @@ from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
-JOINED_SIZE = 32  # of rounds where nobody knows how many jobs will join
+JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs will join
 TRIALS = "trials"  # the folder of the trials' folders
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
@@ -66,6 +69,7 @@ def search(
     trial_timeout: float | None = None,
     callbacks: Iterable[Callback] = (),
     enqueue: Iterable[Mapping[str, Any]] = (),
+    window: int | None = None,
     round_size: int | None = None,
     asynchronous: bool = False,
     changed: str | Iterable[str] = (),
@@ -77,7 +81,7 @@ def search(
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
 
     Under mpirun or srun every rank calls it, as often as the others, and all get the study. Trials depend on the
-    seed, the strategy and `round_size` alone: rounds are told to the strategy in the order asked.
+    seed, the strategy and `window` alone: what ended first tells the strategy nothing.
 
     Args:
         objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a
@@ -101,8 +105,11 @@ def search(
             returns True ends the search once what runs has ended.
         enqueue: Points to begin with; parameters that they leave out are drawn. Numbers may be beside the steps of
             their range: they are evaluated as given, and samplers learn from them as the nearest that is on a step.
-        round_size: Trials, or stages of them, that are proposed at a time; by default the number of
-            slots at the first start, then what the journal says.
+        window: So many trials, or stages of them, are open at a time: each is proposed when the results of all but the
+            last `window` before it are known. By default what the journal says, at the first start twice the number of
+            slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
+            learn sooner.
+        round_size: Propose so many trials at a time in place of a window, when all those before them have ended.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         join: Work on the study in `results` beside other jobs that make the same call, now or later. Each returns the
             whole study; a job may end at any time, and others go on with its work.
@@ -144,12 +151,13 @@ def search(
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
-        problem, chosen, gang_of, slots, refusal = None, None, None, 0, ""
+        problem, chosen, gang_of, slots, order, refusal = None, None, None, 0, "", ""
         try:
             if not callable(objective):
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
-            _check_numbers(workers, round_size, trial_timeout, timeout)
+            _check_numbers(workers, window, round_size, trial_timeout, timeout)
+            order = _order(window, round_size, asynchronous)
             if options.join and (options.results is None or asynchronous):
                 fix = "give results=" if options.results is None else "leave asynchronous out"
                 raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
@@ -173,10 +181,11 @@ def search(
             raise UsageError(refusal)
         assert problem is not None and chosen is not None
         of_ranks = transport.gather(slots)
-        size = transport.broadcast(_usual_size(of_ranks, devices, nodes, options) if transport.rank == 0 else None)
-        if isinstance(size, UsageError):
-            raise size
-        problem = replace(problem, round_size=int(round_size or size))
+        usual = transport.broadcast(_usual(order, of_ranks, devices, nodes, options) if transport.rank == 0 else None)
+        if isinstance(usual, UsageError):
+            raise usual
+        order, size = usual
+        problem = replace(problem, round_size=int(window or round_size or size))
         folder = _folder(options, transport, stack)
         experiment = Tuning(
             space=repr(problem.space),
@@ -184,7 +193,7 @@ def search(
             objectives=described(problem.objectives),
             seed=problem.seed,
             batch=problem.round_size,
-            order="asynchronous" if asynchronous else "rounds",
+            order=order,
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             task=WorkersPart(objective, problem, folder / TRIALS),
             plan=LeadersPart(chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of),
@@ -212,9 +221,10 @@ def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, Run
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
-def _check_numbers(workers: Any, round_size: Any, trial_timeout: Any, timeout: Any) -> None:
+def _check_numbers(workers: Any, window: Any, round_size: Any, trial_timeout: Any, timeout: Any) -> None:
     """Raise UsageError for values that are not numbers, or out of their range."""
     require_whole("workers", workers, 0)
+    require_whole("window", window, 1)
     require_whole("round_size", round_size, 1)
     require_seconds("trial_timeout", trial_timeout)
     require_seconds("timeout", timeout)
@@ -274,13 +284,29 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _usual_size(slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions) -> int | UsageError:
-    """The size of rounds that the journal says, else how many trials run at a time."""
+def _order(window: Any, round_size: Any, asynchronous: bool) -> str:
+    """In which order the caller wants strategies to be told, "" if that is not said. Raises UsageError."""
+    if window is not None and (asynchronous or round_size is not None):
+        other = "asynchronous=True" if asynchronous else f"round_size={round_size}"
+        raise UsageError(f"window={window} and {other} are two orders of telling results: give one of them")
+    return ASYNCHRONOUS if asynchronous else ROUNDS if round_size is not None else WINDOW if window is not None else ""
+
+
+def _usual(
+    order: str, slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions
+) -> tuple[str, int] | UsageError:
+    """The order, and the size of the window or of rounds: what the journal says, else by how many trials run at a time.
+
+    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other.
+    """
     try:
         at_once = _at_once(slots, devices, nodes)
-        return _known_round_size(options) or (JOINED_SIZE if options.join else at_once)
+        known, size = _known_order(options)
     except UsageError as error:
         return error
+    order = order or (known if known in (WINDOW, ROUNDS) else WINDOW)
+    usual = JOINED_SIZE if options.join else 2 * at_once if order == WINDOW and at_once > 1 else at_once
+    return order, size or usual
 
 
 def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
@@ -295,15 +321,16 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
-def _known_round_size(options: RunOptions) -> int | None:
-    """The size of rounds that the journal in the results folder says, None where there is none."""
+def _known_order(options: RunOptions) -> tuple[str, int]:
+    """The order and its size that the journal in the results folder says, "" and 0 where there is none."""
     if options.results is None or options.restart:
-        return None
+        return "", 0
     header = read_header(options.results)
     if (trials := options.results / TRIALS).is_symlink():
         raise UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
-    kept = None if header is None else header["settings"].get("batch")
-    return kept if isinstance(kept, int) else None
+    settings = {} if header is None else header["settings"]
+    size = settings.get("batch")
+    return settings.get("order", ""), size if isinstance(size, int) else 0
 
 
 def _folder(options: RunOptions, transport: Transport, stack: ExitStack) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.storage.history import read_journal
-from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
+from mpitune.trial import Batch, Evaluation, Gang, Outcome, Result, Rounds, Trial, Window
 
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
+WINDOW, ROUNDS, ASYNCHRONOUS = "window", "rounds", "asynchronous"  # orders in which strategies are told
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,8 @@ class Tuning(Experiment):
     strategy: str
     objectives: tuple[str, ...]
     seed: int
-    batch: int  # the size of rounds, by the name that journals know
-    order: str
+    batch: int  # the size of rounds, or of the window, by the name that journals know
+    order: str  # window, rounds or asynchronous
     enqueued: tuple[str, ...]
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
@@ -142,7 +144,7 @@ class Tuning(Experiment):
         assert self.plan is not None
         problem, exchange = self.task.problem, _Exchange(self.task.problem, self.plan)
         self.plan.limit.begin(problem, self.plan.results)
-        if self.order == "asynchronous":
+        if self.order == ASYNCHRONOUS:
             known = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
             shared = self.plan.strategy.lanes(problem)
@@ -150,7 +152,8 @@ class Tuning(Experiment):
             return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
-        return [exchange.rounds(scheduler) for scheduler in schedulers]
+        slides = self.order == WINDOW
+        return [exchange.window(s) if slides and s.slides else exchange.rounds(s) for s in schedulers]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -208,6 +211,31 @@ class _Exchange:
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
                 self._tell(scheduler, segment, result)
+
+    def window(self, scheduler: TrialScheduler) -> Rounds:
+        """Keep so many segments open, and tell the one first that would end first if all were as fast as their cost.
+
+        So no segment waits for a far longer one that was asked before it. Which one is told depends on what was told
+        before alone.
+        """
+        now, n_asked, new = 0, 0, list[Batch]()
+        waiting: list[tuple[int, int, TrialSegment, Batch]] = []  # a heap: when it would end, its number
+        while True:
+            while not self._stop and len(waiting) < self._problem.round_size:
+                segments = scheduler.ask(self._problem.round_size - len(waiting))
+                if not segments:
+                    break
+                self._plan.counts.add(segments)
+                for segment in segments:
+                    new.append((segment.trial(),))
+                    heappush(waiting, (now + segment.cost, n_asked, segment, new[-1]))
+                    n_asked += 1
+            if not waiting:
+                return
+            now, _, segment, batch = heappop(waiting)
+            (result,) = yield Window(new, batch)
+            new = []
+            self._tell(scheduler, segment, result)
 
     def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""

@@ -20,7 +20,7 @@ COMPILE = "compile"
 REASONS = {
     "start": "before its first trial: data, start of workers, and compiling that is not known apart",
     COMPILE: "before the first trial of a worker: compiling, or reading what was compiled",
-    "wait": "between trials: for results that a round needs, for messages, for files",
+    "wait": "between trials: for results that the search needs, for messages, for files",
     "restart": "after a death, until the next trial",
     "tail": "after its last trial, while others still worked",
     "report": "after the last trial of all: tables and figures",

@@ -1,7 +1,7 @@
 """What a strategy is: something that proposes segments of work and is told what became of them.
 
     Strategy.begin(problem) -> trial schedulers, each independent of the others
-    TrialScheduler.ask(most) -> segments; no segment: the scheduler has ended
+    TrialScheduler.ask(most) -> segments; no segment: the scheduler has ended, or waits for what it has asked for
     TrialScheduler.tell(segment, feedback), in the order asked
 
 A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
@@ -33,7 +33,7 @@ class Problem:
     objectives: Mapping[str, bool]  # names of values; True for those to be maximized
     seed: int = 0
     n_trials: int | None = None  # the most; None for as many as the strategy has
-    round_size: int = 1  # segments of a round
+    round_size: int = 1  # segments of a round, or of a window
     staged: bool = False  # whether the objective can stop after some steps and go on later
     enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
 
@@ -93,6 +93,11 @@ class TrialSegment:
     @property
     def key(self) -> str:
         return f"t{self.number:06}" + ("" if self.stage is None else f"/{self.stage}")
+
+    @property
+    def cost(self) -> int:
+        """How long it takes, as far as its steps say."""
+        return max(1, self.until - self.start)
 
     def trial(self) -> Trial:
         """As the engine knows it; names that begin with @ are not parameters."""
@@ -166,10 +171,14 @@ class TrialScheduler(ABC):
     """Proposes segments, and decides how each trial goes on."""
 
     at_once = False  # whether it asks for all its trials before it hears of any
+    slides = False  # whether it may be asked before it was told of all that it has asked for
 
     @abstractmethod
     def ask(self, most: int) -> list[TrialSegment]:
-        """About `most` next segments; more where waiting for the results of some would change nothing."""
+        """About `most` next segments; more where waiting for the results of some would change nothing.
+
+        None where it needs to be told of more first. If it was told of all, it has ended.
+        """
 
     @abstractmethod
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:

@@ -102,9 +102,11 @@ class Hyperband(Staged):
 class _Bracket(TrialScheduler):
     """One successive halving."""
 
+    slides = True
+
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
         self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
-        self._stage, self._begun, self._asked = 0, 0, 0
+        self._stage, self._begun, self._open = 0, 0, 0
         self._feedback: list[tuple[TrialSegment, Feedback]] = []
 
     def ask(self, most: int) -> list[TrialSegment]:
@@ -112,10 +114,10 @@ class _Bracket(TrialScheduler):
             most = min(most, self._n - self._begun) if self._points.sampler.adaptive else self._n
             new = [_staged(number, point, 0, self._rungs) for number, point in self._points.take(most)]
             self._begun = self._begun + len(new) if new else self._n
-            self._asked += len(new)
+            self._open += len(new)
             if new:
                 return new
-        if not self._feedback or self._stage == len(self._rungs) - 1:
+        if self._open or not self._feedback or self._stage == len(self._rungs) - 1:
             return []
         self._stage += 1
         keep = max(1, len(self._feedback) // self._eta)
@@ -127,9 +129,11 @@ class _Bracket(TrialScheduler):
         segments = sorted(
             (segment for segment, feedback in going if feedback.loss < math.inf), key=lambda segment: segment.number
         )
+        self._open = len(segments)
         return [_staged(segment.number, segment.point, self._stage, self._rungs) for segment in segments]
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._open -= 1
         self._feedback.append((segment, feedback))
         if segment.last or feedback.losses is None:
             self._points.tell(segment, feedback)
@@ -139,29 +143,32 @@ class _Bracket(TrialScheduler):
 
 
 class _OneByOne(TrialScheduler):
-    """Schedulers of which each begins when the one before has come to its end."""
+    """Schedulers of which each begins when the one before has ended, or waits for what it has asked for."""
+
+    slides = True
 
     def __init__(self, schedulers: list[TrialScheduler]):
         self._schedulers = schedulers
         self._of: dict[str, TrialScheduler] = {}
 
     def ask(self, most: int) -> list[TrialSegment]:
-        while self._schedulers:
-            if segments := self._schedulers[0].ask(most):
-                self._of.update((segment.key, self._schedulers[0]) for segment in segments)
+        for scheduler in self._schedulers:
+            if segments := scheduler.ask(most):
+                self._of.update((segment.key, scheduler) for segment in segments)
                 return segments
-            self._schedulers.pop(0)
         return []
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._of.pop(segment.key).tell(segment, feedback)
 
     def undecided(self) -> set[int]:
-        return self._schedulers[0].undecided() if self._schedulers else set()
+        return set().union(*(scheduler.undecided() for scheduler in self._schedulers))
 
 
 class OneAtATime(TrialScheduler):
     """Decides for each trial alone whether it goes on; rounds are filled with new trials."""
+
+    slides = True
 
     def __init__(self, points: Points, rungs: Sequence[int]):
         self._points, self._rungs = points, rungs

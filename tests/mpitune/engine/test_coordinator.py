@@ -10,7 +10,7 @@ from mpitune.engine.messages import Died, Drained, Interrupted, Relayed, Returne
 from mpitune.engine.queue import Costs, Queue, end_of
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
-from mpitune.trial import NoRoom, Result, Rounds, Trial
+from mpitune.trial import NoRoom, Result, Rounds, Trial, Window
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
@@ -121,6 +121,27 @@ def test_new_work_is_given_out_before_the_next_search_hears_of_its_result(tmp_pa
     assert not agents.coordinator.finished
     agents.coordinator.step()
     assert heard == ["a", "b"] and agents.coordinator.finished
+
+
+def test_new_work_is_given_out_before_the_same_search_hears_of_its_next_result(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def search() -> Rounds:
+        t = [(Trial(f"t{i}", {"cost": 1}),) for i in range(6)]
+        for told, new in enumerate([t[:3], t[3:4], t[4:5], t[5:]]):
+            yield Window(new, t[told])
+            heard.append(f"t{told}")
+
+    agents = FakeAgents(tmp_path, search(), places(1, 1, 1))
+    for slot in ((2, 0), (1, 0)):
+        agents.answer(slot)
+    assert not heard and not agents.coordinator.is_behind
+    agents.answer((0, 0))
+    assert heard == ["t0"] and sum(map(len, agents.given.values())) == 1 and agents.coordinator.is_behind
+    agents.coordinator.step()
+    assert heard == ["t0", "t1"] and sum(map(len, agents.given.values())) == 2 and agents.coordinator.is_behind
+    agents.coordinator.step()
+    assert heard == ["t0", "t1", "t2"] and not agents.coordinator.is_behind
 
 
 def test_a_batch_that_was_sent_before_a_death_was_heard_of_belongs_to_the_life_before(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
-from mpitune.trial import Result, Rounds, Trial
+from mpitune.trial import Result, Rounds, Trial, Window
 
 
 def square(trial: Trial) -> Result:
@@ -88,6 +88,40 @@ def test_a_round_without_trials_is_refused() -> None:
 
     with pytest.raises(ValueError, match="a round without trials"):
         Study([empty()], {}, {}).start()
+
+
+def sliding(n: int, width: int, seen: list[list[str]]) -> Rounds:
+    """n trials in order, of which so many are open at a time. The last is awaited before the one before it."""
+    trials = [Trial(f"t{i}", {"x": i}) for i in range(n)]
+    order = [*trials[: n - 2], trials[n - 1], trials[n - 2]]
+    asked = 0
+    for told, awaited in enumerate(order):
+        new = [(trial,) for trial in trials[asked : told + width]]
+        asked += len(new)
+        results = yield Window(new, (awaited,))
+        seen.append([result.key for result in results])
+
+
+def test_a_window_is_sent_what_it_awaits_and_new_work_begins_first() -> None:
+    seen: list[list[str]] = []
+    study = Study([sliding(6, 3, seen)], {}, {})
+    t = [Trial(f"t{i}", {"x": i}) for i in range(6)]
+    assert study.start() == [(t[0],), (t[1],), (t[2],)]
+    assert study.record(square(t[2])) == study.record(square(t[1])) == [] and not seen and not study.is_behind
+    assert (study.n_asked, study.n_open, study.n_done) == (3, 1, 2) and study.open_trials() == [t[0]]
+    assert study.record(square(t[0])) == [(t[3],)] and seen == [["t0"]] and study.is_behind
+    assert study.catch_up() == [(t[4],)] and seen == [["t0"], ["t1"]]
+    assert study.catch_up() == [(t[5],)] and seen[2:] == [["t2"]] and not study.is_behind
+    assert study.open_trials() == t[3:]
+    for trial in (t[4], t[3], t[5]):
+        assert study.record(square(trial)) == []
+    assert seen[3:] == [["t3"], ["t5"], ["t4"]] and study.finished and study.n_open == 0
+    for missing in range(6):  # a study that goes on hears of what is known in the same order
+        again, trials = [], {trial.key: trial for trial in t}
+        study = Study([sliding(6, 3, again)], trials, {trial.key: square(trial) for trial in t if trial != t[missing]})
+        assert study.start() == [(t[missing],)] and not study.is_behind
+        assert study.record(square(t[missing])) == [] or study.is_behind
+        assert study.finished and again == seen and not study.open_trials()
 
 
 def test_what_followed_from_forgotten_results_is_run_again() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
@@ -25,7 +28,9 @@ def searched(objective: Any, space: Any, **how: Any) -> SearchStudy:
 
 
 def plain(trial: Any) -> dict[str, float]:
-    """Some trials fail, some diverge."""
+    """Some trials fail, some diverge. Later ones wait as long as there is a file that is named in the environment."""
+    while trial.number >= 8 and Path(os.environ.get("HOLD", "/no such file")).exists():
+        time.sleep(0.05)
     params = trial.params
     if params["x"] > 0.9:
         raise ValueError("x is too large")
@@ -57,5 +62,5 @@ if __name__ == "__main__":
         strategy = eval(strategy, vars(mpitune.optimize.strategies))
     space = {name: part for name, part in SPACE.items() if name != "y" or not how.get("flat")}
     how.pop("flat", None)
-    study = searched(objective, space, **{"strategy": strategy, "workers": None, "round_size": 4, **how})
+    study = searched(objective, space, **{"strategy": strategy, "workers": None, "window": 4, **how})
     print(json.dumps([[t.number, t.state, dict(t.params), dict(t.values)] for t in study.trials]) + "\n", end="")

@@ -220,6 +220,9 @@ def closes_over(lock: Any) -> Any:
         ({"minimize": ()}, 'say what is searched for: minimize="loss"'),
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
+        ({"window": 0}, "window=0: give a whole number of at least 1"),
+        ({"window": 4, "round_size": 2}, "window=4 and round_size=2 are two orders of telling results: give one"),
+        ({"window": 4, "asynchronous": True}, "window=4 and asynchronous=True are two orders of telling results"),
         ({"trial_timeout": 0}, "trial_timeout=0: give a number of seconds above 0"),
         ({"results": 5}, "results=5: give the path of a folder"),
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
@@ -421,6 +424,68 @@ def test_ask_and_tell(tmp_path: Path) -> None:
         assert (numbers == [2, 3, 4] and loop.study.best.number == 1) or loop.study.best.values["loss"] == 2.0
     reference = searched(plain, SPACE, n_trials=1)
     assert reference.trials[0].params == first.params
+
+
+class Learns(Grid):
+    """A grid that says that it learns, so that it has a window."""
+
+    def draws(self, problem: Any) -> Any:
+        drawn = super().draws(problem)
+        drawn.adaptive = True
+        return drawn
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_a_callback_ends_a_search_once_what_is_open_has_ended(workers: int, window: int) -> None:
+    """The same trials on any layout: those that were open when the fourth was told, and no others."""
+    told: list[int] = []
+
+    def stop(study: Any, trial: Any) -> bool:
+        told.append(trial.number)
+        return len(study) == 4
+
+    how: dict[str, Any] = dict(strategy=Learns(), callbacks=[stop], window=window, workers=workers)
+    study = searched(lambda trial: 0.0, {"x": Int(0, 19)}, **how)
+    assert len(study) == 3 + window and told == list(range(3 + window))
+
+
+def test_a_window_goes_on_with_more_trials_and_other_workers(tmp_path: Path) -> None:
+    """As if the study had begun with all; its window is that of its start, twice as large as the slots were then."""
+    space = {"x": Float(0, 1), "y": Float(0, 1)}
+    how: dict[str, Any] = dict(strategy="tpe", enqueue=[{"x": 0.5}], results=tmp_path / "r")
+
+    def objective(trial: Any) -> float:
+        return float(trial.params["x"] + trial.params["y"])
+
+    for n, workers in ((9, 3), (20, 1), (30, 2)):
+        study = searched(objective, space, n_trials=n, workers=workers, **how)
+    settings = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[0])["settings"]
+    assert (settings["order"], settings["batch"]) == ("window", 6) and study.trials[0].params["x"] == 0.5
+    at_once = searched(objective, space, n_trials=30, window=6, **{**how, "results": tmp_path / "whole"})
+    assert [t.params for t in study.trials] == [t.params for t in at_once.trials] and len(study) == 30
+    tables = [(tmp_path / name / "trials.csv").read_bytes() for name in ("r", "whole")]
+    assert tables[0] == tables[1]
+    with pytest.raises(UsageError, match="holds a study with batch = 6, not 7"):
+        searched(objective, space, n_trials=30, window=7, **how)
+    with pytest.raises(UsageError, match="holds a study with order = window, not rounds"):
+        searched(objective, space, n_trials=30, round_size=6, **how)
+
+
+def test_a_study_of_rounds_keeps_them(tmp_path: Path) -> None:
+    """Where no order is named: its header says so, as did those of before there were windows."""
+    how: dict[str, Any] = dict(strategy="tpe", results=tmp_path / "r", workers=2)
+
+    def objective(trial: Any) -> float:
+        return float(trial.params["x"])
+
+    space = {"x": Float(0, 1)}
+    searched(objective, space, n_trials=14, round_size=4, **how)
+    study = searched(objective, space, n_trials=30, **how)
+    whole = searched(objective, space, n_trials=30, strategy="tpe", round_size=4)
+    assert [t.params for t in study.trials] == [t.params for t in whole.trials]
+    other = searched(objective, space, n_trials=30, strategy="tpe", window=4)
+    assert [t.params for t in study.trials] != [t.params for t in other.trials]
 
 
 def test_asynchronous_searches_replay_their_journal(tmp_path: Path) -> None:

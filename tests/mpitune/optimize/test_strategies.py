@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +19,7 @@ import optuna
 import pytest
 
 from mpitune import Choice, Float, Int, Ordinal, Space, When
+from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies import (
     ASHA,
@@ -28,11 +31,14 @@ from mpitune.optimize.strategies import (
     PopulationBased,
     Racing,
     Random,
+    Strategy,
     strategy_of,
 )
-from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.racing import winning
-from tests.helpers import PATIENCE, ROOT
+from mpitune.optimize.tuning import LeadersPart, SearchLimit, Tuning, WorkersPart
+from mpitune.trial import Result
+from tests.helpers import PATIENCE, ROOT, journal_lines, wait_for_lines
 from tests.mpitune.optimize.objectives import searched
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -53,6 +59,31 @@ def played(
                 proposer.tell(segment, Feedback(None) if value is None else Feedback((value,), {segment.until: value}))
     assert len({segment.key for segment in asked}) == len(asked)
     return asked
+
+
+def slid(
+    strategy: Any, loss: Callable[[TrialSegment], float | None], width: int, seed: int | None = None, **how: Any
+) -> list[TrialSegment]:
+    """The segments of a search with a window, in the order asked; they end in an order that is drawn by `seed`."""
+    usual: dict[str, Any] = {"space": LINE, "n_trials": 20, "round_size": width, "staged": True}
+    problem = Problem(objectives={"loss": False}, **{**usual, **how})
+    plan = LeadersPart(strategy_of(strategy), (), SearchLimit(None, None), None, None)
+    task = WorkersPart(None, problem, Path())
+    tuning = Tuning("", "", ("loss",), 0, width, "window", (), task, plan)
+    study, rng = Study(tuning.searches(), {}, {}), np.random.default_rng(seed)
+    open_, asked = study.start(), {}
+    while open_ or study.is_behind:
+        if study.is_behind and (not open_ or rng.random() < 0.5):
+            open_ += study.catch_up()
+            continue
+        asked.update((trial.key, TrialSegment.of(trial)) for (trial,) in open_)
+        ((trial,),) = (open_.pop(0 if seed is None else int(rng.integers(len(open_)))),)
+        segment = asked[trial.key]
+        value = loss(segment)
+        values = {} if value is None else {"loss": value} | ({f"loss@{segment.until}": value} if segment.until else {})
+        open_ += study.record(Result(trial.key, values, error="it broke" if value is None else None))
+    assert study.finished and study.n_open == 0 and len(asked) == study.n_done
+    return [asked[outcome.trial.key] for outcome in study.outcomes()]
 
 
 def x_of(segment: TrialSegment) -> float:
@@ -288,6 +319,95 @@ def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
     assert all(("x" in p.point) == (p.point["kind"] == "a") and float(p.point["y"]) < 0.8 for p in segments)
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "random", "tpe", "cmaes", "nsga2", Halving(9), Halving(9, sampler="tpe"), Hyperband(9), ASHA(9, sampler="tpe"),
+        Hyperband(9, sampler="tpe"), OptunaPruner(9, pruner=optuna.pruners.MedianPruner(4)), PopulationBased(9, 3),
+        Racing(3, sampler="random"),
+    ],
+)  # fmt: skip
+def test_what_ends_first_changes_nothing(strategy: Any) -> None:
+    """A trial that fails and one that diverges are among them."""
+    space = Space({"x": Float(0, 1), "y": Float(0, 1)})
+    bad = {3: None, 5: math.inf}
+    loss: Any = lambda p: bad.get(p.number, x_of(p) + float(p.point["y"]) / max(1, p.until))  # noqa: E731
+    in_order = slid(strategy, loss, 5, space=space)
+    assert len({segment.number for segment in in_order}) == 20
+    for seed in range(5):
+        assert slid(strategy, loss, 5, seed, space=space) == in_order
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 50])
+def test_a_trial_is_proposed_when_all_but_the_last_of_a_window_are_told(width: int) -> None:
+    """Those and no others, in the order asked, whatever ended first."""
+    for seed in (None, 0, 1, 2):
+        strategy = Recording()
+        slid(strategy, lambda p: float(p.number), width, seed)
+        assert [index for index, _ in strategy.told] == list(range(20))
+        assert strategy.known == {n: list(range(max(0, n - width + 1))) for n in range(20)}
+
+
+@dataclass(frozen=True)
+class Unequal(Strategy):
+    """Trials with so many steps; the numbers of those that were told are written down in `told`."""
+
+    steps: tuple[int, ...]
+    told: list[int] = field(default_factory=list, repr=False)
+
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
+        strategy, left = self, list(enumerate(self.steps))
+
+        class Scheduler(TrialScheduler):
+            slides = True
+
+            def ask(self, most: int) -> list[TrialSegment]:
+                new, left[:] = left[:most], left[most:]
+                return [TrialSegment(number, {"x": 0.5}, 0, True, 0, steps) for number, steps in new]
+
+            def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+                strategy.told.append(segment.number)
+
+        return [Scheduler()]
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_short_stages_are_told_before_a_long_one_that_was_asked_before(seed: int | None) -> None:
+    """In the order in which two workers would end them, whatever ends first; those that end together as asked."""
+    strategy = Unequal((9, 1, 2, 3, 1, 9, 1, 1))
+    slid(strategy, lambda p: 1.0, 2, seed)
+    assert strategy.told == [1, 2, 3, 4, 0, 6, 7, 5]
+
+
+def test_a_bracket_begins_while_the_one_before_waits_for_its_last() -> None:
+    segments = slid(Hyperband(9, sampler="tpe"), x_of, 4, n_trials=17)
+    assert lengths(segments) == {1: 9, 3: 5 + 3, 9: 1 + 1 + 3}
+    second = next(place for place, p in enumerate(segments) if p.start == 0 and p.until == 3)
+    last_of_first = max(place for place, p in enumerate(segments) if p.number < 9)
+    assert second < last_of_first
+
+
+def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
+    """As those of others were before there were windows."""
+
+    class Patient(Unequal):
+        def begin(self, problem: Problem) -> list[TrialScheduler]:
+            (scheduler,) = super().begin(problem)
+            ask, asked = scheduler.ask, []
+
+            def all_told(most: int) -> list[TrialSegment]:
+                assert len(asked) == len(self.told)
+                asked.extend(new := ask(most))
+                return new
+
+            scheduler.slides, scheduler.ask = False, all_told  # type: ignore[method-assign]
+            return [scheduler]
+
+    strategy = Patient((9, 1, 2, 3, 1, 9, 1, 1))
+    slid(strategy, lambda p: 1.0, 3, 0)
+    assert strategy.told == list(range(8))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "objective", "ranks"),
@@ -310,6 +430,39 @@ def test_layouts_agree(program: Any, strategy: str, objective: str, ranks: int) 
     assert len(rows) == 10
     one = how.replace('"workers": 2', '"workers": 1')
     assert program(*script, one, ranks=ranks).stdout == here * ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "objective"), [("tpe", "plain"), ("Hyperband(max_steps=9, sampler='tpe')", "stepped")]
+)
+def test_a_window_gives_the_same_table_on_any_layout_and_after_a_kill(
+    program: Any, strategy: str, objective: str, tmp_path: Path
+) -> None:
+    """Byte for byte. A search that is killed in its middle goes on with two ranks and the window that it began with."""
+    script = ("-m", "tests.mpitune.optimize.objectives")
+
+    def how(name: str, workers: int) -> str:
+        given = {"strategy": strategy, "objective": objective, "n_trials": 17, "seed": 3, "workers": workers}
+        return json.dumps({**given, "window": None if name == "killed" else 8, "results": str(tmp_path / name)})
+
+    for workers in (1, 2, 4):
+        program(*script, how(f"workers{workers}", workers))
+    program(*script, how("ranks", 1), ranks=2)
+    (hold := tmp_path / "hold").touch()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOLD": str(hold)}
+    command = [sys.executable, *script, how("killed", 4)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as search:
+        try:
+            wait_for_lines(tmp_path / "killed", 8)
+        finally:
+            os.killpg(search.pid, signal.SIGKILL)
+    n_before = len(journal_lines(tmp_path / "killed"))
+    program(*script, how("killed", 1), ranks=2)
+    tables = {path.parent.name: path.read_bytes() for path in tmp_path.glob("*/trials.csv")}
+    assert len(tables) == 5 and len(set(tables.values())) == 1
+    assert 8 <= n_before < len(journal_lines(tmp_path / "killed"))
+    assert tables["killed"].count(b"\n") == 18
 
 
 def stepping(trial: Any) -> Any:
@@ -482,19 +635,26 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_p
 
 @dataclass(frozen=True)
 class Recording(Random):
-    """Random points; what was told is written down in `told`, a list."""
+    """Random points; `told` has what was told, `known` the numbers that were told before a point was drawn."""
 
     told: list[tuple[int, float]] = field(default_factory=list, repr=False)
+    known: dict[int, list[int]] = field(default_factory=dict, repr=False)
 
     def draws(self, problem: Problem) -> Sampler:
         drawn = super().draws(problem)
-        drawn.adaptive = True
+        drawn.adaptive, point = True, drawn.point
         tell: Any = lambda index, point, told, pruned=False: self.told.append((index, told.loss))  # noqa: E731
-        drawn.tell = tell  # type: ignore[method-assign]
+
+        def noted(index: int) -> Any:
+            self.known[index] = [number for number, _ in self.told]
+            return point(index)
+
+        drawn.tell, drawn.point = tell, noted  # type: ignore[method-assign]
         return drawn
 
 
-def test_a_strategy_is_told_of_each_trial_in_the_order_asked() -> None:
+@pytest.mark.parametrize("how", [{"window": 4}, {"round_size": 4}, {}])
+def test_a_strategy_is_told_of_each_trial_in_the_order_asked(how: dict[str, int]) -> None:
     """Early trials take longest here, so workers return them last."""
 
     def objective(trial: Any) -> float:
@@ -504,5 +664,7 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked() -> None:
         return float(trial.number) + trial.params["x"] / 2
 
     strategy = Recording()
-    study = searched(objective, LINE, strategy=strategy, n_trials=10, workers=2, round_size=4)
+    study = searched(objective, LINE, strategy=strategy, n_trials=10, workers=2, **how)
     assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10
+    before = [n // 4 * 4 for n in range(10)] if "round_size" in how else [max(0, n - 3) for n in range(10)]
+    assert [len(known) for known in strategy.known.values()] == before

@@ -179,9 +179,9 @@ def main() -> None:
     rows, better = measured(arguments.seeds)
     text = (
         f"{circumstances('optuna', seeds=arguments.seeds, per_worker=PER_WORKER)}\n\n"
-        "How busy the workers are, and the best value after equal time: median (quartiles); smaller is better. A window "
-        "of 2 has\ntwo places for each worker, that of one worker has one. With TPE and several workers a way has found "
-        f"more than rounds\n(equal ones count half): {better}.\n\n{table(rows)}"
+        "How busy the workers are, and the best value after equal time: median (quartiles); smaller is better.\n"
+        "A window of 2 has two places for each worker, that of one worker has one. With TPE and several workers\n"
+        f"a way has found more than rounds (equal ones count half): {better}.\n\n{table(rows)}"
     )
     publish(text, arguments.results)
 

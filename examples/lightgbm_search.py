@@ -31,5 +31,5 @@ if __name__ == "__main__":
         "lambda_l2": Float(1e-3, 10, log=True),
     }
     strategy = Hyperband(max_steps=9, sampler="tpe")
-    study = search(objective, space, strategy=strategy, n_trials=17, round_size=4, minimize="loss")
+    study = search(objective, space, strategy=strategy, n_trials=17, window=4, minimize="loss")
     print(study.report())

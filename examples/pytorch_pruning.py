@@ -54,6 +54,6 @@ if __name__ == "__main__":
     space = {"lr": Float(1e-4, 1e-1, log=True), "units": Int(8, 128, log=True), "dropout": Float(0, 0.5)}
     results = sys.argv[1] if len(sys.argv) > 1 else None
     study = search(
-        Network(), space, strategy=ASHA(max_steps=27), n_trials=18, round_size=4, minimize="loss", results=results
+        Network(), space, strategy=ASHA(max_steps=27), n_trials=18, window=4, minimize="loss", results=results
     )
     print(study.report())

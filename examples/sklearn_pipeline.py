@@ -37,5 +37,5 @@ space = {
 }
 
 if __name__ == "__main__":
-    study = search(Pipeline, space, strategy="tpe", n_trials=20, round_size=4, maximize="accuracy")
+    study = search(Pipeline, space, strategy="tpe", n_trials=20, window=4, maximize="accuracy")
     print(study.report())

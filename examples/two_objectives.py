@@ -21,5 +21,5 @@ def objective(trial):
 
 if __name__ == "__main__":
     space = {"leaves": Int(2, 300, log=True), "alpha": Float(1e-5, 1e-2, log=True)}
-    study = search(objective, space, strategy="nsga2", n_trials=24, round_size=8, minimize=["error", "leaves"])
+    study = search(objective, space, strategy="nsga2", n_trials=24, window=8, minimize=["error", "leaves"])
     print(study.report())

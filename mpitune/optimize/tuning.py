@@ -213,10 +213,10 @@ class _Exchange:
                 self._tell(scheduler, segment, result)
 
     def window(self, scheduler: TrialScheduler) -> Rounds:
-        """Keep so many segments open, and tell the one first that would end first if all were as fast as their cost.
+        """Keep so many segments open, and tell them in the order in which they would end in virtual time.
 
-        So no segment waits for a far longer one that was asked before it. Which one is told depends on what was told
-        before alone.
+        There each runs from when it was asked, for as long as its cost. So whole trials are told in the order asked,
+        and no short stage waits for a far longer one. The order depends on what was told before alone.
         """
         now, n_asked, new = 0, 0, list[Batch]()
         waiting: list[tuple[int, int, TrialSegment, Batch]] = []  # a heap: when it would end, its number

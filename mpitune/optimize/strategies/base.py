@@ -2,7 +2,7 @@
 
     Strategy.begin(problem) -> trial schedulers, each independent of the others
     TrialScheduler.ask(most) -> segments; no segment: the scheduler has ended, or waits for what it has asked for
-    TrialScheduler.tell(segment, feedback), in the order asked
+    TrialScheduler.tell(segment, feedback), in an order that is the same on any layout
 
 A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.

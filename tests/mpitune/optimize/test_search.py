@@ -92,9 +92,9 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
     assert seen[:4] == [(1, 0), (2, 1), (3, 2), (4, 3)]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("order", [{}, {"strategy": "tpe"}, {"asynchronous": True}])
 def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
-    tmp_path: Path, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, order: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = tmp_path / "over"
     seconds = end_searches_with(over, monkeypatch)
@@ -106,13 +106,14 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
         return float(trial.params["x"])
 
     space = {"x": Float(0, 1)}
-    how: dict[str, Any] = dict(n_trials=200, asynchronous=asynchronous, results=tmp_path / "r", workers=2)
+    how: dict[str, Any] = dict(n_trials=200, results=tmp_path / "r", workers=2, **order)
     first = searched(slow, space, **how, timeout=seconds)
     assert 1 <= len(first) < 190 and read_study(tmp_path / "r").stopped == "its time"
     second = searched(slow, space, **how, stop_when=lambda study: len(study) >= len(first) + 3)
     assert len(first) + 3 <= len(second) < 200 and read_study(tmp_path / "r").stopped == "stop_when"
     over.unlink()
     how = dict(n_trials=len(second), results=tmp_path / "whole")
+    how |= {"strategy": "tpe", "window": 4} if "strategy" in order else {}
     whole = searched(lambda trial: float(trial.params["x"]), space, **how, timeout=seconds)
     assert [t.params for t in second.trials] == [t.params for t in whole.trials]
     assert read_study(tmp_path / "whole").stopped == ""

@@ -267,7 +267,7 @@ class OwnSampler(optuna.samplers.BaseSampler):
     ],
 )
 def test_samplers_without_a_seed_get_that_of_the_study(made: Callable[[], Any], tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(round_size=2)
+    how: dict[str, Any] = dict(window=2)
     for n in (5, 9):
         study = searched(x_of_trial, LINE, strategy=made(), n_trials=n, results=tmp_path / "r", **how)
     at_once = searched(x_of_trial, LINE, strategy=made(), n_trials=9, **how)
@@ -619,10 +619,11 @@ def test_without_optuna_its_extra_is_named() -> None:
     assert 'Optuna is not installed: pip install "mpitune[search]"' in done.stderr
 
 
-@pytest.mark.parametrize("strategy", ["tpe", "sobol", ASHA(9)])
-def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [{"window": 4}, {"round_size": 4}])
+@pytest.mark.parametrize("strategy", ["tpe", "sobol", ASHA(9), Hyperband(9, sampler="tpe")])
+def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, order: Any, tmp_path: Path) -> None:
     """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
-    how: dict[str, Any] = dict(strategy=strategy, n_trials=14, round_size=4, results=tmp_path / "r")
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=14, results=tmp_path / "r", **order)
     whole = searched(stepping, LINE, **how)
     journal = tmp_path / "r" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)

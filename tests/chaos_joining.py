@@ -183,7 +183,9 @@ class Chaos:
                 self.slurm.wait(job, FINISHED | {"PENDING"}, timeout=300)
 
     def _fault(self, jobs: Sequence[int]) -> None:
-        kind, running = self.random.choice(KINDS), self._running(jobs)
+        kind = self.random.choice(KINDS)
+        if not (running := self._running(jobs)):
+            return
         seconds, now = self.random.uniform(*PAUSE), time.monotonic()
         job = self.random.choice(running)
         if kind in ("kill", "first", "two"):

@@ -37,9 +37,12 @@ def check_joining(transport: Transport, folder: Path, host: str) -> list[Finding
     won, cause = 0, ""
     try:
         own.write_text(f"{transport.rank}\n")
-        transport.gather(None)
-        transport.broadcast(None)  # all begin at about the same time
-        for n in range(NAMES):
+    except OSError as error:
+        cause = f"{host}: {error.strerror}"
+    transport.gather(None)
+    transport.broadcast(None)  # all begin at about the same time
+    try:
+        for n in range(NAMES) if not cause else ():
             with suppress(FileExistsError):
                 os.link(own, place / f"claim-{n}")
                 won += 1

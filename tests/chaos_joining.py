@@ -55,7 +55,7 @@ def staged(trial):
         yield {"loss": (trial.params["x"] - 1) ** 2 + trial.params["n"] / (step + 1)}
 
 options = RunOptions(join=given.join, heartbeat_timeout=float(given.heartbeat_timeout or 20), grace=5.0)
-strategy = Hyperband() if given.strategy == "hyperband" else given.strategy
+strategy = Hyperband(max_steps=9) if given.strategy == "hyperband" else given.strategy
 search(
     staged if given.strategy == "hyperband" else whole, {"x": Float(0, 4, step=0.25), "n": Int(1, 9)},
     strategy=strategy, n_trials=None if given.strategy == "grid" else 150, minimize="loss", round_size=16,

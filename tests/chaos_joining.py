@@ -50,7 +50,7 @@ def whole(trial):
     return {"loss": (trial.params["x"] - 1) ** 2 + trial.params["n"]}
 
 def staged(trial):
-    for step in range(trial.start, 9):
+    for step in range(9):
         time.sleep(0.05)
         yield {"loss": (trial.params["x"] - 1) ** 2 + trial.params["n"] / (step + 1)}
 

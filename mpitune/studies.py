@@ -32,7 +32,7 @@ from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.output import outliving
 from mpitune.ranks import launch
 from mpitune.ranks.launch import connect, launched
-from mpitune.ranks.process import packed
+from mpitune.ranks.process import of_this_process, packed
 from mpitune.ranks.transport import Transport
 from mpitune.report import page_writer
 from mpitune.scripts import errors_in_one_line
@@ -271,12 +271,12 @@ def _part_at_the_end(transport: Transport) -> None:
     _parting.append(transport)
     if transport.size == 1:
         return
-    shown = sys.excepthook
+    shown, abort = sys.excepthook, of_this_process(lambda: transport.abort(Exit.ERROR))
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with outliving():
             shown(kind, error, trace)
-        transport.abort(Exit.ERROR)
+        abort()
 
     sys.excepthook = excepthook
-    atexit.register(transport.close)
+    atexit.register(of_this_process(transport.close))

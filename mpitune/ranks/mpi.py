@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -11,12 +12,16 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, NoReturn
 
+import mpi4py
 import numpy as np
-from mpi4py import MPI
 
 from mpitune.errors import Exit, UsageError
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
+from mpitune.ranks.process import of_this_process
 from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
+
+mpi4py.rc.finalize = False  # at exit, also of a fork, which would wait for ever
+from mpi4py import MPI  # noqa: E402
 
 MESSAGE, BEAT = 0, 1  # tags
 BROADCAST = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
@@ -47,6 +52,7 @@ class MpiTransport(Transport):
                 f"{library()} gives less than MPI_THREAD_SERIALIZED, which the heartbeat of the ranks needs: "
                 "unset MPI4PY_RC_THREAD_LEVEL, or use Open MPI, MPICH or Intel MPI"
             )
+        atexit.register(of_this_process(_finalize))
         self._comm = MPI.COMM_WORLD
         self.rank, self.size = self._comm.rank, self._comm.size
         self._inbox: deque[tuple[int, Any]] = deque()
@@ -274,7 +280,7 @@ class MpiTransport(Transport):
             _end_after(FINALIZE_SECONDS)
             self.broadcast(self.gather(None))  # no rank beats any more, and all beats have come before these messages
             self._drop_beats()  # MPICH calls a message that nobody took an error
-            MPI.Finalize()
+            _finalize()
             _end_after(0)
             return
         # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still receive its messages.
@@ -329,6 +335,11 @@ class MpiTransport(Transport):
             self._comm.Abort(status)
         finally:  # MPI may have ended before
             os._exit(status)
+
+
+def _finalize() -> None:
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def _end_after(seconds: float) -> None:

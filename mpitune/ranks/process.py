@@ -90,6 +90,12 @@ def unpacked_error(content: bytes) -> Any:
     return error
 
 
+def of_this_process(end: Callable[[], None]) -> Callable[[], None]:
+    """What ends something as Python ends, for `atexit`: a fork of this process, which also calls it, ends nothing."""
+    pid = os.getpid()
+    return lambda: end() if os.getpid() == pid else None
+
+
 def require_linux() -> None:
     """Raise UsageError on other systems: there processes would outlive their parent and could not share memory."""
     if sys.platform != "linux":

@@ -17,6 +17,7 @@ from pathlib import Path
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
 from mpitune.output import outliving
+from mpitune.ranks.process import of_this_process
 from mpitune.settings import Parser
 
 PROGRAM = "python -m mpitune"
@@ -51,7 +52,8 @@ def run_script(
     try:
         options = parser.parse_args(arguments)
         try:
-            code = compile(options.script.read_bytes(), os.path.abspath(options.script), "exec")
+            path, content = os.path.abspath(options.script), options.script.read_bytes()
+            code = compile(content, path, "exec", dont_inherit=True)  # its `__future__` is its own
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         # Here, as these take their time.
@@ -68,6 +70,7 @@ def run_script(
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
 
+    @of_this_process
     def end() -> None:
         with outliving():
             mpitune.joblib.end()

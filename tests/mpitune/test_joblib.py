@@ -583,6 +583,7 @@ def test_a_script_of_several_ranks_is_told_how_it_is_run(program: Any, tmp_path:
     [
         "1 / 0", "raise KeyboardInterrupt", "raise BaseException(3)", "sys.exit('why')", "sys.exit(300)", "os._exit(9)",
         "sys.excepthook = lambda *error: print(error[:2]); 1 / 0", "print(pool.Pool(2).map(double, range(3)))",
+        "def whole(n: int): ...\nprint(whole.__annotations__)",
     ],
 )  # fmt: skip
 def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -> None:
@@ -592,6 +593,36 @@ def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -
     )
     right, done = (program(*how, "script.py", cwd=tmp_path, status=None) for how in ((), ("-m", "mpitune")))
     assert (done.returncode, done.stdout, done.stderr) == (right.returncode, right.stdout, right.stderr)
+
+
+FORKS = """
+import os, sys
+from joblib import Parallel, delayed
+from mpitune import Float, search
+
+def loss(trial):
+    return {"loss": trial.params["x"] ** 2}
+
+def work():
+    if sys.argv[1] == "calls":
+        return sum(Parallel(2)(delayed(abs)(-number) for number in range(4)))
+    return len(search(loss, {"x": Float(0, 1)}, n_trials=6, minimize="loss", workers=1))
+
+said = [work()]
+for ending in ("sys.exit(3)", "1 / 0"):
+    if not (child := os.fork()):
+        exec(ending)
+    said.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(*said, work())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("-m", "mpitune", "script.py", "calls"), ("script.py", "search")])
+def test_a_fork_that_ends_as_a_script_does_ends_no_rank(program: Any, tmp_path: Path, how: tuple[str, ...]) -> None:
+    (tmp_path / "script.py").write_text(FORKS)
+    lines = program(*how, cwd=tmp_path, ranks=2, timeout=PATIENCE).stdout.splitlines()
+    assert lines == ["6 3 1 6"] * (1 if "calls" in how else 2)
 
 
 def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:

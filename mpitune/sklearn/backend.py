@@ -90,6 +90,6 @@ def _estimators(thing: Any) -> Iterator[BaseEstimator]:
     elif isinstance(thing, Mapping):
         for value in thing.values():
             yield from _estimators(value)
-    elif isinstance(thing, Sequence) and not isinstance(thing, str | bytes):
+    elif isinstance(thing, list | tuple):  # of a range there may be billions
         for value in thing:
             yield from _estimators(value)

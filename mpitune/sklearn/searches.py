@@ -50,7 +50,7 @@ from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import SVC, last_step, made_by_libsvm, refitted_as_solved, why_no_grid
 from mpitune.sklearn.groups import Sharing, groups_of, in_grid, plan_of, why_alone
-from mpitune.sklearn.limit import SearchLimit, StopWhen, not_evaluated
+from mpitune.sklearn.limit import SearchLimit, StopWhen, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
 from mpitune.studies import join, run_study
@@ -294,7 +294,8 @@ class OnEngine(_search.BaseSearchCV):
         evaluated = np.zeros(1 + max(task.candidate for task in tasks), np.int64)
         for task in tasks:
             evaluated[task.candidate] += task.key in answers
-            answers.setdefault(task.key, not_evaluated(task))
+        names = names_of(answer.what["test_scores"] for answer in answers.values())
+        answers |= {task.key: not_evaluated(task, names) for task in tasks if task.key not in answers}
         self._evaluated = evaluated
         n_splits = len(tasks) // len(evaluated)
         if not limit.reached or (evaluated == n_splits).all():
@@ -308,10 +309,12 @@ class OnEngine(_search.BaseSearchCV):
 
     def _answers_of_study(self, tasks: list[Task], limit: SearchLimit) -> dict[str, Answer]:
         study = Folds.of(self, tasks, limit)
+        folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
+        limit.begin(folder)
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),
             workers=self._n_workers if self.gpu is None else None,
-            results=None if self.results is None else study.folder_in(Path(self.results) / self._part()),
+            results=folder,
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,
             quiet=not self.verbose,
@@ -444,7 +447,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             `cv_results_`, whose column n_splits_evaluated says how much was; the refit is of the best candidate with
             all splits.
         stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
-            candidates that have all splits so far. When it returns True, no fit begins any more.
+            candidates that have all splits so far, also by earlier runs in `results`. When it returns True, no fit
+            begins any more.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 

@@ -78,6 +78,55 @@ def test_a_function_of_the_results_ends_a_search(workers: int | None) -> None:
     assert seen and 1 <= (search.cv_results_["n_splits_evaluated"] == 2).sum() < 200
 
 
+def _scores(model: Any, x: Any, y: Any) -> dict[str, float]:
+    return {"a": model.score(x, y), "b": 1.0}
+
+
+class FailsAtFirst(Slow):
+    def fit(self, x: Any, y: Any) -> "Slow":
+        if not self.number:
+            raise ValueError("on purpose")
+        return super().fit(x, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", [Slow(), FailsAtFirst()])
+def test_a_scorer_of_several_scores_whose_names_only_answers_say(model: Any) -> None:
+    def enough(found: Any) -> bool:
+        assert len(found["mean_test_a"]) == len(found["mean_test_b"]) == len(found["params"])
+        return len(found["params"]) >= 3
+
+    how: dict[str, Any] = dict(cv=2, scoring=_scores, refit="a", workers=0, return_train_score=True)
+    search = GridSearchCV(model, SIX, stop_when=enough, **how)
+    search.fit(X, Y)
+    right = theirs.GridSearchCV(model, {"number": [0, 1, 2]}, cv=2, scoring=_scores, refit=False).fit(X, Y)
+    assert (search.cv_results_["n_splits_evaluated"] == 2).tolist() == [True] * 3 + [False] * 3
+    for name in ("mean_test_a", "mean_test_b"):
+        np.testing.assert_array_equal(search.cv_results_[name][:3].filled(np.nan), right.cv_results_[name])
+        assert search.cv_results_[name].mask[3:].all()
+
+
+def test_results_of_earlier_runs_are_among_those_so_far(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def enough(found: Any) -> bool:
+        seen.append(len(found["params"]))
+        return seen[-1] >= least
+
+    search = GridSearchCV(Slow(), {"number": range(40)}, cv=2, results=tmp_path / "r", workers=1, stop_when=enough)
+    for least in (3, 3, 20):
+        first = len(seen)
+        with pytest.warns(UserWarning, match="non-finite"):
+            search.fit(X, Y)
+        assert first == 0 or seen[first] >= 3
+        assert seen[first:] == sorted(set(seen[first:])) and seen[-1] >= least
+
+
+def test_values_that_are_not_listed_one_by_one() -> None:
+    search = RandomizedSearchCV(Slow(), {"number": range(2**40)}, n_iter=2, cv=2, workers=0, random_state=0).fit(X, Y)
+    assert len(search.cv_results_["params"]) == 2
+
+
 def test_a_search_that_is_done_in_time_is_as_without(tmp_path: Path) -> None:
     model, grid = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}
     search = GridSearchCV(model, grid, timeout=600.0, stop_when=lambda found: False, results=tmp_path / "r").fit(X, Y)

@@ -29,6 +29,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import numpy as np
+from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backed
 
 from mpitune import callbacks, studies
 from mpitune.devices.devices import free_memory
@@ -137,7 +138,10 @@ def value_of(result: Result | Exception) -> Any:
 
 
 class Writer(WithSource):
-    """Pickles a call without its arrays of at least `large` bytes: `keep` gives each the name that stands for it."""
+    """Pickles a call without its arrays of at least `large` bytes: `keep` gives each the name that stands for it.
+
+    An array in a file that may be written to goes as the file's path, as by joblib's own processes.
+    """
 
     def __init__(self, file: io.BytesIO, keep: Callable[[np.ndarray], str], large: float) -> None:
         super().__init__(file, 5)
@@ -147,10 +151,23 @@ class Writer(WithSource):
     def persistent_id(self, thing: Any) -> Any:
         if type(thing) not in (np.ndarray, np.memmap) or thing.nbytes < self._large or thing.dtype.hasobject:
             return None
+        if not thing.nbytes or _file_of(thing) is not None:
+            return None
         order = "F" if thing.flags.f_contiguous and not thing.flags.c_contiguous else "C"
         name = self._keep(thing)
         self.names.append(name)
         return name, thing.dtype, thing.shape, order
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, np.ndarray) and (file := _file_of(thing)) is not None:
+            return _reduce_memmap_backed(thing, file)
+        return super().reducer_override(thing)
+
+
+def _file_of(array: np.ndarray) -> np.memmap | None:
+    """The file that an array is a part of, if it may be written to."""
+    file = _get_backing_memmap(array)
+    return file if isinstance(file, np.memmap) and file.mode in ("r+", "w+") and file.filename is not None else None
 
 
 class _Arrays:
@@ -174,8 +191,9 @@ class _Arrays:
         known[id(array)] = weakref.ref(array), name
         with self._lock:
             if name not in self._kept:
-                self._kept[name] = SharedArrays.of_bytes(name, content.size)
-                self._kept[name].arrays[name][:] = content  # a copy: the caller may write to its array
+                kept = SharedArrays.of_bytes(name, content.size)
+                kept.arrays[name][:] = content  # a copy: the caller may write to its array
+                self._kept[name] = kept  # not before it is whole: Ctrl-C may come at any moment
             self._n_open[name] += 1
         return name
 

@@ -54,8 +54,9 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
     """Calls are made by worker processes, one per core of each node, which stay for the next call.
 
     As with joblib's own processes: an exception in a call is raised here, caused by its traceback there; arrays of a
-    megabyte and more are read-only memory that all workers of a node share (`max_nbytes`, `mmap_mode`); calls within a
-    call use threads, and below them none; a worker's libraries use as many threads as there are cores for it.
+    megabyte and more are read-only memory that all workers of a node share (`max_nbytes`, `mmap_mode`); a memory-mapped
+    file that may be written to is opened there, by its path on all nodes; calls within a call use threads, and below
+    them none; a worker's libraries use as many threads as there are cores for it.
     Otherwise than there: a call whose worker died is made once more, elsewhere if possible, and so is one that raised,
     where there is another node; what a call prints comes to the stdout of its rank.
 

@@ -252,6 +252,26 @@ def _write(array: np.ndarray) -> float:
     return float(array[0])
 
 
+def _write_number(out: np.ndarray, place: int) -> None:
+    out[place] = place
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_a_file_that_may_be_written_to_is_written_to_by_calls(two: None, tmp_path: Path, size: int) -> None:
+    """As in joblib's own example of results in a memory-mapped file."""
+    out = np.memmap(tmp_path / "out", float, "w+", shape=(size, 2))
+    Parallel()(delayed(_write_number)(out[:, 1], place) for place in range(6))
+    assert out[:6].tolist() == [[0, place] for place in range(6)]
+    out.flush()
+    kept = np.memmap(tmp_path / "out", float, "r", shape=(size, 2))
+    assert Parallel()(delayed(np.sum)(part) for part in (kept, np.asarray(kept))) == [15.0, 15.0]
+
+
+def test_arrays_without_elements_arrive(two: None) -> None:
+    found = Parallel(max_nbytes=0)(delayed(np.shape)(np.empty(shape)) for shape in [(0,), (0, 3), (), (2, 3)])
+    assert found == [(0,), (0, 3), (), (2, 3)]
+
+
 def test_copies_are_writeable_where_that_is_asked_for(two: None) -> None:
     large = np.zeros(LARGE)
     with pytest.raises(ValueError, match="read-only"):

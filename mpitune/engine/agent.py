@@ -44,8 +44,10 @@ from mpitune.engine.messages import (
 )
 from mpitune.engine.printed import MARK, Shown
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.errors import UsageError
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.process import start_resource_tracker
+from mpitune.ranks.transport import Lost
 from mpitune.trial import NoRoom, Place, Result, parameter_set
 
 log = logging.getLogger(__name__)
@@ -121,7 +123,7 @@ class Agent:
         match message:
             case Run():
                 slot = self.slots[message.slot]
-                if message.life == slot.life:
+                if message.life == slot.life and not slot.draining:
                     slot.waiting.append(message)
                     self._feed(slot)
             case Lend(number):
@@ -131,12 +133,19 @@ class Agent:
             case Share(name, content=SharedArrays() as whole):
                 self._arrays[name] = whole
             case Share(name, n_bytes, start, np.ndarray() as content):
-                if name not in self._arrays:
-                    self._arrays[name] = SharedArrays.of_bytes(name, n_bytes)
-                self._arrays[name].arrays[name][start : start + len(content)] = content
+                if not start:
+                    try:
+                        self._arrays[name] = SharedArrays.of_bytes(name, n_bytes)
+                    except UsageError as error:  # the other nodes go on without this one
+                        log.error("%s makes no calls from now on: %s", self.slots[0].place.host, error)
+                        self._tell(Lost())
+                        self.handle(Drain())
+                if name in self._arrays:
+                    self._arrays[name].arrays[name][start : start + len(content)] = content
             case Forget(names):
                 for name in names:
-                    self._arrays.pop(name).close()
+                    if (array := self._arrays.pop(name, None)) is not None:
+                        array.close()
             case Drain():
                 for slot in self.slots:
                     slot.waiting.clear()

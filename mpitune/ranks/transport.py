@@ -15,7 +15,7 @@ CHUNK = 64 << 20  # bytes of an array in one message
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Heard by rank 0 from a rank that has died, or was silent for so long that it counts as dead."""
+    """Heard by rank 0 from a rank that has died, was silent for so long that it counts as dead, or can take no part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -691,6 +691,33 @@ def test_a_script_goes_on_when_nodes_are_lost(program: Any, tmp_path: Path) -> N
     assert [f"rank {number} is lost" in done.stderr for number in (1, 2)] == [True, True], done.stderr
 
 
+SMALL_NODE = """
+import os
+if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
+    from mpitune.memory import shared_arrays
+    shared_arrays.free_memory = lambda: 50 << 20
+"""
+
+LARGE_ARRAY = """
+import numpy as np
+from joblib import Parallel, delayed
+
+for size in (100_000_000 // 8, 10):
+    print(Parallel(4)(delayed(np.sum)(np.ones(size)) for number in range(2)))
+"""
+
+
+@pytest.mark.slow
+def test_calls_are_made_by_the_nodes_that_have_room_for_an_array(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LARGE_ARRAY)
+    (tmp_path / "sitecustomize.py").write_text(SMALL_NODE)
+    environ = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, env=environ, timeout=PATIENCE)
+    plain = program("script.py", cwd=tmp_path)
+    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 2
+    assert "makes no calls from now on: the data needs 95 MiB of memory on each host, 50 are free" in done.stderr
+
+
 def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
     """A callback may wait for a lock that its caller holds while it waits for the workers to begin anew."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import zip_longest
@@ -23,6 +23,7 @@ from mpitune.ranks.process import packed
 log = logging.getLogger(__name__)
 
 TRANSPORT = "sklearn.callback._transport"
+PROGRESS_BAR = "sklearn.callback._progressbar"
 
 
 class _Connection:
@@ -42,16 +43,21 @@ class _Connection:
 def relayed(tell: Callable[[bytes], None] = lambda content: None) -> Iterator[Callable[[], bytes]]:
     """Have messages of callbacks relayed: `tell` sends what goes at once. Yields what takes the others so far."""
     try:
-        transport = import_module(TRANSPORT)
+        transport, bar = import_module(TRANSPORT), import_module(PROGRESS_BAR)
     except ImportError:  # scikit-learn has none yet
         yield bytes
         return
     kept: list[bytes] = []
+    of_bars: set[str] = set()  # addresses, each of which is of one callback
+
+    def send_of_bar(handle: Any, message: Any) -> None:
+        of_bars.add(handle.address)
+        transport.send(handle, message)
 
     def connect(address: str, authkey: bytes) -> _Connection:
         def send(message: Any) -> None:
             content = packed((address, authkey, message))
-            if isinstance(message, Mapping) and "event" in message:  # of a progress bar
+            if address in of_bars:
                 tell(pickle.dumps([content]))
             else:
                 kept.append(content)
@@ -62,12 +68,12 @@ def relayed(tell: Callable[[bytes], None] = lambda content: None) -> Iterator[Ca
         messages = [kept.pop(0) for _ in range(len(kept))]  # other threads may add some
         return pickle.dumps(messages) if messages else b""
 
-    before = transport.Client, transport._worker_connections
-    transport.Client, transport._worker_connections = connect, {}  # type: ignore[attr-defined]
+    before = transport.Client, transport._worker_connections, bar.send
+    transport.Client, transport._worker_connections, bar.send = connect, {}, send_of_bar  # type: ignore[attr-defined]
     try:
         yield taken
     finally:
-        transport.Client, transport._worker_connections = before  # type: ignore[attr-defined]
+        transport.Client, transport._worker_connections, bar.send = before  # type: ignore[attr-defined]
 
 
 def deliver(content: bytes) -> None:

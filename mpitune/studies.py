@@ -55,14 +55,21 @@ def on_all_ranks(*but: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
-            theirs: dict[str, Any] = {name: value for name, value in kwargs.items() if name not in but}
+            given = tuple(map(_listed, args))
+            named: dict[str, Any] = {name: _listed(value) for name, value in kwargs.items()}
+            theirs = {name: value for name, value in named.items() if name not in but}
             with outliving(), errors_in_one_line(), alone():
-                ask(functools.partial(called, *args, **theirs))
-                return function(*args, **kwargs)
+                ask(functools.partial(called, *given, **theirs))
+                return function(*given, **named)
 
         return called
 
     return decorated
+
+
+def _listed(argument: Any) -> Any:
+    """An argument that can be sent, and read more than once."""
+    return list(argument) if isinstance(argument, Iterator) else argument
 
 
 @on_all_ranks()

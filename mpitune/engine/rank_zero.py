@@ -23,7 +23,7 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
+from mpitune.errors import Exit, UsageError, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.launch import end_of_job
@@ -196,9 +196,12 @@ class RankZero:
     def _code(self) -> dict[str, str]:
         """Digests of the code that known results stand for; a line says which functions have changed since.
 
-        They are in the note of each start, as the header cannot change.
+        They are in the note of each start, as the header cannot change. Raises UsageError for names that none has.
         """
         history, mine = self.journal.history, digests(self.experiment.called())
+        names = sorted({name for run in history.runs for name in run.get("code") or ()}.union(mine))
+        if unknown := [given for given in self.options.changed if not any(is_named(name, [given]) for name in names)]:
+            raise UsageError(f"{typed('changed', unknown)}: the study calls no such function, but {named(names)}")
         theirs: dict[str, str] = next((run["code"] for run in reversed(history.runs) if run.get("code")), {})
         changed = changes(theirs, mine) if history.results else []
         open_ = [name for name in changed if not is_named(name, self.options.changed)]

@@ -7,6 +7,7 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import multiprocessing
@@ -60,6 +61,7 @@ log = logging.getLogger(__name__)
 LONG = 0.25  # seconds of fits in this process after which the server of workers starts: it imports meanwhile
 SOON = 2.0  # seconds of fits in this process after which workers do the rest: by then they can be forked
 SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
+ON_THE_WAY = ("mpitune", "sklearn", "joblib", "contextlib")  # between a script and the fits of its search
 LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two cores
 COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
@@ -287,7 +289,7 @@ class OnEngine(_search.BaseSearchCV):
         unheard = [replace(task, heard=False) for task in tasks]
         groups = groups_of(unheard, Sharing(self.accelerate, self.share))
         if any(len(group.keys) > 1 and (self.share or group.how != "steps") for group in groups):
-            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=2)
+            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=_level_of_user())
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
@@ -414,6 +416,14 @@ def _unseeded(search: OnEngine) -> str:
     cv = search.cv
     draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
     return "cv" if draws else ""
+
+
+def _level_of_user() -> int:
+    """The `stacklevel` of a warning for the line that has called a search."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in ON_THE_WAY:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _say(reasons: Counter[str | None]) -> None:

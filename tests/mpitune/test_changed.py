@@ -170,6 +170,15 @@ def test_a_study_without_digests_goes_on_without_a_word_and_has_them_then(run: E
     assert [sorted(line["run"]["code"]) for line in with_code] == [["objective", "scaled"]] * 2
 
 
+def test_a_name_that_no_function_has_is_refused(run: Edit, tmp_path: Path, program: Any) -> None:
+    assert run(SEARCH) == []
+    before = (tmp_path / "r" / "journal.jsonl").read_bytes()
+    (tmp_path / "script.py").write_text(SEARCH.replace('results="r"', 'results="r", changed=["scaled", "scale"]'))
+    said = program("script.py", cwd=tmp_path, status=2).stderr
+    assert said == 'script.py: changed=["scale"]: the study calls no such function, but objective, scaled\n'
+    assert (tmp_path / "r" / "journal.jsonl").read_bytes() == before
+
+
 def test_names_that_are_none_are_one_line(run: Edit, tmp_path: Path, program: Any) -> None:
     (tmp_path / "script.py").write_text(SEARCH.replace('results="r"', "changed=[scaled]"))
     said = program("script.py", cwd=tmp_path, status=2).stderr

@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import mpitune.joblib  # noqa: F401 - registers the backend
+from mpitune import callbacks
 from mpitune.ranks.process import WORKERS_HERE
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from tests.helpers import wait_until
@@ -30,6 +31,7 @@ from tests.mpitune.sklearn.iris import X, Y, same, table
 
 callback = pytest.importorskip("sklearn.callback")
 transport = pytest.importorskip("sklearn.callback._transport")
+progress_bar = pytest.importorskip("sklearn.callback._progressbar")
 
 GRID = {"logisticregression__C": [0.01, 0.1, 1.0]}
 
@@ -192,7 +194,7 @@ class Bar(Notes):
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         if context.estimator_name == "LogisticRegression" and not context.max_subtasks:
             name = "-".join(map(str, _path(context)))
-            transport.send(self.handle, {"event": name})
+            progress_bar.send(self.handle, {"event": name})
             assert wait_until((self.folder / name).exists)
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
@@ -210,6 +212,14 @@ def test_what_a_progress_bar_shows_comes_at_once(kind: Any, tmp_path: Path) -> N
         search.fit(X, Y)
     assert len(list(tmp_path.iterdir())) > 12
     assert (search.cv_results_["mean_test_score"] > 0).all()
+
+
+def test_a_message_that_looks_like_that_of_a_progress_bar_comes_with_its_answer() -> None:
+    at_once: list[bytes] = []
+    with callbacks.relayed(at_once.append) as taken:
+        for send, name in ((transport.send, "own"), (progress_bar.send, "bar")):
+            send(transport.ListenerHandle(name, b""), {"event": "begin"})
+    assert [len(at_once), b"bar" in at_once[0], b"own" in taken()] == [1, True, True]
 
 
 def test_a_results_folder_continues_with_other_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -251,15 +261,16 @@ def test_callbacks_of_the_search_alone_hear_of_shared_fits_as_of_single_ones(
 
 def test_it_is_said_once_that_fits_are_not_shared() -> None:
     said = []
-    for model, grid in (
-        (make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), GRID),
-        (LogisticRegression(max_iter=500), {"C": [1.0]}),
+    for kind, model, grid in (
+        (GridSearchCV, make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), GRID),
+        (theirs.GridSearchCV, make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), GRID),
+        (GridSearchCV, LogisticRegression(max_iter=500), {"C": [1.0]}),
     ):
-        with warnings.catch_warnings(record=True) as seen:
+        with warnings.catch_warnings(record=True) as seen, joblib.parallel_config("mpitune", n_jobs=2):
             warnings.simplefilter("always")
-            GridSearchCV(model, grid, cv=2, workers=0).set_callbacks(Notes()).fit(X, Y)
-        said.append(sum("share none" in str(warning.message) for warning in seen))
-    assert said == [1, 0]
+            kind(model, grid, cv=2).set_callbacks(Notes()).fit(X, Y)
+        said.append([warning.filename for warning in seen if "share none" in str(warning.message)])
+    assert said == [[__file__], [__file__], []]
 
 
 IN_A_JOB = """

@@ -25,6 +25,7 @@ from joblib import register_parallel_backend
 from joblib.parallel import (
     AutoBatchingMixin,
     FallbackToBackend,
+    Parallel,
     ParallelBackendBase,
     SequentialBackend,
 )
@@ -95,7 +96,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
         n_jobs = self.effective_n_jobs(n_jobs)
-        if n_jobs == 1:
+        if n_jobs == 1 or _makes_tasks():
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         size = n_ranks()
         if size > 1 and launch.every_rank_runs():
@@ -156,6 +157,14 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         service.abort(self._caller)
+
+
+def _makes_tasks() -> bool:
+    """Whether this thread is in the generator of another call's tasks: no answer is passed on before it goes on."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not Parallel.dispatch_one_batch.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _calling_search() -> Any:

@@ -823,6 +823,15 @@ def test_a_study_within_another_one_is_refused_on_several_ranks(program: Any, tm
     assert "script.py: a study begins within another one, on several ranks: begin it when that has ended" in said
 
 
+def test_calls_while_tasks_are_made_are_made_by_this_process(two: None) -> None:
+    def processes() -> list[int]:
+        return Parallel()(delayed(os.getpid)() for _ in range(3))
+
+    assert os.getpid() not in processes()
+    found = Parallel(timeout=PATIENCE, batch_size=1)(delayed(list)(processes()) for _ in range(9))
+    assert found == [[os.getpid()] * 3] * 9
+
+
 @pytest.mark.slow
 def test_a_caller_that_raises_leaves_the_threads_of_all_alive(two: None) -> None:
     def tasks() -> Iterator[Any]:

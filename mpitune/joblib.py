@@ -160,11 +160,14 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
 
 
 def _makes_tasks() -> bool:
-    """Whether this thread is in the generator of another call's tasks: no answer is passed on before it goes on."""
+    """Whether this thread is in the generator of tasks for these workers: no answer is passed on before it goes on."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not Parallel.dispatch_one_batch.__code__:
+    while frame is not None:
+        made_here = frame.f_code is Parallel.dispatch_one_batch.__code__
+        if made_here and isinstance(frame.f_locals["self"]._backend, MpituneBackend):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def _calling_search() -> Any:

@@ -52,7 +52,7 @@ class MpiTransport(Transport):
                 f"{library()} gives less than MPI_THREAD_SERIALIZED, which the heartbeat of the ranks needs: "
                 "unset MPI4PY_RC_THREAD_LEVEL, or use Open MPI, MPICH or Intel MPI"
             )
-        atexit.register(of_this_process(_finalize))
+        atexit.register(of_this_process(self._finalize))
         self._comm = MPI.COMM_WORLD
         self.rank, self.size = self._comm.rank, self._comm.size
         self._inbox: deque[tuple[int, Any]] = deque()
@@ -280,7 +280,7 @@ class MpiTransport(Transport):
             _end_after(FINALIZE_SECONDS)
             self.broadcast(self.gather(None))  # no rank beats any more, and all beats have come before these messages
             self._drop_beats()  # MPICH calls a message that nobody took an error
-            _finalize()
+            self._finalize()
             _end_after(0)
             return
         # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still receive its messages.
@@ -289,6 +289,11 @@ class MpiTransport(Transport):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status or self.status)
+
+    def _finalize(self) -> None:
+        self._rest()
+        if not MPI.Is_finalized():
+            MPI.Finalize()
 
     def _part(self) -> bool:
         """Whether all ranks have come here. Earlier messages are dropped, so that their senders can end.
@@ -335,11 +340,6 @@ class MpiTransport(Transport):
             self._comm.Abort(status)
         finally:  # MPI may have ended before
             os._exit(status)
-
-
-def _finalize() -> None:
-    if not MPI.Is_finalized():
-        MPI.Finalize()
 
 
 def _end_after(seconds: float) -> None:

@@ -830,6 +830,8 @@ def test_calls_while_tasks_are_made_are_made_by_this_process(two: None) -> None:
     assert os.getpid() not in processes()
     found = Parallel(timeout=PATIENCE, batch_size=1)(delayed(list)(processes()) for _ in range(9))
     assert found == [[os.getpid()] * 3] * 9
+    others = Parallel(n_jobs=2, backend="threading")(delayed(list)(processes()) for _ in range(4))
+    assert all(os.getpid() not in several for several in others)
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ MPIJOB_OVERLAYS = ("svm", "nn", "cpu", "svm gke", "nn kueue", "nn mig", "svm gke
 # What show.sh makes of an overlay and components, as the README names them.
 COMBINATIONS = (
     "svm gke", "nn gke", "svm gke gke-mig", "nn mig kueue", "ddp gke", "ddp cpu", "ddp one-node", "ddp one-node gke",
-    "shards finish", "shards seeds", "shards gke gke-mig", "trainjob kueue", "storage kueue", "storage bucket",
-    "storage filestore", "nfs disk-1tb",
+    "join kueue", "join seeds", "join seeds gke gke-mig spot", "join gke spot kueue", "trainjob kueue", "storage kueue",
+    "storage bucket", "storage filestore", "nfs disk-1tb",
 )  # fmt: skip
 
 Manifest = dict[str, Any]

@@ -254,7 +254,8 @@ class Server(Serving):
             return
         phases = [pod["status"].get("phase") for pod in pods]
         status: Manifest = {"ready": phases.count("Running"), "succeeded": phases.count("Succeeded")}
-        if phases and phases.count("Succeeded") == n:
+        (rule,) = spec.get("successPolicy", {}).get("rules", [{}])
+        if phases and phases.count("Succeeded") >= rule.get("succeededCount", n):
             status["conditions"] = [{"type": "Complete", "status": "True"}]
         self._status(job, "jobs", status)
 

@@ -69,15 +69,12 @@ def gives(server: Server, *definitions: tuple[str, str, str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_and_its_shards_on_a_cluster_with_gpus(folder: Path) -> None:
+def test_a_search_on_a_cluster_with_gpus(folder: Path) -> None:
     settings = {"SEARCH": "mnist_svm 2 --solver sklearn", "OPTIONS": "--dataset digits --gpu none --workers 1"}
     program = "python -m $SEARCH $OPTIONS --data /data --results $RESULTS"  # without mpirun, which test_mpijob.py has
     commands = {
         "launcher": ["sh", "-c", program],
         "load-data": ["mkdir", "-p", "/data/MNIST"],
-        # Their own commands are run by test_manifests.py.
-        "shard": ["sh", "-c", "mkdir $RESULTS-shard-$JOB_COMPLETION_INDEX"],
-        "finish": ["sh", "-c", "test -e $RESULTS-shard-3"],
     }
     (folder / "operator.yaml").write_text(definition("kubeflow.org", "v2beta1", "mpijobs", "MPIJob"))
     with Server(folder / "cluster", settings, commands) as server:
@@ -88,10 +85,20 @@ def test_a_search_and_its_shards_on_a_cluster_with_gpus(folder: Path) -> None:
         done = shell(server, folder, [lines[1], install, *lines[3:]])
         assert done.returncode == 0, done.stderr
         assert (folder / "results" / "svm" / "journal.jsonl").exists()
-        (lines,) = section("Shards: no operator, no MPI")
-        done = shell(server, folder, [*lines, "kubectl wait --for=condition=Complete job/finish --timeout=-1s"])
+
+
+@pytest.mark.slow
+def test_pods_that_join_and_more_of_them(folder: Path) -> None:
+    settings = {"SEARCH": "mnist_svm 2 --solver sklearn", "OPTIONS": "--dataset digits --gpu none --workers 1"}
+    with Server(folder / "cluster", settings, {"load-data": ["mkdir", "-p", "/data/MNIST"]}) as server:
+        server.put("nodes", {"metadata": {"name": "a", "labels": {}}})
+        first, more = section("Pods that join: no operator, no MPI")
+        done = shell(server, folder, ["k8s/show.sh storage | kubectl apply -f -", *first])
         assert done.returncode == 0, done.stderr
-        assert len(list((folder / "cluster" / "results").glob("svm-shard-*"))) == 4
+        assert "complete" in done.stdout and (folder / "cluster" / "results" / "svm" / "report.html").exists()
+        done = shell(server, folder, more)
+        assert done.returncode == 0, done.stderr
+        assert {job["metadata"]["name"] for job in server.of("jobs")} == {"load-data", "join", "join-2"}
 
 
 @pytest.mark.slow

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from mpitune.errors import Exit
 from mpitune.settings import from_namespace
 from mpitune.storage.history import read_journal
-from tests.helpers import PATIENCE, ROOT
+from tests.helpers import PATIENCE, ROOT, journal_lines, table_without_run, wait_until
 from tests.k8s.manifests import (
     COMBINATIONS,
     MPIJOB_OVERLAYS,
@@ -143,33 +144,74 @@ def test_the_program_takes_the_command(name: str, tmp_path: Path) -> None:
     assert searches == {"svm": {"mnist_svm"}, "nn": {"mnist_nn"}}.get(name.split()[0], set(EXPERIMENTS))
 
 
-def run_pod(manifest: Manifest, index: int, **settings: str) -> None:
-    """Run a Job's container here by its own command, on the built-in digits."""
+def start_pod(manifest: Manifest, index: int, **settings: str) -> "subprocess.Popen[str]":
+    """Start a Job's container here by its own command, on the built-in digits."""
     (container,) = pod_specs(manifest)[0]["containers"]
     environ = {
         **os.environ, **environment(container), "OPTIONS": "--dataset digits --gpu none --workers 1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": str(index), **settings,
     }  # fmt: skip
     command = [*container["command"], *container["args"]]
-    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    return subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def action_on(manifest: Manifest, status: int) -> str:
+    """What the Job does when a container has ended with this status."""
+    rules = manifest["spec"]["podFailurePolicy"]["rules"]
+    found = (rule["action"] for rule in rules if status in rule.get("onExitCodes", {}).get("values", ()))
+    return next(found, "Count")
 
 
 @pytest.mark.slow
-def test_shards_of_an_indexed_job_and_its_finish_compute_the_search(tmp_path: Path) -> None:
-    """The commands of both manifests as they are, but for a smaller search."""
-    (job,), (finish,) = overlay("shards"), overlay("shards finish")
+def test_pods_of_an_indexed_job_join_one_study(tmp_path: Path) -> None:
+    """The command of the manifest as it is, but for a smaller search. A pod is killed, one is told to stop."""
+    (job,) = overlay("join")
     env = environment(pod_specs(job)[0]["containers"][0])
-    assert int(env["SHARDS"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
-    assert environment(pod_specs(finish)[0]["containers"][0]) == env
-    accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split()])
-    assert finish["metadata"]["name"] != job["metadata"]["name"]
-    for manifest, indexes in ((job, range(int(env["SHARDS"]))), (finish, range(1))):
-        for index in indexes:
-            run_pod(manifest, index, SEARCH="mnist_svm 4", RESULTS=str(tmp_path / "svm"))
-    history = read_journal(tmp_path / "svm")
-    assert history is not None and history.complete and len(history.results) == 4 * 4 * 5 + 1
-    assert len(history.runs) == 5
+    accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split(), "--join"])
+    search, options = "mnist_svm 10 --solver sklearn", "--dataset digits --gpu none --workers 1 --heartbeat-timeout 1"
+    folder, alone = tmp_path / "svm", tmp_path / "alone"
+
+    def pod(index: int) -> "subprocess.Popen[str]":
+        return start_pod(job, index, SEARCH=search, OPTIONS=options, RESULTS=str(folder))
+
+    def at_work() -> int:
+        return sum('"key"' in path.read_text() for path in folder.glob("jobs/*/journal.jsonl"))
+
+    killed, told = pod(0), pod(1)
+    assert wait_until(lambda: at_work() == 2)
+    os.killpg(killed.pid, signal.SIGKILL)
+    told.terminate()
+    said = told.communicate()[1]
+    assert told.returncode == Exit.STOPPED, said
+    assert action_on(job, Exit.STOPPED) == "Ignore" and action_on(job, -signal.SIGKILL % 256) == "Count"
+    killed.communicate()
+    assert len(journal_lines(folder)) < 10 * 10 * 5
+    for one in [pod(index) for index in range(3)]:
+        said = one.communicate()[1]
+        assert one.returncode == Exit.DONE, said
+    command = [sys.executable, "-m", *search.split(), *options.split(), "--results", alone]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert len({line["key"] for line in journal_lines(folder)}) == len(journal_lines(alone)) == 10 * 10 * 5 + 1
+    assert table_without_run(folder / "results.csv") == table_without_run(alone / "results.csv")
+    for name in ("validation_error.npy", "best.json"):
+        assert (folder / name).read_bytes() == (alone / name).read_bytes()
+    assert (folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_only_what_another_attempt_may_mend_is_tried_again(tmp_path: Path) -> None:
+    """A mistake in the command is not, and failed trials are no failure of a pod."""
+    (job,) = overlay("join")
+    assert job["spec"]["successPolicy"] == {"rules": [{"succeededCount": 1}]} and "maxFailedIndexes" not in job["spec"]
+    wrong = start_pod(job, 0, SEARCH="mnist_svm no-number", RESULTS=str(tmp_path / "none"))
+    assert "no-number" in wrong.communicate()[1] and wrong.returncode == Exit.USAGE
+    assert action_on(job, Exit.USAGE) == action_on(job, Exit.ERROR) == "FailIndex" and not (tmp_path / "none").exists()
+    folder, search, options = tmp_path / "nn", "mnist_nn 1 1 --plot 1 --epochs 100000", "--dataset digits --gpu none"
+    command = [sys.executable, "-m", *search.split(), *options.split(), "--trial-timeout", "0.2", "--results", folder]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == Exit.FAILED_TRIALS
+    pod = start_pod(job, 0, SEARCH=search, OPTIONS=options, RESULTS=str(folder))
+    said = pod.communicate()[1]
+    assert pod.returncode == 0 and len(list(folder.glob("jobs/*/journal.jsonl"))) == 1, said
 
 
 def container(job: Manifest, role: str) -> Manifest:
@@ -247,7 +289,7 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
 
 @pytest.mark.parametrize(
     ("base", "kind"),
-    [("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("shards", "Job"), ("shards seeds", "Job"), ("trainjob", "TrainJob")],
+    [("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("join", "Job"), ("join seeds", "Job"), ("trainjob", "TrainJob")],
 )
 def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> None:
     """As show.sh combines them."""
@@ -266,6 +308,21 @@ def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> 
                 assert set(pod["nodeSelector"]) == labels
                 tolerated = {one["key"] for one in pod.get("tolerations", [])}
                 assert tolerated == ({"nvidia.com/gpu", "cloud.google.com/gke-spot"} if gke in labels else set())
+
+
+@pytest.mark.parametrize("base", ["join", "join seeds"])
+def test_pods_that_join_fit_spot_nodes_and_what_the_queue_has(base: str) -> None:
+    """Trials have less time than the pod. Kueue refuses a least number that is not below the pods of the Job."""
+    (job,) = overlay(f"{base} gke spot")
+    (pod,) = pod_specs(job)
+    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    env = environment(pod["containers"][0])
+    options = accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split()])
+    assert options is not None and options.grace < 15 < pod["terminationGracePeriodSeconds"] == 25
+    least = "kueue.x-k8s.io/job-min-parallelism"
+    (job,) = overlay(f"{base} kueue")
+    assert 0 < int(job["metadata"]["annotations"][least]) < job["spec"]["parallelism"]
+    assert least not in str(overlay("storage kueue"))
 
 
 def test_two_pods_of_two_gpus_are_on_one_node() -> None:
@@ -352,12 +409,14 @@ def test_show_says_what_there_is() -> None:
 
 @pytest.mark.slow
 def test_seeds_are_studies_of_their_own(tmp_path: Path) -> None:
-    (job,) = overlay("shards seeds")
-    assert job["spec"]["completions"] == 3
+    (job,) = overlay("join seeds")
+    assert job["spec"]["completions"] == 3 and "successPolicy" not in job["spec"]
     env = environment(pod_specs(job)[0]["containers"][0])
     accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split(), "--seed", "2"])
     small = "mnist_nn 1 1 --max-channels 8 --max-hidden-layer 16 --epochs 1 --plot 1"
     for index in range(2):
-        run_pod(job, index, SEARCH=small, RESULTS=str(tmp_path / "nn-seed"))
+        pod = start_pod(job, index, SEARCH=small, RESULTS=str(tmp_path / "nn-seed"))
+        said = pod.communicate()[1]
+        assert pod.returncode == 0, said
     seeds = [read_journal(tmp_path / f"nn-seed-{index}").header["settings"]["seed"] for index in range(2)]
     assert seeds == [0, 1]

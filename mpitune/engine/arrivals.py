@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from mpitune.engine.agent import Agent
@@ -137,7 +137,7 @@ class Arrivals:
     def start(self) -> list[Batch]:
         return []
 
-    def arrived(self) -> list[Batch]:
+    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         """The trials that have arrived since the last call."""
         if not self._new and not self._unwanted:
             return []

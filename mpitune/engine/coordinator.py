@@ -170,7 +170,7 @@ class Coordinator:
             UsageError: a result must end the study. All other results are durable by then.
         """
         if self.stopped_by is None and not self.has_enough:
-            for batch in self._study.arrived():
+            for batch in self._study.arrived({trial.key for trial, _ in self._held}):
                 self.dispatch.add(batch)
         self.dispatch.assign()
         self.dispatch.leave_open()

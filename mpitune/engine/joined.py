@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -132,6 +132,7 @@ class JoinedStudy(Study):
         self._order: list[tuple[float, int, str]] = []  # a heap: the costliest batch first
         self._numbers = count()
         self._mine: set[str] = set()  # names of open batches that the coordinator has
+        self._n_held = 0  # of them, with nothing but failures that it keeps back
         self._n_done_here, self._seconds = 0, 0.0  # batches, and what their trials took
         self._next_look = self._next_claim = 0.0
         self.n_twice = 0  # results that came from two jobs
@@ -147,20 +148,22 @@ class JoinedStudy(Study):
 
     @property
     def others_work(self) -> bool:  # type: ignore[override]
-        """Whether others may bring something, or have left something to do."""
-        return len(self._open) > len(self._mine)
+        """Whether failures are still kept back: a batch is free, or with a job that is to tell its own first."""
+        owner = self._claims.owner
+        return any(name in self._free or owner[name] < self._job for name in self._open if name not in self._mine)
 
     @property
     def waits(self) -> bool:  # type: ignore[override]
-        return self.others_work
+        return len(self._open) > len(self._mine)
 
     def start(self) -> list[Batch]:
         super().start()
         self._look()
         return []
 
-    def arrived(self) -> list[Batch]:
+    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         now = time.monotonic()
+        self._n_held = sum(self._open[name].keys() <= held for name in self._mine) if held else 0
         if now >= self._next_look:
             self._look()
         return self._claim(now) if now >= self._next_claim else []
@@ -240,7 +243,11 @@ class JoinedStudy(Study):
         """How many more batches this job should have: one for each slot, and more where they are short."""
         mean = self._seconds / self._n_done_here if self._n_done_here else math.inf
         ahead = math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_S else 0
-        return self._n_slots + ahead - len(self._mine)
+        return self._n_slots + ahead - self._n_at_work
+
+    @property
+    def _n_at_work(self) -> int:
+        return len(self._mine) - self._n_held
 
     @property
     def _n_live(self) -> int:
@@ -251,11 +258,11 @@ class JoinedStudy(Study):
         if not self._open or (wanted := self._wanted()) <= 0:
             return []
         self._next_claim = now + self._pause
-        if not self._free and len(self._mine) < self._n_slots:
+        if not self._free and self._n_at_work < self._n_slots:
             self._claims_of_the_gone()
         for _ in range(TRIES):
             # Towards the end only a share of what is left, so that all jobs end at about the same time.
-            fair = max(min(wanted, self._n_slots - len(self._mine)), len(self._free) // (2 * self._n_live), 1)
+            fair = max(min(wanted, self._n_slots - self._n_at_work), len(self._free) // (2 * self._n_live), 1)
             names = self._first(min(wanted, fair))
             if not names:
                 return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Set
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,11 +66,11 @@ class Study:
         return self.n_open_searches == 0
 
     waits = False  # for trials or results that come from elsewhere
-    others_work = False  # on trials that it has asked for
+    others_work = False  # so that failures are kept back
     drains = True  # whether it ends where the job is told to stop
 
-    def arrived(self) -> list[Batch]:
-        """Batches that have come from outside."""
+    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
+        """Batches that have come from outside; `held` are trials whose failures are kept back."""
         return []
 
     def start(self) -> list[Batch]:

@@ -21,7 +21,17 @@ from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import read_journal
 from mpitune.storage.jobs import Claim, Claims
-from tests.helpers import ROOT, TOYS, journal_lines, start, studied, table_without_run, wait_for_lines, wait_until
+from tests.helpers import (
+    PATIENCE,
+    ROOT,
+    TOYS,
+    journal_lines,
+    start,
+    studied,
+    table_without_run,
+    wait_for_lines,
+    wait_until,
+)
 
 STUDY = ("12", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
 N_TRIALS = 48
@@ -106,6 +116,18 @@ def test_all_are_killed_and_a_plain_job_goes_on(alone: Path, tmp_path: Path) -> 
     assert joined.returncode == Exit.USAGE and "a job that does not join others is writing" in words
     assert plain.wait() == Exit.DONE
     require_equal(tmp_path, alone)
+
+
+@pytest.mark.parametrize(("n_failing", "n_jobs"), [(3, 1), (6, 1), (6, 2), (6, 3)])
+def test_failures_before_any_success_hold_no_job_up(n_failing: int, n_jobs: int, tmp_path: Path) -> None:
+    """They are kept back until it is known whether anything works. The job goes on meanwhile and tells them last."""
+    failing = [f"t{n}=exception" for n in range(n_failing)]
+    jobs = [start(tmp_path, "6", "--join", *SOON, "--at", *failing) for _ in range(n_jobs)]
+    said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [Exit.FAILED_TRIALS] * n_jobs, said
+    history = read_journal(tmp_path)
+    assert history is not None and history.complete and len(history.results) == 6
+    assert sum(result.failed for result in history.results.values()) == n_failing
 
 
 def wait_for_jobs(folder: Path, n: int) -> None:

@@ -98,7 +98,8 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
-        waits = self._study.waits and not self.has_enough and not self.dispatch.n_too_long
+        no_room = self.dispatch.left_open and not self._study.has_more
+        waits = self._study.waits and not (self.has_enough or self.dispatch.n_too_long or no_room)
         at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not waits)
         return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
 
@@ -370,7 +371,8 @@ class Coordinator:
         name = signal.Signals(number).name
         log.warning("%s: running trials may finish within %g s; %s", name, self._grace, how_to_go_on())
         # Now, as Open MPI's mpirun kills its ranks a quarter of a second after SIGTERM. A later end takes its place.
-        self._journal.note(end={"complete": False, "seconds": round(time.monotonic() - self._started, 3)})
+        seconds = round(time.monotonic() - self._started, 3)
+        self._journal.note(end={"complete": False, "seconds": seconds, "draining": True})
         self.stopped_by = number
         self._stop_at = time.monotonic() + self._grace
         self.dispatch.stop()

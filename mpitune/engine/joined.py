@@ -153,6 +153,10 @@ class JoinedStudy(Study):
         return any(name in self._free or owner[name] < self._job for name in self._open if name not in self._mine)
 
     @property
+    def has_more(self) -> bool:  # type: ignore[override]
+        return bool(self._free)
+
+    @property
     def waits(self) -> bool:  # type: ignore[override]
         return len(self._open) > len(self._mine)
 

@@ -66,6 +66,7 @@ class Study:
         return self.n_open_searches == 0
 
     waits = False  # for trials or results that come from elsewhere
+    has_more = False  # to run than it has given
     others_work = False  # so that failures are kept back
     drains = True  # whether it ends where the job is told to stop
 

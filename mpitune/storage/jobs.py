@@ -153,4 +153,5 @@ class Follower:
                 if isinstance(record, TrialLine):
                     yield record
                 elif "end" in record:
-                    self.ended, self.complete = True, checked(record["end"], EndLine)["complete"]
+                    end = checked(record["end"], EndLine)
+                    self.ended, self.complete = not end.get("draining"), end["complete"]

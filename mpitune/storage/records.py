@@ -139,6 +139,7 @@ class EndLine(Struct):
     seconds: Seconds = 0.0
     failed: Count = 0
     stopped: str = ""  # by what, see `Reporting.stopped`
+    draining: bool = False  # trials that run may still end
 
 
 class Death(Struct):

@@ -139,6 +139,27 @@ def journal_lines_of(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if '"key"' in line]
 
 
+def test_jobs_without_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Each has claimed a trial that does not fit beside another worker. A job of one worker has room for both."""
+    options = ("4", "--join", *SOON, "--at", "t0=no_room", "t1=no_room", "--seconds", "0.3")
+    jobs = [start(tmp_path, *options) for _ in range(2)]
+    assert [job.wait(PATIENCE) for job in jobs] == [Exit.STOPPED] * 2
+    command = [sys.executable, *TOYS, *options, "--gpu", "none", "--workers", "1", "--results", tmp_path]
+    assert subprocess.run(command, cwd=ROOT, timeout=PATIENCE).returncode == Exit.DONE
+    assert len(journal_lines(tmp_path)) == 4
+
+
+def test_a_job_that_is_told_to_stop_keeps_what_it_has_begun(tmp_path: Path) -> None:
+    options = ("4", "--join", *SOON, "--grace", "30")
+    first = start(tmp_path, *options, "--seconds", "4")
+    assert wait_until(lambda: any(tmp_path.glob("jobs/claims/*1")))
+    other = start(tmp_path, *options, "--seconds", "0.1")
+    wait_for_jobs(tmp_path, 1)
+    first.terminate()
+    assert first.wait(PATIENCE) == Exit.STOPPED and other.wait(PATIENCE) == Exit.DONE
+    assert sorted(line["key"] for line in journal_lines(tmp_path)) == ["t0", "t1", "t2", "t3"]
+
+
 @pytest.mark.parametrize("strategy", ["tpe", "random"])
 def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
     """Jobs of a strategy that learns propose the same points, as each is told the same results."""

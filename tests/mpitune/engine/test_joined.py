@@ -150,7 +150,7 @@ def test_jobs_without_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_told_to_stop_keeps_what_it_has_begun(tmp_path: Path) -> None:
-    options = ("4", "--join", *SOON, "--grace", "30")
+    options = ("4", "--join", "--grace", "30")
     first = start(tmp_path, *options, "--seconds", "4")
     assert wait_until(lambda: any(tmp_path.glob("jobs/claims/*1")))
     other = start(tmp_path, *options, "--seconds", "0.1")

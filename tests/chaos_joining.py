@@ -233,8 +233,8 @@ class Chaos:
         """Give nodes that are off their power again."""
         for host in self.slurm.nodes:
             try:
-                host.processes()
-            except RuntimeError:
+                _ = host.pid
+            except RuntimeError:  # it is off
                 host.start()
                 self.slurm.start(host)
 

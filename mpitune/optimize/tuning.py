@@ -261,6 +261,8 @@ class _Exchange:
             self._study.trials.append(record)
             for callback in self._plan.callbacks:
                 self._stop |= bool(callback(self._study, record))
+            if self._stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
+                self._plan.limit.reached = self._plan.limit.reached or "a callback"
 
 
 def problem_of(

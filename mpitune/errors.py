@@ -36,7 +36,7 @@ class Caller(Enum):
 
 
 # Options that are arguments of every search, and of `RunOptions`.
-ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results")
+ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
 _caller = Caller.PROGRAM
 _kept = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -13,10 +13,11 @@ import numpy as np
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.storage.provenance import digest
 from mpitune.storage.table import write_trials
-from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Rounds, Trial
+from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Parameter, Rounds, Trial
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
     from mpitune.panels import Section
+    from mpitune.storage.earlier import Earlier
     from mpitune.storage.history import History
 
 Data = Mapping[str, np.ndarray]
@@ -159,6 +160,29 @@ class Reporting:
     stopped: Callable[[], str] = lambda: ""
 
 
+class Matching:
+    """Which results of earlier studies answer which trials of this one, whose settings that select trials are others.
+
+    This one suits most experiments: seeds come from a trial's key, so a result counts for the same key and parameters.
+    With `by_key` False a result depends on the parameters alone, and counts for each trial that has them.
+    """
+
+    def __init__(self, by_key: bool = True) -> None:
+        self._by_key = by_key
+
+    def answered(self, outcome: Outcome, earlier: Earlier) -> Hashable:
+        """The question that a result of an earlier study answers; None for none of this study."""
+        return self.questions(outcome.trial)[0]
+
+    def questions(self, trial: Trial) -> Sequence[Hashable]:
+        """What a trial of this study asks: a result that answers one of these is its result."""
+        params = frozenset((name, type(value), value) for name, value in trial.params.items())
+        return [(trial.key if self._by_key else "", params)]
+
+    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
+        """A trial of this study gets the result that the trial `key` has in an earlier one."""
+
+
 class Experiment(ABC):
     """Settings, searches, objective and report of one kind of study.
 
@@ -212,6 +236,17 @@ class Experiment(ABC):
     def settings_then(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The settings of this study as the version wrote them that has written `theirs`."""
         return mine
+
+    def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
+        """Look whether results of a study whose selecting settings are `theirs` can count; what `Earlier` has of it.
+
+        Raises UsageError where none could. Called on rank 0, before anything is written.
+        """
+        return {}
+
+    def matching(self, earlier: Sequence[Earlier]) -> Matching:
+        """Which results of earlier studies count here. Called on rank 0, before `searches`."""
+        return Matching()
 
     def called(self) -> Mapping[str, Any]:
         """What evaluates trials, by name. A study that continues says which functions of it have changed."""

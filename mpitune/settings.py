@@ -24,6 +24,7 @@ def setting(
     high: float | None = None,
     choices: Sequence[str] | None = None,
     changes_results: bool = True,
+    selects: bool = False,
     flag: str | None = None,
     metavar: str | None = None,
     group: str = "",
@@ -38,14 +39,15 @@ def setting(
         high: largest value allowed.
         choices: the texts allowed.
         changes_results: False for what may differ when a study is continued.
+        selects: True for what only decides which trials there are: a study of another value may use known results.
         flag: spelling of the option; several are separated by "/".
         metavar: what stands for the value in the help.
         group: heading of the help that the option stands under.
         advanced: True for an option that only `--help-all` shows.
     """
     metadata = dict(
-        help=help, low=low, high=high, choices=choices, changes_results=changes_results, flag=flag, metavar=metavar,
-        group=group, advanced=advanced,
+        help=help, low=low, high=high, choices=choices, changes_results=changes_results, selects=selects, flag=flag,
+        metavar=metavar, group=group, advanced=advanced,
     )  # fmt: skip
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -172,6 +174,11 @@ def restored(cls: type, values: Mapping[str, Any]) -> Any:
             value = values[field.name]
             given[field.name] = tuple(map(kind, value)) if many else None if value is None else kind(value)
     return cls(**given)
+
+
+def selecting(instance: Any) -> set[str]:
+    """The settings of a dataclass instance that only decide which trials there are."""
+    return {field.name for field in dataclasses.fields(instance) if field.metadata.get("selects")}
 
 
 def _plain(value: Any) -> Any:

@@ -104,6 +104,8 @@ class Evaluation:
         doubt: None, or what went wrong though this is an answer, such as a score of NaN for a fit that raised. Where
             the job has another rank, the trial is tried there once, and this answer is kept if it fails there too.
         messages: what `Experiment.hear` gets once this answer counts; a journal does not keep it.
+        read: what the objective read of its trial beside the parameters ("number", "seed", "folder"), so that this
+            answer may be another one for another trial of the same parameters; None where that is not known.
     """
 
     key: str
@@ -112,6 +114,7 @@ class Evaluation:
     error: str | None = None
     doubt: str | None = None
     messages: bytes = b""
+    read: tuple[str, ...] | None = None
 
     @property
     def failed(self) -> bool:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from mpitune.engine.study import Study
+from mpitune.engine.study import Before, Study
 from mpitune.errors import StudyError
 from mpitune.ranks.heartbeat import BEATS, Pulse
 from mpitune.storage.files import ALIVE, JOBS, make_folder, new_jobs, regular_file
@@ -105,6 +105,7 @@ class JoinedStudy(Study):
         n_slots: of this job.
         cost: of a trial, see `Scheduling`.
         examine: see `Experiment`; for the results of others.
+        before: see `Study`.
     """
 
     def __init__(
@@ -118,9 +119,10 @@ class JoinedStudy(Study):
         n_slots: int,
         cost: Callable[[Trial], float],
         examine: Callable[[Trial, Result, Result | None], None],
+        before: Before | None = None,
     ):
         self._heard = dict(history.trials)
-        super().__init__(searches, self._heard, dict(history.results))
+        super().__init__(searches, self._heard, dict(history.results), before=before)
         self._folder, self._job, self._n_slots = folder, job, n_slots
         self._lives = Lives(folder, job, timeout)
         self._cost, self._examine = cost, examine

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mpitune.devices.devices import CPU, Device, choose, environment
 from mpitune.engine import worker
+from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
 from mpitune.engine.arrivals import Arrivals
 from mpitune.engine.inline_agent import InlineAgent
@@ -173,10 +174,13 @@ class _RanksPart:
                 if keeps:
                     with waiting(f"results folder {self.folder} has not answered"):
                         as_then = self.experiment.settings_then
+                        succeeds = partial(succession, self.experiment, options, self.folder)
                         if options.join:
                             journal = join(self.folder, header, self.job, as_then)
                         else:
-                            journal = Journal(self.folder, header, options.restart, as_then, durable=durable)
+                            journal = Journal(
+                                self.folder, header, options.restart, as_then, durable=durable, succeeds=succeeds
+                            )
                         self.stack.enter_context(closing(journal))
             except UsageError as error:
                 problem = str(error)

@@ -35,6 +35,9 @@ class RunOptions:
     )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
     restart: bool = setting(False, "rename the study in the results folder and begin a new one")
+    adapt: bool = setting(
+        False, "use what the study in the results folder knows for one of other settings, as far as it counts"
+    )
     changed: tuple[str, ...] = setting(
         (), "functions that were changed since, by name, whose known results still count", metavar="NAME", advanced=True
     )  # fmt: skip
@@ -75,8 +78,10 @@ class RunOptions:
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
     def __post_init__(self) -> None:
-        if self.join and (self.restart or self.retry_failed):
-            name = "restart" if self.restart else "retry_failed"
+        if self.adapt and self.restart:
+            raise UsageError("adapt uses the results of the old study, restart uses none: give one of them")
+        if self.join and (self.restart or self.retry_failed or self.adapt):
+            name = "restart" if self.restart else "adapt" if self.adapt else "retry_failed"
             raise UsageError(f"join and {name} exclude each other: other jobs may be at work in the results folder")
         names = (self.changed,) if isinstance(self.changed, str) else self.changed
         if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):

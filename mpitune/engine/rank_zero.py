@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 
 from mpitune.devices.devices import CPU
+from mpitune.engine.adapting import KnownBefore, code_of, require_called
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator, slots_of
 from mpitune.engine.inline_agent import InlineAgent
@@ -23,7 +25,7 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, UsageError, how_to_go_on, named, or_typed, typed
+from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.output import lost_output
 from mpitune.ranks.launch import end_of_job
@@ -94,11 +96,11 @@ class RankZero:
             progress.close()
         if not study.finished and coordinator.has_enough and coordinator.stopped_by is None:
             self._note_end(complete=False, **self._stopped())
-            return Ended(Exit.DONE, study.outcomes())
+            return Ended(Exit.DONE, self._outcomes(study))
         if not study.finished:
             return self._unfinished(study, coordinator)
         journal.verify()
-        outcomes = study.outcomes()
+        outcomes = self._outcomes(study)
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
         if isinstance(study, JoinedStudy) and not study.may_report((folder / PAGE).exists):
             self._note_end(complete=True, failed=len(failed))
@@ -124,6 +126,16 @@ class RankZero:
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, why)
         return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
 
+    def _outcomes(self, study: Study) -> list[Outcome]:
+        """Those of the study; the log says how many are of before its first start."""
+        outcomes = study.outcomes()
+        if self._before is not None:
+            runs = self.journal.history.runs
+            began = runs[0]["began"] if runs else time.time() - (time.monotonic() - self.started)
+            n_used = sum(outcome.result.ended < began for outcome in outcomes)
+            log.info("%d of these %d results are of before, %d are new", n_used, len(outcomes), len(outcomes) - n_used)
+        return outcomes
+
     def _stopped(self) -> dict[str, str]:
         return {"stopped": by} if (by := self.experiment.reporting().stopped()) else {}
 
@@ -134,21 +146,27 @@ class RankZero:
         self.journal.note(end={**facts, "seconds": round(seconds, 3), **lost})
         return seconds
 
+    @cached_property
+    def _before(self) -> KnownBefore | None:
+        """Results of earlier studies, where the journal's header names any."""
+        there = self.journal.history.header.get("before")
+        return KnownBefore(self.journal, self.folder, self.experiment) if there else None
+
     def _study(self) -> Study:
-        history, retry = self.journal.history, self.options.retry_failed
+        history, retry, before = self.journal.history, self.options.retry_failed, self._before
         if self.options.join:
             return JoinedStudy(
                 self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
                 timeout=PATIENCE * self.options.heartbeat_timeout,
                 n_slots=sum(len(node.places) for node in self.nodes),
-                cost=self.scheduling.cost, examine=self.experiment.examine,
+                cost=self.scheduling.cost, examine=self.experiment.examine, before=before,
             )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
             retry = True
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
-        return Study(self.experiment.searches(), history.trials, known, renew=retry)
+        return Study(self.experiment.searches(), history.trials, known, renew=retry, before=before)
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
@@ -199,10 +217,9 @@ class RankZero:
         They are in the note of each start, as the header cannot change. Raises UsageError for names that none has.
         """
         history, mine = self.journal.history, digests(self.experiment.called())
-        names = sorted({name for run in history.runs for name in run.get("code") or ()}.union(mine))
-        if unknown := [given for given in self.options.changed if not any(is_named(name, [given]) for name in names)]:
-            raise UsageError(f"{typed('changed', unknown)}: the study calls no such function, but {named(names)}")
-        theirs: dict[str, str] = next((run["code"] for run in reversed(history.runs) if run.get("code")), {})
+        earlier = self._before.runs if self._before is not None else []
+        require_called(self.options, [*earlier, *history.runs], mine)
+        theirs = code_of(history.runs)
         changed = changes(theirs, mine) if history.results else []
         open_ = [name for name in changed if not is_named(name, self.options.changed)]
         if not open_:
@@ -217,7 +234,7 @@ class RankZero:
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""
-        outcomes = study.outcomes()
+        outcomes = self._outcomes(study)
         self._note_end(complete=False)
         if left_open := coordinator.dispatch.left_open:
             key, reason = next(iter(left_open.items()))

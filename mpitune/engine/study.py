@@ -6,12 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Set
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from mpitune.errors import UsageError, or_typed
 from mpitune.storage.history import no_collection
 from mpitune.storage.records import not_known
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window
+
+
+class Before(Protocol):
+    """Results of earlier studies, see `mpitune.engine.adapting.KnownBefore`."""
+
+    def find(self, trial: Trial) -> Result | None: ...
+
+    def write(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -35,6 +43,7 @@ class Study:
             copied, and only looked at when a search needs them.
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.
+        before: where trials without results may have one from earlier studies.
     """
 
     def __init__(
@@ -44,11 +53,12 @@ class Study:
         results: MutableMapping[str, Result],
         *,
         renew: bool = False,
+        before: Before | None = None,
     ):
         self.results = copy(results)
         self._known = trials
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
-        self._renew = renew
+        self._renew, self._before = renew, before
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
         self._asked: set[str] = set()
         self._waits_for: dict[str, _Course] = {}  # the course that waits for the trial of this key
@@ -80,7 +90,8 @@ class Study:
             batches = [batch for course in self._courses for batch in self._advance(course)]
             while self._behind:
                 batches += self.catch_up()
-            return batches
+        self._write_found()
+        return batches
 
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
@@ -91,7 +102,9 @@ class Study:
         if course is None:
             return []
         course.open -= 1
-        return self._advance(course) if course.open == 0 else []
+        batches = self._advance(course) if course.open == 0 else []
+        self._write_found()
+        return batches
 
     @property
     def is_behind(self) -> bool:
@@ -100,7 +113,9 @@ class Study:
 
     def catch_up(self) -> list[Batch]:
         """Let one search hear of results that are known; returns the batches that can be run because of them."""
-        return self._advance(self._behind.pop())
+        batches = self._advance(self._behind.pop())
+        self._write_found()
+        return batches
 
     def outcomes(self) -> list[Outcome]:
         """Every known trial with its result, search by search in the order asked, whatever the layout."""
@@ -137,7 +152,7 @@ class Study:
             if not course.awaited:
                 raise ValueError("a search yielded a round without trials")
             course.asked += new
-            unknown = waiting = self._unknown(new)
+            unknown = waiting = self._not_found(self._unknown(new), new)
             if isinstance(asked, Window):
                 waiting = {trial.key for trial in asked.awaited if trial.key not in self.results}
             course.open = len(waiting)
@@ -156,6 +171,18 @@ class Study:
                 return to_run
             if course.open:
                 return []
+
+    def _not_found(self, unknown: set[str], trials: list[Trial]) -> set[str]:
+        """The keys of trials that have no result in earlier studies either; the others get theirs."""
+        if self._before is None or not unknown:
+            return unknown
+        found = ((trial.key, self._before.find(trial)) for trial in trials if trial.key in unknown)
+        self.results.update((key, result) for key, result in found if result is not None)
+        return {key for key in unknown if key not in self.results}
+
+    def _write_found(self) -> None:
+        if self._before is not None:
+            self._before.write()
 
     def _to_run(self, batch: Batch, left: list[Trial]) -> Batch:
         """What is to be run of a batch, of which these trials are not known."""

@@ -278,7 +278,7 @@ def _packed(evaluation: Evaluation, seconds: float, used: Used, *, raised: bool 
     if error is None and any(map(math.isnan, values.values())):
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
-    outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.messages
+    outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.messages, evaluation.read
     return evaluation.key, *outcome, seconds, time.time(), tuple(used), raised
 
 

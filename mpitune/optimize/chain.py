@@ -129,6 +129,7 @@ class Chain:
 
     def _evaluated(self, cache: Cache, study_seed: int, trial: ObjectiveTrial) -> Any:
         *before, last = self._steps
+        trial._read.add("study")  # whose seed those of the links are made of, also where their values were kept
         values: dict[str, Any] = {}
         keys: dict[str, str] = {}
         for step in before:

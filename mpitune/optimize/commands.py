@@ -141,8 +141,11 @@ class Command:
         if wrong := self._code_in(trial.params.items()):
             raise RuntimeError(wrong)
         nodes = {"hosts": ",".join(trial.hosts), "nodes": len(trial.hosts)}
-        given: dict[str, Any] = {**{name: getattr(trial, name, None) for name in GIVEN}, **nodes, **trial.params}
         templates = [*((self.launcher or []) if trial.hosts else []), *self.words]
+        asked = {name for text in templates for name in _names(text)} | self._names()  # no others count as read
+        asked -= set(trial.params)
+        given: dict[str, Any] = {name: getattr(trial, name, None) for name in GIVEN if name in asked}
+        given |= {**nodes, **trial.params}
         words = [word for template in templates if (word := _filled(template, given)) is not None]
         environment = {name: _filled(text, given) or "" for name, text in self.environment.items()}
         output = trial.folder / OUTPUT

@@ -25,7 +25,7 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import GeneratorType
@@ -63,7 +63,6 @@ class ObjectiveTrial:
     """What an objective is given.
 
     Attributes:
-        number: Of the trial, from 0.
         params: Its parameters by name, with the constants of the space.
         device: "cpu" or "cuda".
         start: Steps that were done before; its folder has the checkpoint that it saved then.
@@ -71,7 +70,6 @@ class ObjectiveTrial:
         fold: The fold to evaluate where folds are raced, else -1.
     """
 
-    number: int
     params: Mapping[str, Any]
     device: str
     start: int
@@ -80,6 +78,20 @@ class ObjectiveTrial:
     _segment: TrialSegment  # which has the parameters as a journal holds them
     _study_seed: int
     _folders: Path  # of all trials
+    _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._read.add("seed")  # a copy may be asked for it in another process
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    @property
+    def number(self) -> int:
+        """Of the trial, from 0."""
+        self._read.add("number")
+        return self._segment.number
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -89,11 +101,13 @@ class ObjectiveTrial:
     @cached_property
     def seed(self) -> int:
         """For its random numbers: made of the study's seed and the trial alone."""
-        return int(seed_of(self._study_seed, f"objective/{self.number}").generate_state(1)[0])
+        self._read.add("seed")
+        return int(seed_of(self._study_seed, f"objective/{self._segment.number}").generate_state(1)[0])
 
     @cached_property
     def folder(self) -> Path:
         """The trial's own folder, kept across its stages, a retry and a restart. It is made when first asked for."""
+        self._read.add("folder")
         folder = folder_of(self._segment, self._folders)
         make_folder(folder)
         return folder
@@ -170,15 +184,15 @@ class TrialEvaluator:
         if segment.parent:
             folder_of(segment, self._folder)  # also where the objective does not ask for it: later trials may
         given = ObjectiveTrial(
-            segment.number, self._problem.space.given(segment.point), self._worker.device,
+            self._problem.space.given(segment.point), self._worker.device,
             segment.start, segment.until, segment.fold, segment, self._problem.seed, self._folder,
         )  # fmt: skip
         returned = self._call(given)
         if isinstance(returned, Evaluation):
             return returned
-        if isinstance(returned, GeneratorType):
-            return Evaluation(trial.key, self._stepped(returned, segment))
-        return Evaluation(trial.key, values_of(returned, self._names))
+        stepped = isinstance(returned, GeneratorType)
+        values = self._stepped(returned, segment) if stepped else values_of(returned, self._names)
+        return Evaluation(trial.key, values, read=tuple(sorted(given._read)))
 
     def _stepped(self, generator: Iterator[Any], segment: TrialSegment) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""

@@ -72,6 +72,7 @@ def search(
     window: int | None = None,
     round_size: int | None = None,
     asynchronous: bool = False,
+    adapt: bool | Mapping[str, Any] = False,
     changed: str | Iterable[str] = (),
     join: bool = False,
     timeout: float | None = None,
@@ -111,6 +112,9 @@ def search(
             learn sooner.
         round_size: Propose so many trials at a time in place of a window, when all those before them have ended.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
+        adapt: The study in `results` has another space, strategy, goal or seed: known results that count here are used,
+            not evaluated again. A parameter that one of the two does not have gets its value there, or `...` for any:
+            `adapt={"momentum": 0.9}`.
         join: Work on the study in `results` beside other jobs that make the same call, now or later. Each returns the
             whole study; a job may end at any time, and others go on with its work.
         changed: Functions that were changed since the study began, by name, whose known results still count.
@@ -145,6 +149,9 @@ def search(
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
     given["changed"], given["join"] = changed or None, join or None
+    if not isinstance(adapt, bool | Mapping):
+        raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
+    given["adapt"] = adapt is not False or None
     given["results"] = None if results is None else Path(results)
     options = replace(options, **{name: value for name, value in given.items() if value is not None})
     transport = wires(options)
@@ -158,6 +165,8 @@ def search(
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
             _check_numbers(workers, window, round_size, trial_timeout, timeout)
             order = _order(window, round_size, asynchronous)
+            if options.adapt and options.results is None:
+                raise UsageError("adapt uses the results of a study: name its folder with results=")
             if options.join and (options.results is None or asynchronous):
                 fix = "give results=" if options.results is None else "leave asynchronous out"
                 raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
@@ -187,6 +196,7 @@ def search(
         order, size = usual
         problem = replace(problem, round_size=int(window or round_size or size))
         folder = _folder(options, transport, stack)
+        said = dict(adapt) if isinstance(adapt, Mapping) else {}
         experiment = Tuning(
             space=repr(problem.space),
             strategy=chosen.describe(problem),
@@ -196,7 +206,7 @@ def search(
             order=order,
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             task=WorkersPart(objective, problem, folder / TRIALS),
-            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of),
+            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, adapt=said),
         )
         fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
 from mpitune.engine.limit import Limit
 from mpitune.errors import UsageError, printable_lines
-from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
+from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import (
@@ -26,9 +27,11 @@ from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.storage.earlier import Earlier
 from mpitune.storage.history import read_journal
-from mpitune.trial import Batch, Evaluation, Gang, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
 
+SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 WINDOW, ROUNDS, ASYNCHRONOUS = "window", "rounds", "asynchronous"  # orders in which strategies are told
 
@@ -108,19 +111,21 @@ class LeadersPart:
     results: Path | None
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
     counts: Counts = field(default_factory=Counts)
+    adapt: Adapt = field(default_factory=dict)  # what the user says of parameters that one of two studies lacks
+    carried: list[Carried] = field(default_factory=list)  # one, where there are earlier studies
 
 
 @dataclass(frozen=True)
 class Tuning(Experiment):
     """The study of a search. `task` and `plan` have everything that is not for the journal's header."""
 
-    space: str
-    strategy: str
-    objectives: tuple[str, ...]
-    seed: int
-    batch: int  # the size of rounds, or of the window, by the name that journals know
-    order: str  # window, rounds or asynchronous
-    enqueued: tuple[str, ...]
+    space: str = field(metadata=SELECTS)
+    strategy: str = field(metadata=SELECTS)
+    objectives: tuple[str, ...] = field(metadata=SELECTS)
+    seed: int = field(metadata=SELECTS)
+    batch: int = field(metadata=SELECTS)  # the size of rounds, or of the window, by the name that journals know
+    order: str = field(metadata=SELECTS)  # window, rounds or asynchronous
+    enqueued: tuple[str, ...] = field(metadata=SELECTS)
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
 
@@ -140,13 +145,25 @@ class Tuning(Experiment):
         objective = self.task.objective
         return objective.called() if isinstance(objective, Chain | Command) else {"objective": objective}
 
+    def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
+        return adapted(self.task.problem, theirs, {} if self.plan is None else self.plan.adapt)
+
+    def matching(self, earlier: Sequence[Earlier]) -> Matching:
+        assert self.plan is not None
+        add = None if self.plan.limit.stop_when is None else self.plan.limit.add
+        self.plan.carried[:] = [Carried(self.task.problem, self.plan.strategy, self.task.folder, earlier, add)]
+        return self.plan.carried[0]
+
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
-        problem, exchange = self.task.problem, _Exchange(self.task.problem, self.plan)
+        problem = self.task.problem
+        for carried in self.plan.carried:
+            problem = replace(problem, known=carried.known)
+        exchange = _Exchange(problem, self.plan)
         self.plan.limit.begin(problem, self.plan.results)
         if self.order == ASYNCHRONOUS:
-            known = read_journal(self.plan.results) if self.plan.results is not None else None
-            first = [] if known is None else [TrialSegment.of(trial) for trial in known.trials.values()]
+            history = read_journal(self.plan.results) if self.plan.results is not None else None
+            first = [] if history is None else [TrialSegment.of(trial) for trial in history.trials.values()]
             shared = self.plan.strategy.lanes(problem)
             self.plan.counts.begin([shared], problem.n_trials)
             return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]

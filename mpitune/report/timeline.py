@@ -101,7 +101,7 @@ class Timeline:
     def running(self, time: float) -> float:
         """Seconds since the study began, without what lay between its runs, at a Unix time."""
         run = _run_of(time, self.begins)
-        return self.runs[run][0] + time - self.begins[run]
+        return self.runs[run][0] + max(0.0, time - self.begins[run])
 
     @property
     def idle(self) -> dict[str, float]:
@@ -129,6 +129,8 @@ def timeline_of(history: History) -> Timeline | None:
     begins = [float(run["began"]) for run in runs]
     events: list[list[_Ended]] = [[] for _ in runs]
     for result in results:
+        if history.header.get("before") and result.ended < begins[0]:
+            continue  # of an earlier study, which may have had other slots
         kind, compiled = "failed" if result.failed else "done", result.used.compile_seconds or 0.0
         events[_run_of(result.ended, begins)].append(
             _Ended(result.ended, result.seconds, str(result.place), result.key, kind, compiled)

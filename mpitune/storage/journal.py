@@ -4,7 +4,7 @@
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
                               "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`,
-                              "compiled": seconds is the last of them, where there is one
+                              "compiled": seconds is the last of them, where there is one; "read": see `Evaluation`
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
                              {"death": {...}}   of a worker, the fields of `mpitune.storage.records.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
@@ -32,6 +32,7 @@ import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.storage.arrays import StoredArrays, array_path
+from mpitune.storage.earlier import keep_before, move_before
 from mpitune.storage.files import (
     ALIVE,
     JOBS,
@@ -64,7 +65,9 @@ class Journal:
     writes the header where nothing is. Raises UsageError when another job holds the folder, when the
     journal there belongs to other settings (named), or when the folder cannot be written. `as_then` makes of the
     header's settings and those there what the version that wrote these would have written. What is not `durable`, as
-    the folder goes with this process, is not waited for. Without `locks`, the file system may have none.
+    the folder goes with this process, is not waited for. Without `locks`, the file system may have none. `succeeds`
+    says of a study there whether this one, with its own settings, comes after it and may use its results: members of a
+    `BeforeEntry`, None where it does not.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Journal:
         *,
         durable: bool = True,
         locks: bool = True,
+        succeeds: Callable[[History, Settings], Mapping[str, Any] | None] = lambda theirs, mine: None,
     ):
         self.folder, self._path, self._durable = folder, str(folder / NAME), durable
         try:
@@ -83,6 +87,7 @@ class Journal:
             self._file = locked(folder / NAME, required=locks)
             if restart:
                 self._file = _set_aside(folder, self._file)
+            move_before(folder)  # what a start that was killed has left
             history = read_journal(folder)
             if history is None:
                 self.history = History(dict(header))
@@ -93,7 +98,17 @@ class Journal:
             else:
                 fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
                 theirs = history.header["settings"]
-                require_same_study(folder, theirs, as_then(header["settings"], theirs), fix=fix)
+                mine = as_then(header["settings"], theirs)
+                if (entry := succeeds(history, mine)) is not None:
+                    name = keep_before(folder, history.size)
+                    before = [*history.header.get("before", ()), {"folder": name, **entry}]
+                    line = written({"format": FORMAT, **header, "before": before})
+                    self._file = _replaced(folder, self._file, line)
+                    move_before(folder)
+                    history = read_journal(folder)
+                    assert history is not None
+                else:
+                    require_same_study(folder, theirs, mine, fix=fix)
                 self.history = history
                 self._cut(history.size)
             for place in (folder, folder / "arrays"):
@@ -322,6 +337,25 @@ def unused(folder: Path, stem: str) -> Path:
     while os.path.lexists(path := folder / f"{stem}-{number}.jsonl"):
         number += 1
     return path
+
+
+def _replaced(folder: Path, file: io.FileIO, content: bytes) -> io.FileIO:
+    """The journal with another content, which appears at once. The file that was open is closed."""
+    part = folder / f".{NAME}.{os.getpid()}.part"
+    fresh = locked(part)
+    try:
+        fresh.truncate(0)
+        while content:
+            content = content[fresh.write(content) :]
+        os.fsync(fresh.fileno())
+        os.replace(part, folder / NAME)
+    except BaseException:
+        fresh.close()
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    file.close()
+    return fresh
 
 
 def _set_aside(folder: Path, file: io.FileIO) -> io.FileIO:

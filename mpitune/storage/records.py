@@ -45,6 +45,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
         values: infinity is a text, since JSON has no word for it.
         arrays: their names.
         used: the first fields of `Used`; `compiled` is the last one.
+        read: see `Evaluation`.
     """
 
     params: dict[str, int | float | str | bool]  # first: `StoredTrials.others` compares them packed
@@ -55,6 +56,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
     ended: Time = 0.0
     used: Annotated[list[Number | None], Meta(max_length=4)] = []
     compiled: Number | None = None
+    read: Annotated[tuple[str, ...], Meta(max_length=10)] | None = None
     place: PlaceParts
     attempt: Annotated[int, Meta(ge=1, le=_LARGEST)]
     error: str | None
@@ -79,6 +81,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
             used=Used(*self.used, compile_seconds=self.compiled),  # type: ignore[misc, arg-type]  # at most four
             place=_place(self.place),
             attempt=self.attempt,
+            read=self.read,
         )
 
 
@@ -106,6 +109,13 @@ class _Settings(Struct):
     experiment: str  # all else is the experiment's own
 
 
+class BeforeEntry(Struct):
+    """A study whose results one of other settings may use, see `mpitune.storage.earlier`."""
+
+    folder: Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]
+    adapt: dict[str, int | float | str | bool | None] = {}
+
+
 class HeaderLine(Struct):
     """The first line of a journal."""
 
@@ -115,6 +125,7 @@ class HeaderLine(Struct):
     commit: str | None = None
     command: list[str] = []
     goal: str | None = None
+    before: list[BeforeEntry] = []
 
 
 class RunLine(Struct):
@@ -219,6 +230,7 @@ def written_trial(trial: Trial, result: Result) -> bytes:
             "ended": round(result.ended, 4),
             "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
             **compiled,
+            **({} if result.read is None else {"read": result.read}),
             "place": [place.host, place.rank, place.slot, place.device],
             "attempt": result.attempt,
             "error": result.error,

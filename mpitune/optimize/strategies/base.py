@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ class Problem:
     round_size: int = 1  # segments of a round, or of a window
     staged: bool = False  # whether the objective can stop after some steps and go on later
     enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
+    known: Callable[[], Sequence[KnownTrial]] = tuple  # of earlier studies, for a sampler that learns
 
     def rng(self, key: str) -> np.random.Generator:
         """The random stream of the thing called `key`."""
@@ -151,6 +152,16 @@ class Feedback:
     def loss(self) -> float:
         """The first loss; infinite where it failed, so that it never wins."""
         return math.inf if self.losses is None else self.losses[0]
+
+
+@dataclass(frozen=True)
+class KnownTrial:
+    """A trial of an earlier study. `again`: one that is asked for has its result. `pruned`: it was stopped early."""
+
+    point: Point
+    feedback: Feedback
+    again: bool = False
+    pruned: bool = False
 
 
 class Sampler(ABC):

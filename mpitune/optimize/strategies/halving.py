@@ -51,7 +51,7 @@ class Staged(Strategy):
         problem.requires(type(self).__name__, staged=True)
         if not isinstance(self.sampler, Sampling):
             raise UsageError(f"{type(self).__name__}: its sampler draws points, such as 'random' or 'tpe'")
-        return Points(self.sampler.draws(problem), problem)
+        return Points(self.sampler.draws(problem), problem, staged=True)
 
 
 @dataclass(frozen=True)

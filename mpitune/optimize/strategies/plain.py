@@ -43,11 +43,21 @@ class Sampling(Strategy):
 
 
 class Points:
-    """Numbered points: those that were enqueued, then those of a sampler, up to `n_trials`."""
+    """Numbered points: those that were enqueued, then those of a sampler, up to `n_trials`.
 
-    def __init__(self, sampler: Sampler, problem: Problem):
+    A sampler that learns begins with what earlier studies know. Its first trials are those that have their result as
+    soon as they are asked for, unless trials here are `staged`; it hears of the others.
+    """
+
+    def __init__(self, sampler: Sampler, problem: Problem, staged: bool = False):
         self.sampler, self._n_trials = sampler, problem.n_trials
         self._enqueued = problem.enqueued_points()
+        for n, known in enumerate(problem.known() if sampler.adaptive else ()):
+            if known.again and not staged:
+                rest = problem.rng(f"known/{n}").random(problem.space.dimensions)
+                self._enqueued.append(problem.space.drawn(known.point, rest))
+            else:
+                sampler.tell(-1, known.point, known.feedback, known.pruned)
         self._taken: set[int] = set()
         self._next = 0
         if self._n_trials is None and not sampler.finite:

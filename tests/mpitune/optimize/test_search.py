@@ -58,9 +58,9 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     assert [t.params for t in again.trials[:3]] == [t.params for t in first.trials] and len(again) == 5
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert rows[0] == "number,state,param_x,value_loss,error" and len(rows) == 6
-    fix = r"give another results folder, or RunOptions\(restart=True\) to set the old study aside"
+    fix = r"give another results folder, or RunOptions\(restart=True\) to set the old study aside, or adapt=True to use"
     for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"round_size": 3}, "batch")):
-        with pytest.raises(UsageError, match=f"holds a study with {name} = .*: {fix}$"):
+        with pytest.raises(UsageError, match=f"holds a study with {name} = .*: {fix}"):
             searched(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
 
 

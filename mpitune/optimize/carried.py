@@ -1,0 +1,266 @@
+"""Points of earlier searches that count in this one, whose space, strategy or goal is another.
+
+A result counts for the same point: the same parameters with the same constants, the same steps and fold. If its
+objective read `trial.number` or `trial.seed`, it counts for a trial of that number, and of the study's seed, only. A
+parameter that one of two studies does not have has there the value that the user says: `adapt={"momentum": 0.9}`, or
+any, `adapt={"momentum": ...}`, where results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mpitune.errors import UsageError, named
+from mpitune.experiment import Matching
+from mpitune.optimize.objectives import folder_of
+from mpitune.optimize.spaces import Choice, Point
+from mpitune.optimize.spaces.parameters import label_of, shown
+from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
+from mpitune.optimize.strategies.population import PopulationBased
+from mpitune.storage.earlier import Earlier
+from mpitune.storage.files import copy_folder, make_folder
+from mpitune.trial import Outcome, Parameter, Trial
+
+RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any)\(")  # how a parameter begins; all else is a constant
+BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends on the other options
+READS = ("number", "seed")  # of a trial: its results may depend on them
+IGNORED = tuple(f"trial.{name}" for name in READS)
+Adapt = Mapping[str, Any]  # what the user says: values by name, ... for any
+Hears = Callable[[Outcome], None] | None
+Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
+
+
+def parts_of(space: str) -> dict[str, str]:
+    """The parts of a space by name, as its repr in a journal says them."""
+    body = space[1 : space.rfind("}")]
+    parts, start, depth, quote, at = [], 0, 0, "", 0
+    while at < len(body):
+        character = body[at]
+        if quote:
+            at += character == "\\"
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif depth <= 0 and body.startswith(", ", at):
+            parts.append(body[start:at])
+            start = at + 2
+        at += 1
+    pairs = (part.partition(": ") for part in [*parts, body[start:]])
+    return {name: text for name, _, text in pairs if name}
+
+
+def is_range(text: str) -> bool:
+    """Whether the text of a part is that of a parameter, and not of a constant."""
+    return RANGE.match(text) is not None
+
+
+def constant_of(text: str) -> Parameter:
+    """What a constant is in a point: itself where a journal can hold it, else its text."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if type(value) in (bool, int, float, str) else text
+
+
+def adapted(problem: Problem, theirs: Mapping[str, Any], adapt: Adapt) -> dict[str, Parameter | None]:
+    """What the journal keeps of `adapt`: labels by name, None for any value.
+
+    Raises:
+        UsageError: no result of a study of these settings could count, or `adapt` names what it need not.
+    """
+    old, new = parts_of(str(theirs.get("space", "{}"))), parts_of(repr(problem.space))
+    said: dict[str, Parameter | None] = {}
+    names = list(dict.fromkeys([*old, *new]))
+    for name, value in adapt.items():
+        if name not in (*names, *IGNORED):
+            raise UsageError(f"adapt has {name}, which neither study has: they have {named(names)}")
+        part = problem.space.parts.get(name)
+        if value is ...:
+            said[name] = None
+        elif (name in old and name in new) or name in IGNORED:
+            raise UsageError(f"adapt has {name} = {shown(value)}, but both studies say it: leave it out")
+        elif part is not None and not part.takes(value):
+            raise UsageError(f"adapt has {name} = {shown(value)}, which is not in {part}: no result could count")
+        else:
+            said[name] = label_of(value) if part is None else part.drawn(value)
+    for name in names:
+        mine, other = new.get(name), old.get(name)
+        either = f"say the value that it had, adapt={{{name!r}: VALUE}}, or adapt={{{name!r}: ...}} if results do not"
+        if name in said:
+            constant = None if mine is None or is_range(mine) else constant_of(mine)
+            if other is None and not (said[name] is None or constant is None or _equal(said[name], constant)):
+                raise UsageError(f"adapt has {name} = {shown(adapt[name])}, but the space has {mine}: give one value")
+        elif other is None and mine and not (mine.startswith("When(") and is_range(mine)):
+            raise UsageError(f"the study before has no {name}: {either} depend on it")
+        elif mine is None and other and not (other.startswith("When(") and is_range(other)):
+            fix = either.replace("it had", "it has now")
+            raise UsageError(f"the study before has {name} = {other}, this one has no {name}: {fix} depend on it")
+        elif mine and other and mine != other and not is_range(mine) and not is_range(other):
+            raise UsageError(
+                f"the study before has {name} = {other}, this one {mine}: no result can count, unless none depends on "
+                f"it; then say adapt={{{name!r}: ...}}"
+            )
+    return said
+
+
+class Carried(Matching):
+    """Which results of earlier searches count, and their points in this one's space.
+
+    Args:
+        problem: of this search.
+        strategy: its strategy.
+        folder: of all its trials' folders.
+        earlier: the studies before, the oldest first.
+        hears: of each trial that gets a result.
+
+    """
+
+    def __init__(self, problem: Problem, strategy: Any, folder: Path, earlier: Sequence[Earlier], hears: Hears):
+        self._problem, self._folder, self._hears = problem, folder, hears
+        self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
+        spaces = [parts_of(str(study.settings.get("space", "{}"))) for study in earlier]
+        self._spaces = [*spaces, parts_of(repr(problem.space))]
+        self._earlier = list(earlier)
+        self._any = {name for study in earlier for name, label in study.adapt.items() if label is None}
+        self._constants = {n: constant_of(text) for n, text in self._spaces[-1].items() if not is_range(text)}
+
+    def known(self) -> list[KnownTrial]:
+        """The trials that have a result, of the newest study first, for a strategy that learns."""
+        known: dict[Any, tuple[int, KnownTrial]] = {}  # by its question, or its study and number if it has stages
+        for study in reversed(self._earlier):
+            history = study.history
+            for key in sorted(history.results):
+                trial, result = history.trials[key], history.results[key]
+                answer = None if result.failed else self._answer(Outcome(trial, result), study)
+                if answer is None:
+                    continue
+                segment, question, (seed, number) = answer
+                stage = segment.stage or 0
+                name = question if segment.stage is None else (study.folder, segment.number)
+                if name not in known or known[name][0] < stage:
+                    again = segment.stage is None and number is None and seed in (None, self._problem.seed)
+                    feedback = Feedback.of(result, self._problem)
+                    made = KnownTrial(
+                        segment.point, feedback, again and self._is_whole(segment.point), not segment.last
+                    )
+                    known[name] = stage, made
+        return [trial for _, trial in known.values()]
+
+    def answered(self, outcome: Outcome, earlier: Earlier) -> bytes | None:
+        answer = self._answer(outcome, earlier)
+        return None if answer is None else answer[1]
+
+    def _answer(self, outcome: Outcome, earlier: Earlier) -> tuple[TrialSegment, bytes, Own] | None:
+        """The segment of this search that a result answers, its question, and what it depends on beside its point."""
+        segment, read = TrialSegment.of(outcome.trial), outcome.result.read
+        point = self._point(segment.point, self._earlier.index(earlier))
+        known = self._problem.objectives.keys() <= outcome.result.values.keys()
+        if point is None or self._none or segment.parent or not known:
+            return None
+        reads = ("folder", "number", "seed") if read is None else read
+        if segment.until and "folder" in reads and not _folder(earlier, segment.key).exists():
+            return None  # nothing could go on from there
+        own = self._own(segment, int(earlier.settings.get("seed", 0)), reads)
+        segment = replace(segment, point=point)
+        return segment, self._question(segment, own), own
+
+    def questions(self, trial: Trial) -> Sequence[bytes]:
+        segment, seed = TrialSegment.of(trial), self._problem.seed
+        kinds = ((), ("number",), ("study",), ("seed",))
+        return [self._question(segment, self._own(segment, seed, reads)) for reads in kinds]
+
+    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
+        """The trial's folder is copied where a later stage may go on from it."""
+        segment = TrialSegment.of(outcome.trial)
+        old, new = _folder(earlier, key), folder_of(segment, self._folder)
+        if segment.until and not segment.last and old.exists() and not new.exists():
+            make_folder(self._folder)
+            try:
+                copy_folder(old, new, {})
+            except OSError:  # another job may have been first
+                if not new.exists():
+                    raise
+        if self._hears is not None:
+            self._hears(outcome)
+
+    def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:
+        """The study's seed and the trial's number, as far as its result depends on them."""
+        reads = [name for name in reads if f"trial.{name}" not in self._any]
+        return seed if {"study", "seed"} & {*reads} else None, segment.number if {*READS} & {*reads} else None
+
+    def _question(self, segment: TrialSegment, own: Own) -> bytes:
+        whole = {**self._constants, **segment.point}
+        known = sorted((name, value) for name, value in whole.items() if name not in self._any)
+        said = repr((known, segment.start, segment.until, segment.fold, own))  # where 1, 1.0, True and "1" differ
+        return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
+
+    def _point(self, point: Point, number: int) -> Point | None:
+        """A point of the study of this number as one of this study; None where it is none."""
+        whole = {n: constant_of(text) for n, text in self._spaces[number].items() if not is_range(text)} | point
+        filled: set[str] = set()
+        for study, space in zip(self._earlier[number:], self._spaces[number + 1 :], strict=True):
+            for name, label in study.adapt.items():
+                if name in space and name not in whole and label is not None:
+                    whole[name] = label if is_range(space[name]) else constant_of(space[name])
+                    filled.add(name)
+                elif name not in space and (label is None or _equal(whole.get(name), label)):
+                    whole.pop(name, None)
+        return self._in_space(whole, filled, self._spaces[number])
+
+    def _in_space(self, whole: Point, filled: set[str], old: Mapping[str, str]) -> Point | None:
+        """The parameters of this study in a point; None where it has others, or values that the space does not have."""
+        space, left = self._problem.space, dict(whole)
+        made: Point = {}
+        untyped = {name for name, text in old.items() if text.startswith("Any(")}  # of a table
+        for name, constant in self._constants.items():
+            same = _equal if name in untyped else _same
+            if not same(left.pop(name, None), constant) and name not in self._any:
+                return None
+        for name, part in space.parts.items():
+            if not space.is_active(name, made):
+                if name in filled:
+                    left.pop(name, None)
+                continue
+            value = left.pop(name, None)
+            if name in untyped and isinstance(part, Choice):
+                value = next((label for label in part.labels if str(label) == str(value) or _equal(label, value)), None)
+            if value is None and name in self._any:
+                continue
+            by_place = isinstance(value, str) and BY_PLACE.search(value) and old.get(name) != self._spaces[-1][name]
+            if value is None or by_place or not part.takes(value):
+                return None
+            made[name] = part.drawn(value)
+            if type(made[name]) is not type(value) and name not in untyped:
+                return None  # as 1 of an Int in a Float
+        return made if not left and (not self._is_whole(made) or space.allows(made)) else None
+
+    def _is_whole(self, point: Point) -> bool:
+        """Whether it has all parameters, also those without effect."""
+        space = self._problem.space
+        return all(name in point for name in space.parts if space.is_active(name, point))
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
+
+
+def _equal(value: Any, other: Any) -> bool:
+    """Whether two values are the same, or numbers that are equal: 1.0 is 1, and True is not."""
+    numbers = isinstance(value, int | float) and isinstance(other, int | float)
+    return _same(value, other) or (numbers and bool not in (type(value), type(other)) and value == other)
+
+
+def _folder(earlier: Earlier, key: str) -> Path:
+    """The folder that the trial of a stage has in an earlier study."""
+    return earlier.folder / "trials" / key.partition("/")[0]

@@ -1,0 +1,329 @@
+"""Studies survive change: what counts is used, nothing is evaluated twice, and the table is one of a study begun so."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import Choice, Float, Int, RunOptions, When, search
+from mpitune.errors import UsageError
+from mpitune.optimize.carried import parts_of
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.strategies import ASHA, Hyperband, Racing
+from mpitune.storage.records import with_checksum
+from tests.helpers import journal_lines
+
+XN = {"x": Float(0, 4, step=1), "n": Int(1, 3)}
+
+
+class Noted:
+    """An objective that writes down each point that it evaluates."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __call__(self, trial: Any) -> Any:
+        p = trial.params
+        with open(self.file, "a") as file:
+            file.write(json.dumps([p, trial.fold], sort_keys=True, default=str) + "\n")
+        loss = (p.get("x", 0.3) - 1) ** 2 + p.get("n", 0) * p.get("m", 0.5) + len(str(p.get("kind", "")))
+        loss += math.sin(7 * (trial.fold + 1) * (p.get("x", 0.3) + p.get("n", 0) + 1))
+        return {"loss": loss + p.get("k", 2) + p.get("degree", 0), "cost": -p.get("x", 0.3) - p.get("n", 0)}
+
+
+class Steps:
+    """One that can be stopped, and goes on from its checkpoint; it cannot go on without it."""
+
+    staged = True
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __call__(self, trial: Any) -> Any:
+        saved = trial.folder / "state.json"
+        state = json.loads(saved.read_text()) if trial.start else {"step": 0, "sum": 0.0}
+        while True:
+            state = {"step": state["step"] + 1, "sum": state["sum"] + trial.params["x"] / (state["step"] + 1)}
+            saved.write_text(json.dumps(state))
+            with open(self.file, "a") as file:
+                file.write(json.dumps([trial.params, state["step"]]) + "\n")
+            yield {"step": state["step"], "loss": math.sin(5 * state["sum"])}
+
+
+class Seeded(Noted):
+    """One whose results depend on the trial's seed."""
+
+    def __call__(self, trial: Any) -> Any:
+        return {**super().__call__(trial), "loss": float(trial.seed)}
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
+    # before, after, results that are used and results in all, 0 where these depend on the values
+    "a range is widened": (dict(space=XN), dict(space={**XN, "x": Float(0, 6, step=1)}), 15, 21),
+    "a range is narrowed": (dict(space=XN), dict(space={**XN, "x": Float(1, 3, step=1)}), 9, 9),
+    "a step is halved": (dict(space=XN), dict(space={**XN, "x": Float(0, 4, step=0.5)}), 15, 27),
+    "choices are added": (
+        dict(space={**XN, "kind": Choice("a", "b")}), dict(space={**XN, "kind": Choice("a", "ccc", "b")}), 30, 45,
+    ),
+    "a choice with parameters of its own": (
+        dict(space={**XN, "kind": ["a"]}),
+        dict(space={**XN, "kind": ["a", "poly"], "degree": When(Int(2, 3), kind="poly")}), 15, 45,
+    ),
+    "a parameter is added": (dict(space=XN), dict(space={**XN, "m": [0.25, 0.5]}, adapt={"m": 0.5}), 15, 30),
+    "a parameter is removed": (dict(space={**XN, "m": [0.25, 0.5]}), dict(space=XN, adapt={"m": 0.5}), 15, 15),
+    "a constant is added": (dict(space=XN), dict(space={**XN, "k": 2}, adapt={"k": 2}), 15, 15),
+    "a constant becomes a parameter": (dict(space={**XN, "k": 2}), dict(space={**XN, "k": Int(1, 3)}), 15, 45),
+    "more folds": (
+        dict(space=XN, strategy=Racing(folds=3, confidence=0.9)),
+        dict(space=XN, strategy=Racing(folds=6, confidence=0.9)), 0, 0,
+    ),
+    "another goal": (dict(space=XN), dict(space=XN, minimize="cost"), 15, 15),
+    "another strategy": (dict(space=XN), dict(space=XN, strategy="random", n_trials=12), 12, 12),
+    "another seed": (
+        dict(space=XN, strategy="random", n_trials=6), dict(space=XN, strategy="random", n_trials=9, seed=3), 0, 0,
+    ),
+    "points to begin with": (dict(space=XN), dict(space=XN, enqueue=[{"x": 2.5, "n": 1}]), 15, 16),
+}  # fmt: skip
+
+
+def find(folder: Path, objective: Any, **how: Any) -> Any:
+    how = {"strategy": "grid", "minimize": "loss", "workers": 2, "round_size": 4, **how}
+    return search(objective, results=folder, options=RunOptions(quiet=True), **how)
+
+
+def evaluated(tmp_path: Path) -> list[str]:
+    """What was evaluated since this was last asked."""
+    lines = (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
+    (tmp_path / "calls").write_text("")
+    return lines
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path: Path, kind: str) -> None:
+    before, after, n_used, n = CHANGES[kind]
+    objective = Noted(tmp_path / "calls")
+    find(tmp_path / "r", objective, **before)
+    known = set(evaluated(tmp_path))
+    old = {line["key"]: line for line in journal_lines(tmp_path / "r")}
+    find(tmp_path / "r", objective, **{"adapt": True, **after})
+    fresh, new = evaluated(tmp_path), journal_lines(tmp_path / "r")
+    assert known.isdisjoint(fresh) and len(new) - len(fresh) > 0
+    assert n == 0 or (len(new) - len(fresh), len(new)) == (n_used, n)
+    # Places, times and attempts are those of before, and the journal of before is there still.
+    assert {line["key"]: line for line in journal_lines(tmp_path / "r" / "before-1")} == old
+    kept = [{n: v for n, v in line.items() if n not in ("key", "params", "crc")} for line in old.values()]
+    taken = [{n: v for n, v in line.items() if n not in ("key", "params", "crc")} for line in new]
+    assert sum(line in kept for line in taken) == len(new) - len(fresh)
+    # The same command goes on, also without adapt.
+    find(tmp_path / "r", objective, **{**after, "adapt": False})
+    assert not evaluated(tmp_path)
+    find(tmp_path / "fresh", objective, **{**after, "adapt": False, "workers": 0})
+    assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "fresh" / "trials.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (ASHA(9, eta=3), ASHA(27, eta=3)),
+        (Hyperband(9), Hyperband(27)),
+        (ASHA(9, eta=3), Hyperband(9)),
+        (ASHA(8, eta=2), ASHA(27, eta=3)),
+    ],
+    ids=["more steps", "more brackets", "another strategy", "other stages"],
+)
+def test_more_steps_go_on_from_the_checkpoints_of_before(tmp_path: Path, before: Any, after: Any) -> None:
+    objective = Steps(tmp_path / "calls")
+    space = {"x": Float(0, 4)}
+    find(tmp_path / "r", objective, space=space, strategy=before, n_trials=9)
+    known = evaluated(tmp_path)
+    find(tmp_path / "r", objective, space=space, strategy=after, n_trials=12, adapt=True)
+    fresh = evaluated(tmp_path)
+    assert fresh and len(set(fresh)) == len(fresh)
+    assert set(known).isdisjoint(fresh)
+    find(tmp_path / "fresh", objective, space=space, strategy=after, n_trials=12)
+    assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "fresh" / "trials.csv").read_bytes()
+    assert len(evaluated(tmp_path)) > len(fresh)
+
+
+def test_results_that_depend_on_the_seed_of_a_trial_count_for_this_trial_only(tmp_path: Path) -> None:
+    objective, wider = Seeded(tmp_path / "calls"), {"x": Float(-1, 4, step=1)}
+    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
+    longer = {"x": Float(0, 5, step=1)}  # the first trials keep their numbers
+    find(tmp_path / "r", objective, space=longer, adapt=True)
+    assert len(evaluated(tmp_path)) == 6
+    find(tmp_path / "r", objective, space=wider, adapt=True)
+    assert len(evaluated(tmp_path)) == 6
+    find(tmp_path / "fresh", objective, space=wider)
+    assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "fresh" / "trials.csv").read_bytes()
+    evaluated(tmp_path)
+    find(tmp_path / "r", objective, space=wider, seed=1, adapt=True)
+    assert len(evaluated(tmp_path)) == 6
+    find(tmp_path / "r", objective, space=longer, seed=2, adapt={"trial.seed": ...})  # who says that it does not matter
+    assert not evaluated(tmp_path)
+
+
+def test_a_second_change_works_on_the_first(tmp_path: Path) -> None:
+    objective, how = Noted(tmp_path / "calls"), {"adapt": True}
+    find(tmp_path / "r", objective, space={"x": Float(0, 2, step=1)})
+    find(tmp_path / "r", objective, space={"x": Float(0, 2, step=1), "n": [0, 1]}, adapt={"n": 0})
+    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1), "n": [0, 1, 2]}, **how)
+    assert len(evaluated(tmp_path)) == 3 + 3 + 9
+    find(tmp_path / "r", objective, space={"x": Float(0, 2, step=1)}, adapt={"n": 0})  # and back
+    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1), "n": [0, 1, 2]}, adapt={"n": 0})
+    assert not evaluated(tmp_path)
+
+
+@pytest.mark.parametrize("strategy", ["tpe", "nsga2"])
+def test_a_strategy_that_learns_begins_with_what_is_known(tmp_path: Path, strategy: str) -> None:
+    pytest.importorskip("optuna")
+    objective = Noted(tmp_path / "calls")
+    narrow, wide = {"x": Float(0, 2)}, {"x": Float(-2, 4)}
+    first = find(tmp_path / "r", objective, space=narrow, strategy=strategy, n_trials=12)
+    shutil.copytree(tmp_path / "r", tmp_path / "other")
+    assert len(evaluated(tmp_path)) == 12
+    again = find(tmp_path / "r", objective, space=wide, strategy=strategy, n_trials=20, adapt=True)
+    assert len(evaluated(tmp_path)) == 8
+    assert [t.params for t in again.trials[:12]] == [t.params for t in first.trials] and len(again) == 20
+    more = find(tmp_path / "r", objective, space=wide, strategy=strategy, n_trials=24)
+    assert len(evaluated(tmp_path)) == 4 and [t.params for t in more.trials[:20]] == [t.params for t in again.trials]
+    find(tmp_path / "other", objective, space=wide, strategy=strategy, n_trials=24, adapt=True, workers=1)
+    assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "other" / "trials.csv").read_bytes()
+
+
+def test_a_learning_strategy_with_stages_hears_of_what_is_known(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    objective, space = Steps(tmp_path / "calls"), {"x": Float(-1, 3)}
+    find(tmp_path / "r", objective, space={"x": Float(0, 2)}, strategy=ASHA(9), n_trials=12)
+    how: dict[str, Any] = dict(space=space, strategy=ASHA(9, sampler="tpe"), n_trials=8)
+    shutil.copytree(tmp_path / "r", tmp_path / "again")
+    find(tmp_path / "r", objective, **how, adapt=True)
+    find(tmp_path / "again", objective, **how, adapt=True, workers=1)
+    find(tmp_path / "fresh", objective, **how)
+    table, again, fresh = ((tmp_path / name / "trials.csv").read_bytes() for name in ("r", "again", "fresh"))
+    assert table == again != fresh
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no word": (dict(space={**XN, "x": Float(0, 9, step=1)}), "or adapt=True to use its results in this one"),
+    "a new parameter": (dict(space={**XN, "m": [1, 2]}, adapt=True), "has no m: say the value that it had"),
+    "a parameter is gone": (dict(space={"x": XN["x"]}, adapt=True), "this one has no n: say the value that it has now"),
+    "an unknown name": (dict(space={**XN, "m": [1]}, adapt={"mm": 1, "m": 1}), "adapt has mm, which neither study has"),
+    "a name of both": (dict(space={**XN, "x": Int(0, 9)}, adapt={"x": 1}), "adapt has x = 1, but both studies say it"),
+    "a value beside": (
+        dict(space={**XN, "m": [1, 2]}, adapt={"m": 3}),
+        "adapt has m = 3, which is not in Choice(1, 2)",
+    ),
+    "another constant": (dict(space={**XN, "m": 1}, adapt={"m": 3}), "adapt has m = 3, but the space has 1"),
+    "no mapping": (dict(space=XN, adapt=3), "adapt=3: give True, or values of parameters by name"),
+    "restart": (
+        dict(space=XN, adapt=True, options=RunOptions(restart=True)),
+        "adapt uses the results of the old study",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_meant_is_refused_in_one_line_and_changes_nothing(tmp_path: Path, kind: str) -> None:
+    how, said = BAD[kind]
+    objective = Noted(tmp_path / "calls")
+    usual: dict[str, Any] = dict(strategy="grid", minimize="loss", workers=0, results=tmp_path / "r")
+    search(objective, XN, **usual, options=RunOptions(quiet=True))
+    there = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    with pytest.raises(UsageError) as error:
+        search(objective, **{**usual, **how})
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file()} == there
+
+
+def test_constants_and_code_that_results_depend_on_must_be_the_same(tmp_path: Path) -> None:
+    usual: dict[str, Any] = dict(strategy="grid", minimize="loss", workers=0, results=tmp_path / "r")
+    search(lambda trial: trial.params["x"] * 2.0, {"x": Int(1, 3), "k": 1}, **usual)
+    with pytest.raises(UsageError, match="has k = 1, this one 2: no result can count"):
+        search(lambda trial: trial.params["x"] * 2.0, {"x": Int(1, 4), "k": 2}, **usual, adapt=True)
+    with pytest.raises(UsageError, match=r"objective changed since .* say changed=\[\"objective\"\]"):
+        search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 1}, **usual, adapt=True)
+    how: dict[str, Any] = {"adapt": {"k": ...}, "changed": "objective"}
+    study = search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 2}, **usual, **how)
+    assert [trial.values["loss"] for trial in study.trials] == [2.0, 4.0, 6.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"a": Float(0, 1), "b": Choice("x, y", "}", None), "c": (1, 2), "d": "it's, so: {", "e": [[1, 2], [3]]},
+        {"a": When(Int(1, 2), b="x"), "b": Choice("x", "y"), "c": {"k": 'a"b', "l": [1]}, "d": None},
+    ],
+)
+def test_parts_of_a_space_are_read_from_its_text(space: dict[str, Any]) -> None:
+    made = Space(space, constraints=[lambda p: True])
+    parts = parts_of(repr(made))
+    assert list(parts) == list(space)
+    assert all(parts[name] == repr(constant) for name, constant in made.constants.items())
+
+
+def test_a_journal_that_does_not_say_what_was_read_counts_for_trials_of_the_same_number(tmp_path: Path) -> None:
+    objective = Noted(tmp_path / "calls")
+    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
+    path = tmp_path / "r" / "journal.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(line.pop("read") == [] for line in lines if "key" in line)
+    text = [json.dumps({n: v for n, v in line.items() if n != "crc"}, separators=(",", ":")) for line in lines]
+    path.write_bytes(b"".join(with_checksum(line.encode()) + b"\n" for line in text))
+    evaluated(tmp_path)
+    shutil.copytree(tmp_path / "r", tmp_path / "said")
+    wider = {"x": Float(-1, 4, step=1)}
+    find(tmp_path / "r", objective, space={"x": Float(0, 5, step=1)}, adapt=True)
+    assert len(evaluated(tmp_path)) == 1
+    find(tmp_path / "said", objective, space=wider, adapt={"trial.seed": ..., "trial.number": ...})
+    assert len(evaluated(tmp_path)) == 1
+
+
+def test_a_stop_hears_of_results_of_before(tmp_path: Path) -> None:
+    objective = Noted(tmp_path / "calls")
+    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
+    evaluated(tmp_path)
+    how: dict[str, Any] = {"space": {"x": Float(0, 99, step=1)}, "stop_when": lambda study: len(study) >= 5}
+    assert len(find(tmp_path / "r", objective, adapt=True, workers=0, **how)) < 100
+    assert len(evaluated(tmp_path)) <= 1
+
+
+def test_any_layout_gives_the_same_table_of_a_changed_study(tmp_path: Path, program: Any) -> None:
+    pytest.importorskip("optuna")
+
+    def found(ranks: int, results: str, **how: Any) -> list[str]:
+        said = json.dumps({"results": str(tmp_path / results), **how})
+        return list(program("-m", "tests.mpitune.optimize.objectives", said, ranks=ranks).stdout.splitlines())
+
+    found(0, "r", strategy="random", n_trials=12, workers=2)
+    shutil.copytree(tmp_path / "r", tmp_path / "ranks")
+    how: dict[str, Any] = {"strategy": "tpe", "n_trials": 20, "adapt": True}
+    here, there = found(0, "r", workers=2, **how)[-1], found(2, "ranks", workers=1, **how)
+    assert here in there and len(json.loads(here)) == 20
+    assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "ranks" / "trials.csv").read_bytes()
+
+
+def test_a_value_that_adapt_says_may_be_another_number_type(tmp_path: Path) -> None:
+    objective = Noted(tmp_path / "calls")
+    find(tmp_path / "r", objective, space={"n": Int(1, 3), "m": Float(0, 2, step=1)})
+    evaluated(tmp_path)
+    find(tmp_path / "r", objective, space={"n": Int(1, 3)}, adapt={"m": 1})
+    find(tmp_path / "r", objective, space={"n": Int(1, 3), "m": 1.0}, adapt={"m": 1})
+    assert not evaluated(tmp_path)
+
+
+def test_jobs_join_a_changed_study_and_a_study_that_jobs_joined_is_changed(tmp_path: Path) -> None:
+    objective, wider = Noted(tmp_path / "calls"), {**XN, "x": Float(0, 6, step=1)}
+    find(tmp_path / "r", objective, space=XN, join=True)
+    assert len(evaluated(tmp_path)) == 15 and (tmp_path / "r" / "jobs").is_dir()  # with the journal of each
+    with pytest.raises(UsageError, match="join and adapt exclude each other"):
+        find(tmp_path / "r", objective, space=wider, join=True, adapt=True)
+    find(tmp_path / "r", objective, space=wider, adapt=True, stop_when=lambda study: True)
+    find(tmp_path / "r", objective, space=wider, join=True)
+    assert len(evaluated(tmp_path)) == 6
+    find(tmp_path / "fresh", objective, space=wider)
+    assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "fresh" / "trials.csv").read_bytes()

@@ -52,7 +52,9 @@ from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 def _rate(help: str, usual: float) -> Any:
     """None stands for the usual value: a study of an earlier version, which had no such setting, goes on."""
-    return setting(None, f"{help} (default {usual:g})", low=1e-12, high=1, metavar="X", advanced=True)
+    return setting(
+        None, f"{help} (default {usual:g})", low=1e-12, high=1, selects=True, metavar="X", advanced=True
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,21 @@ class Bagging(ImageSettings):
 
     doctor_checks = DoctorChecks(settings=DatasetSettings, libraries={"cpu": ("torch",), "cuda": ("torch",)})
 
-    n_bootstrap: int = setting(help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000)
-    n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000)
+    n_bootstrap: int = setting(
+        help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000, selects=True
+    )
+    n_tuning: int = setting(help="parameter sets tried for each bootstrap sample", low=1, high=100_000, selects=True)
     max_conv_layer: int = setting(
         Ranges().n_conv_layer[1], "most channels of the convolution", low=1, high=100_000,
-        flag="--max-channels/--max-conv-layer", advanced=True,
+        selects=True, flag="--max-channels/--max-conv-layer", advanced=True,
     )  # fmt: skip
     max_hidden_layer: int = setting(
-        Ranges().n_hidden_layer[1], "most units of the hidden layer", low=1, high=1_000_000, advanced=True
+        Ranges().n_hidden_layer[1], "most units of the hidden layer", low=1, high=1_000_000, selects=True, advanced=True
     )
     max_kernel_size: int = setting(
-        Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, advanced=True
-    )
+        Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, selects=True,
+        advanced=True,
+    )  # fmt: skip
     min_learning_rate: float | None = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
     max_learning_rate: float | None = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
     min_momentum: float | None = _rate("least momentum that is drawn", Ranges().momentum[0])
@@ -96,11 +101,12 @@ class Bagging(ImageSettings):
         "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
         "from earlier sets, hyperband trains most sets for a few epochs only",
         choices=STRATEGIES,
+        selects=True,
         advanced=True,
     )
     racing: bool = setting(
         False, "evaluate fold after fold; by a paired test, drop parameter sets that would hardly win",
-        advanced=True,
+        selects=True, advanced=True,
     )  # fmt: skip
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"

@@ -19,10 +19,11 @@ from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.devices import free_memory
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, DoctorChecks, Matching, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import Spec
 from mpitune.panels import Section
 from mpitune.settings import setting
+from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table
@@ -47,7 +48,7 @@ class SvmGrid(ImageSettings):
         optional={"cuda": ("cupy", "cuml")},
     )
 
-    n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300)
+    n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300, selects=True)
     multiclass: str = setting(
         "ovo",
         "one classifier per pair of classes (ovo) or per class against the rest (ovr)",
@@ -128,6 +129,9 @@ class SvmGrid(ImageSettings):
         except ValueError as error:
             raise UsageError(f"{error}; give a larger --train-size") from error
         return arrays
+
+    def matching(self, earlier: Sequence[Earlier]) -> Matching:
+        return Matching(by_key=False)  # keys are places in the grid; nothing is drawn at random
 
     def searches(self) -> Iterable[Rounds]:
         return (self._search(grid) for grid in self._grids())

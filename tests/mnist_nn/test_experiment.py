@@ -18,7 +18,7 @@ from mpitune import evaluate
 from mpitune.cli import parser_of
 from mpitune.engine.options import RunOptions
 from mpitune.engine.study import Study
-from mpitune.errors import Exit
+from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Objective, WorkerContext, per_trial
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
@@ -273,6 +273,25 @@ def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(progra
     assert (one / "predictions.npz").read_bytes() == (two / "predictions.npz").read_bytes()
     for name in ("results.csv", "trials.csv"):
         assert table_without_run(one / name) == table_without_run(two / name)
+
+
+def test_more_samples_and_sets_use_the_trainings_of_fewer(tmp_path: Path) -> None:
+    few = Bagging(
+        1, 2, dataset="digits", train_size=100, test_size=40, folds=2, epochs=2, plot=0, max_conv_layer=4,
+        max_hidden_layer=16,
+    )  # fmt: skip
+    many, options = replace(few, n_bootstrap=2, n_tuning=3), RunOptions(workers=0, results=tmp_path / "r", quiet=True)
+    run_study(few, options)
+    known = {line["ended"] for line in journal_lines(tmp_path / "r")}
+    run_study(many, replace(options, adapt=True))
+    ends = [line["ended"] for line in journal_lines(tmp_path / "r")]
+    assert len(ends) == 2 * (3 * 2 + 1) and sum(end in known for end in ends) >= 2 * 2
+    run_study(many, replace(options, results=tmp_path / "fresh"))
+    assert (tmp_path / "r" / "predictions.npz").read_bytes() == (tmp_path / "fresh" / "predictions.npz").read_bytes()
+    for name in ("results.csv", "trials.csv"):
+        assert table_without_run(tmp_path / "r" / name) == table_without_run(tmp_path / "fresh" / name)
+    with pytest.raises(UsageError, match="epochs = 2, not 3: results depend on it"):
+        run_study(replace(many, epochs=3), replace(options, adapt=True))
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from mpitune.errors import Exit, UsageError
 from mpitune.experiment import WorkerContext, per_trial
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
-from tests.helpers import PATIENCE, ROOT, reported, table, table_without_run, wait_for_lines
+from tests.helpers import PATIENCE, ROOT, journal_lines, reported, table, table_without_run, wait_for_lines
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
@@ -362,3 +362,18 @@ def test_a_run_that_is_stopped_counts_its_trials_in_one_way(tmp_path: Path) -> N
     _, said = study.communicate(timeout=PATIENCE)
     assert study.returncode == Exit.STOPPED and "stopped with" in said
     assert set(re.findall(r" of (\d+) trials", said)) == {str(5 * 20 * 20 + 1)}, said
+
+
+def test_a_finer_grid_uses_the_points_that_both_have(tmp_path: Path) -> None:
+    options = RunOptions(gpu="none", workers=2, results=tmp_path / "r", quiet=True)
+    coarse, fine = replace(SMALL, n_tuning=2, solver="sklearn"), replace(SMALL, n_tuning=3, solver="sklearn")
+    run_study(coarse, options)
+    known = {line["ended"] for line in journal_lines(tmp_path / "r")}
+    with pytest.raises(UsageError, match=r"n_tuning = 2, not 3: .*adapt=True to use its results in this one"):
+        run_study(fine, options)
+    run_study(fine, replace(options, adapt=True))
+    ends = [line["ended"] for line in journal_lines(tmp_path / "r")]
+    assert len(ends) == 9 * 5 + 1 and sum(end in known for end in ends) >= 4 * 5
+    run_study(fine, replace(options, results=tmp_path / "fresh"))
+    tables = (table_without_run(tmp_path / name / "results.csv") for name in ("r", "fresh"))
+    assert len(set(tables)) == 1

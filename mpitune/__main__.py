@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from mpitune._jit.folders import set_cache_variables
 from mpitune.output import outlive_readers
@@ -18,6 +19,7 @@ TOOLS = {
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",
     "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
+    "import": "results of Optuna, of a table or of scikit-learn, for a search to go on with",
     "accelerate": "run a scikit-learn script, unchanged, on all devices",
     "scaling": "speed-up and efficiency of one study on several layouts",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     if tool not in ("accelerate", "script"):  # which run somebody's script: that is not ours to change
         set_cache_variables()
-    return int(import_module(f"mpitune.tools.{tool}").main(rest))
+    return int(import_module(f"mpitune.tools.{tool}{'_' * iskeyword(tool)}").main(rest))
 
 
 def _overview() -> str:

@@ -1,0 +1,293 @@
+"""Results of other tools: `python -m mpitune import SOURCE --into RESULTS`, then `search(..., adapt=True)` uses them.
+
+    sqlite:///FILE, FILE   a study of Optuna in a SQLite database or a journal file; --study says which of several
+    FILE.csv               a table with columns param_... and value_..., or scikit-learn's cv_results_ (mean_test_...)
+    FILE.json              the same by columns or by rows, as pandas and scikit-learn's users write it
+    RESULTS                folders of studies of the same settings, which are joined
+
+Sources are only read. Files that Python would unpickle are refused, since such a file may run any code.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mpitune.errors import Exit, UsageError, named, printable
+from mpitune.export.trials import needs
+from mpitune.optimize.spaces import Choice, Float, Int
+from mpitune.optimize.spaces.parameters import label_of
+from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.tuning import Tuning, described
+from mpitune.settings import program, setting
+from mpitune.storage.history import NAME, History, read_study, require_same_study
+from mpitune.storage.journal import Journal
+from mpitune.storage.provenance import commit, versions
+from mpitune.trial import Place, Result
+
+ANY = "Any()"  # what a space says for a parameter of which only values are known
+SQLITE = "sqlite:///"
+PICKLES = (".pkl", ".pickle", ".joblib")
+STATES = ("complete", "COMPLETE", "")  # of a trial in a table that has such a column
+SCORE = "mean_test_"
+LATEST = 9e9  # seconds that a journal takes
+AT_ONCE = 1000  # trials that are written down together
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """The command line."""
+
+    sources: tuple[str, ...] = setting(help="file, sqlite:/// address, or results folders", metavar="source")
+    into: Path | None = setting(None, "new results folder; one of the same settings, if folders are joined")
+    study: str | None = setting(None, "name of the study of Optuna, if there are several", metavar="NAME")
+    names: tuple[str, ...] = setting(
+        (), "names of the values of a study of Optuna that has none, in their order", metavar="NAME"
+    )
+
+
+@dataclass
+class Known:
+    """What a source knows."""
+
+    parts: dict[str, str] = field(default_factory=dict)  # of its space, by name
+    goals: dict[str, bool] = field(default_factory=dict)  # True for those maximized
+    trials: list[tuple[dict[str, Any], dict[str, float], float, float]] = field(default_factory=list)
+    n_left_out: int = 0  # trials without values
+
+    def add(self, params: Mapping[str, Any], values: Mapping[str, float], seconds: float, ended: float = 0.0) -> None:
+        """A trial: what it has of parameters and values; how long it took and when it ended, 0 where that is odd."""
+        numbers = {name: value for name, value in values.items() if "@" not in name}  # which are values of steps
+        if not numbers or any(map(math.isnan, numbers.values())):
+            self.n_left_out += 1
+            return
+        seconds, ended = (time if 0 <= time <= LATEST else 0.0 for time in (seconds, ended))
+        self.trials.append(({n: label_of(value) for n, value in params.items()}, numbers, seconds, ended))
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    """The command line. Returns the exit status."""
+    return program(
+        ImportOptions, _import, arguments, prog="python -m mpitune import", description="Results of other tools."
+    )
+
+
+def _import(options: ImportOptions) -> Exit:
+    if options.into is None:
+        raise UsageError("--into is missing: name the results folder for what is imported")
+    folders = [Path(source) for source in options.sources if Path(source).is_dir()]
+    if folders and len(folders) == len(options.sources):
+        n, left_out = len(merge(folders, options.into).results), 0
+    elif folders or len(options.sources) > 1:
+        raise UsageError("several sources are joined only if all are results folders: import one file at a time")
+    else:
+        known = _read(options.sources[0], options)
+        n, left_out = len(known.trials), known.n_left_out
+        if not n:
+            raise UsageError(f"{options.sources[0]} has no trial with a value: nothing was written")
+        _write(known, options.into)
+    without = f", without {left_out} that have no value" if left_out else ""
+    use = "search(..., adapt=True) with this folder uses them" if not folders else "the same search goes on there"
+    print(printable(f"{options.into}: {n} trials{without}; {use}"))
+    return Exit.DONE
+
+
+def merge(folders: Sequence[Path], into: Path) -> History:
+    """Add to the study in `into` every result of `folders` that it lacks, or has as a failure only.
+
+    Raises:
+        UsageError: a folder holds no study, or one of other settings, and nothing was written; or `into` cannot be
+            written, or holds a study of other settings.
+    """
+    histories = [read_study(folder) for folder in folders]
+    header = histories[0].header
+    for folder, history in zip(folders, histories, strict=True):
+        fix = "join studies of the same settings"
+        require_same_study(folder, history.header["settings"], header["settings"], fix=fix, first=folders[0])
+    with closing(Journal(into, {name: value for name, value in header.items() if name != "format"})) as journal:
+        for entry in header.get("before", ()):  # the earlier studies that it takes results from
+            if not (into / entry["folder"]).exists():
+                shutil.copytree(folders[0] / entry["folder"], into / entry["folder"], symlinks=True)
+        known = journal.history.results
+        for history in histories:
+            fresh = [
+                (history.trials[key], result)
+                for key, result in history.results.items()
+                if key not in known or (known[key].failed and not result.failed)
+            ]
+            if fresh:
+                for run in history.runs:
+                    journal.note(run=run)
+                journal.append(fresh)
+                known.update((result.key, result) for _, result in fresh)
+        return journal.history
+
+
+def _read(source: str, options: ImportOptions) -> Known:
+    path = Path(source.removeprefix(SQLITE))
+    if "://" in source and not source.startswith(SQLITE):
+        raise UsageError(f"{source}: give a SQLite file; optuna.copy_study copies a study from elsewhere into one")
+    if path.suffix in PICKLES:
+        save = 'pandas.DataFrame(search.cv_results_).to_csv("results.csv")'
+        raise UsageError(f"{source} is a pickle, which may run any code when it is read: give a table, such as {save}")
+    try:
+        if path.suffix == ".csv":
+            with open(path, newline="", encoding="utf-8-sig") as file:
+                return _table(source, _typed(list(csv.DictReader(file))))
+        if path.suffix == ".json":
+            return _table(source, list(_rows(json.loads(path.read_text()))))
+        with open(path, "rb") as file:
+            is_database = file.read(15) == b"SQLite format 3"
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read ({error.strerror}): give a file or a results folder") from error
+    except (ValueError, csv.Error, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{source} is no table ({error}): give columns param_... and value_...") from error
+    return _of_optuna(source, path, is_database, options)
+
+
+def _typed(rows: Sequence[Mapping[str | None, Any]]) -> list[dict[str, Any]]:
+    """The rows of a CSV file, None for an empty cell. Whether a column has numbers is told by all of its cells."""
+    read: list[dict[str, Any]] = [dict.fromkeys(map(str, row)) for row in rows]
+    for name in rows[0] if rows else ():
+        cells = {n: row[name] for n, row in enumerate(rows) if row[name] not in ("", None)}
+        kind = next((kind for kind in (int, float, _word) if _all(kind, cells.values())), _text)
+        for n, cell in cells.items():
+            read[n][str(name)] = kind(cell)
+    return read
+
+
+def _word(cell: str) -> bool:
+    return {"True": True, "False": False}[cell]
+
+
+def _text(cell: str) -> str:
+    """A text; one that the table of a search has in quotes, as it also has something else of that name."""
+    return str(json.loads(cell)) if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
+
+
+def _all(kind: Any, cells: Any) -> bool:
+    try:
+        return all(kind(cell) is not None for cell in cells)
+    except (ValueError, KeyError):
+        return False
+
+
+def _rows(content: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a JSON file: a list of objects, or an object of columns, each a list or an object by row."""
+    if isinstance(content, list):
+        yield from map(dict, content)
+        return
+    columns = {name: c if isinstance(c, dict) else dict(enumerate(c)) for name, c in content.items()}
+    for n in dict.fromkeys(n for column in columns.values() for n in column):
+        yield {name: column.get(n) for name, column in columns.items()}
+
+
+def _table(source: str, rows: Sequence[Mapping[str, Any]]) -> Known:
+    """What a table knows: param_... and value_..., or the mean scores of scikit-learn."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    start = "value_" if any(name.startswith("value_") for name in names) else SCORE
+    params, values = ([n for n in names if n.startswith(begin) and n != begin] for begin in ("param_", start))
+    if not params or not values:
+        raise UsageError(f"{source} has no columns param_... and value_... (or {SCORE}...): it has {named(names)}")
+    known = Known({name.removeprefix("param_"): ANY for name in params})
+    known.goals = {name.removeprefix(start): start == SCORE for name in values[:1]}
+    for row in rows:
+        there = {name: row[name] for name in values if row.get(name) is not None}
+        wrong = next((v for v in there.values() if not isinstance(v, int | float) or isinstance(v, bool)), None)
+        if wrong is not None:
+            raise UsageError(f"{source} has the value {wrong!r:.100}: give numbers")
+        given = {name.removeprefix("param_"): row[name] for name in params if row.get(name) is not None}
+        done = (row.get("state") or "") in STATES and not row.get("error")
+        seconds = row.get("seconds", row.get("mean_fit_time", 0.0))
+        values_here = {name.removeprefix(start): float(value) for name, value in there.items()}
+        known.add(given, values_here if done else {}, max(0.0, float(seconds)) if _all(float, [seconds]) else 0.0)
+    return known
+
+
+def _of_optuna(source: str, path: Path, is_database: bool, options: ImportOptions) -> Known:
+    """What a study of Optuna knows. A copy is read, as Optuna may write to what it opens."""
+    with needs("optuna"):
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, "study")
+        for suffix in ("", "-wal"):
+            if Path(f"{path}{suffix}").exists():
+                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+        try:
+            storage: Any = f"{SQLITE}{copy}" if is_database else JournalStorage(JournalFileBackend(str(copy)))
+            names = optuna.get_all_study_names(storage)
+            name = options.study or (names[0] if len(names) == 1 else "")
+            if not names:
+                raise UsageError(f"{source} has no study of Optuna: give one, or a table, FILE.csv or FILE.json")
+            if name not in names:
+                raise UsageError(f"{source} has the studies {named(names)}: say which with --study NAME")
+            study = optuna.load_study(study_name=name, storage=storage)
+            trials, ways = study.get_trials(), [way.name == "MAXIMIZE" for way in study.directions]
+            metrics = options.names or study.metric_names
+        except UsageError:
+            raise
+        except Exception as error:  # whatever Optuna raises for a file that is none of its own
+            said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise UsageError(f"{source} has no study of Optuna that can be read ({said})") from error
+    metrics = metrics or (["value"] if len(ways) == 1 else [f"value_{n}" for n in range(len(ways))])
+    if len(metrics) != len(ways):
+        raise UsageError(f"--names {' '.join(metrics)}: the study has {len(ways)} values, name all of them")
+    known = Known(goals=dict(zip(metrics, ways, strict=True)))
+    for trial in trials:
+        for name, distribution in trial.distributions.items():
+            text = _part(distribution)
+            known.parts[name] = text if known.parts.get(name, text) == text else ANY
+        values = dict(zip(metrics, trial.values, strict=True)) if trial.state.name == "COMPLETE" else {}
+        attrs = {name: v for name, v in trial.user_attrs.items() if isinstance(v, float) and not math.isnan(v)}
+        others = {name: value for name, value in attrs.items() if not name.startswith("run/")}
+        seconds = attrs.get("run/seconds", trial.duration.total_seconds() if trial.duration else 0.0)
+        ended = trial.datetime_complete.timestamp() if trial.datetime_complete else 0.0
+        known.add(trial.params, {**others, **values} if values else {}, float(seconds), ended)
+    return known
+
+
+def _part(distribution: Any) -> str:
+    """How a space says a distribution of Optuna."""
+    kind = type(distribution).__name__
+    try:
+        if kind == "CategoricalDistribution":
+            return repr(Choice(*distribution.choices))
+        part = {"FloatDistribution": Float, "IntDistribution": Int}[kind]
+        return repr(part(distribution.low, distribution.high, distribution.log, distribution.step))
+    except (UsageError, KeyError):  # a range of one value, or a distribution of an older version
+        return ANY
+
+
+def _write(known: Known, into: Path) -> None:
+    """Write what is known as the journal of a search into a new folder."""
+    if (into / NAME).exists():
+        raise UsageError(f"{into} holds a study: give a new folder with --into")
+    space = ", ".join(f"{name}: {text}" for name, text in known.parts.items())
+    settings = {
+        "experiment": Tuning.__name__, "space": f"{{{space}}}", "strategy": "imported",
+        "objectives": list(described(known.goals)), "seed": 0, "order": "rounds", "enqueued": [],
+    }  # fmt: skip
+    outcomes = []
+    for number, (params, values, seconds, ended) in enumerate(known.trials):
+        segment, place = TrialSegment(number, params), Place("imported")
+        try:
+            trial = segment.trial()
+        except ValueError as error:
+            raise UsageError(f"{error}, or leave it out") from error
+        outcomes.append((trial, Result(trial.key, values, read=(), seconds=seconds, ended=ended, place=place)))
+    with closing(Journal(into, {"settings": settings, "versions": versions(), "commit": commit()})) as journal:
+        for begin in range(0, len(outcomes), AT_ONCE):
+            journal.append(outcomes[begin : begin + AT_ONCE])

@@ -1,0 +1,209 @@
+"""Results of Optuna, of tables and of scikit-learn go on as a search, and back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import Choice, Float, Int, RunOptions, When, search
+from mpitune.errors import Exit
+from mpitune.storage.history import read_study
+from mpitune.tools import export
+from mpitune.tools.import_ import main
+
+optuna = pytest.importorskip("optuna")
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+SPACE = {"x": Float(0, 4), "n": Int(1, 9, log=True), "kind": Choice("a", None), "y": When(Float(0, 1), kind="a")}
+
+
+def loss(x: float, n: int, kind: Any, y: float = 0.5) -> float:
+    return (x - 1) ** 2 + n * y + (kind is None)
+
+
+def by_optuna(trial: Any) -> float:
+    kind = trial.suggest_categorical("kind", ["a", None])
+    more = {"y": trial.suggest_float("y", 0, 1)} if kind == "a" else {}
+    if trial.number == 3:
+        raise optuna.TrialPruned
+    return loss(trial.suggest_float("x", 0, 4), trial.suggest_int("n", 1, 9, log=True), kind, **more)
+
+
+class Counted:
+    """An objective that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, trial: Any) -> dict[str, float]:
+        self.calls += 1
+        return {"loss": loss(**trial.params), "more": 1.0}
+
+
+def go_on(folder: Path, n_trials: int, space: Any = None, **how: Any) -> tuple[Any, int]:
+    """The study that goes on there, and how many trials it has evaluated."""
+    objective = Counted()
+    usual: dict[str, Any] = dict(strategy="tpe", minimize="loss", workers=0, round_size=2, adapt=True)
+    options = RunOptions(quiet=True)
+    study = search(objective, space or SPACE, n_trials=n_trials, results=folder, options=options, **{**usual, **how})
+    return study, objective.calls
+
+
+@pytest.mark.parametrize("kind", ["database", "address", "journal"])
+def test_a_study_begun_with_optuna_goes_on_here_and_back(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, into = tmp_path / "study", tmp_path / "r"
+    if kind == "journal":
+        backend = optuna.storages.journal.JournalFileBackend(str(file))
+        storage: Any = optuna.storages.JournalStorage(backend)
+    else:
+        storage = f"sqlite:///{file}"
+    study = optuna.create_study(storage=storage, study_name="mine", sampler=optuna.samplers.TPESampler(seed=1))
+    study.optimize(by_optuna, n_trials=12)
+    content = file.read_bytes()
+    source = f"sqlite:///{file}" if kind == "address" else str(file)
+    assert main([source, "--into", str(into), "--names", "loss"]) == Exit.DONE
+    assert "11 trials, without 1 that have no value" in capsys.readouterr().out and file.read_bytes() == content
+    shutil.copytree(into, tmp_path / "again")
+    found, calls = go_on(into, 16)
+    assert calls == 5 and len(found) == 16
+    complete = [trial for trial in study.trials if trial.value is not None]
+    assert [dict(t.params) for t in found.trials[:11]] == [
+        {n: t.params[n] for n in SPACE if n in t.params} for t in complete
+    ]
+    assert [t.values["loss"] for t in found.trials[:11]] == [t.value for t in complete]
+    assert go_on(into, 16, adapt=False)[1] == 0
+    go_on(tmp_path / "again", 16, workers=2)
+    assert (into / "trials.csv").read_bytes() == (tmp_path / "again" / "trials.csv").read_bytes()
+    # And back, and here once more: nothing changes on the way.
+    assert export.main([str(into), "--to", "optuna", "--into", str(tmp_path / "back")]) == Exit.DONE
+    back = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "back"))
+    ))  # fmt: skip
+    assert [t.value for t in back.trials] == [t.values["loss"] for t in found.trials]
+    assert main([str(tmp_path / "back"), "--into", str(tmp_path / "third")]) == Exit.DONE
+    third, calls = go_on(tmp_path / "third", 16)
+    assert calls == 0 and [t.params for t in third.trials] == [t.params for t in found.trials]
+    assert [t.values["loss"] for t in third.trials] == [t.values["loss"] for t in found.trials]
+
+
+def test_a_table_of_a_search_and_one_written_by_hand(tmp_path: Path) -> None:
+    first, _ = go_on(tmp_path / "first", 10, strategy="random")
+    assert main([str(tmp_path / "first" / "trials.csv"), "--into", str(tmp_path / "r")]) == Exit.DONE
+    study, calls = go_on(tmp_path / "r", 10, strategy="random")
+    assert calls == 0 and [t.params for t in study.trials] == [t.params for t in first.trials]
+    (tmp_path / "hand.csv").write_text(
+        "param_x,param_n,param_kind,value_loss,state\n1,2,a,3.5,complete\n2,3,,inf,failed\n"
+    )
+    assert main([str(tmp_path / "hand.csv"), "--into", str(tmp_path / "h")]) == Exit.DONE
+    space = {"x": Float(0, 4, step=1), "n": Int(2, 3), "kind": Choice("a", "b")}
+    study, calls = go_on(tmp_path / "h", 99, space, strategy="grid")
+    known = next(trial for trial in study.trials if trial.params == {"x": 1.0, "n": 2, "kind": "a"})
+    assert calls == 5 * 2 * 2 - 1 and known.values == {"loss": 3.5}
+
+
+def test_cv_results_of_scikit_learn(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+
+    grid = {"C": [0.5, 1, 2], "kernel": ["rbf", "linear"], "shrinking": [True, False]}
+    fitted = GridSearchCV(SVC(), grid, cv=3).fit(*load_iris(return_X_y=True))
+    table = pandas.DataFrame(fitted.cv_results_)
+    table.to_csv(tmp_path / "cv.csv")
+    table.to_json(tmp_path / "columns.json")
+    table.to_json(tmp_path / "rows.json", orient="records")
+    space = {"C": Choice(0.5, 1, 2, 4), "kernel": Choice("rbf", "linear"), "shrinking": [True, False]}
+    for name in ("cv.csv", "columns.json", "rows.json"):
+        folder, asked = tmp_path / f"of {name}", list[float]()
+        assert main([str(tmp_path / name), "--into", str(folder)]) == Exit.DONE
+
+        def score(trial: Any, asked: list[float] = asked) -> dict[str, float]:
+            asked.append(trial.params["C"])
+            return {"score": 0.0}
+
+        how: dict[str, Any] = dict(strategy="grid", maximize="score", workers=0, options=RunOptions(quiet=True))
+        study = search(score, space, results=folder, adapt=True, **how)
+        assert asked == [4] * 4
+        assert [t.values["score"] for t in study.trials][:12] == pytest.approx(
+            table["mean_test_score"].tolist(), abs=1e-9
+        )
+
+
+def test_folders_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    go_on(tmp_path / "a", 6, strategy="random")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    go_on(tmp_path / "b", 9, strategy="random")
+    assert main([str(tmp_path / "a"), str(tmp_path / "b"), "--into", str(tmp_path / "r")]) == Exit.DONE
+    assert f"{tmp_path / 'r'}: 9 trials; the same search goes on there" in capsys.readouterr().out
+    assert go_on(tmp_path / "r", 9, strategy="random", adapt=False)[1] == 0
+    go_on(tmp_path / "r", 12)  # now one that has begun with results of another
+    assert main([str(tmp_path / "r"), "--into", str(tmp_path / "moved")]) == Exit.DONE
+    assert go_on(tmp_path / "moved", 12, adapt=False)[1] == 0 and go_on(tmp_path / "moved", 14, adapt=False)[1] == 2
+
+
+def test_what_cannot_be_imported_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cv.pkl").write_bytes(pickle.dumps({"param_x": [1]}))
+    (tmp_path / "none.csv").write_text("x,loss\n1,2\n")
+    (tmp_path / "text.csv").write_text("param_x,value_loss\n1,good\n")
+    (tmp_path / "empty.csv").write_text("param_x,value_loss\n1,\n")
+    (tmp_path / "torn.json").write_text('{"param_x": [1')
+    (tmp_path / "other.json").write_text("[1, 2]")
+    (tmp_path / "large.json").write_text(f'[{{"param_x": {10**400}, "value_loss": 1}}]')
+    (tmp_path / "wide.csv").write_text("param_x,value_loss\n1,2,3\n")
+    (tmp_path / "bytes.csv").write_bytes(b"param_x,value_loss\n\xff,1\n")
+    (tmp_path / "any").write_text("hello")
+    two = f"sqlite:///{tmp_path / 'two'}"
+    for name in ("one", "other"):
+        optuna.create_study(storage=two, study_name=name)
+    go_on(tmp_path / "known", 2, strategy="random")
+    journal = (tmp_path / "known" / "journal.jsonl").read_bytes()
+    shutil.copy(tmp_path / "known" / "trials.csv", tmp_path / "fine.csv")
+    said = {
+        "cv.pkl": "is a pickle, which may run any code",
+        "none.csv": "has no columns param_... and value_...",
+        "text.csv": "has the value 'good': give numbers",
+        "empty.csv": "has no trial with a value: nothing was written",
+        "torn.json": "is no table",
+        "other.json": "is no table",
+        "large.json": "parameter x of trial t000000 is",
+        "wide.csv": "is no table",
+        "bytes.csv": "is no table",
+        "any": "has no study of Optuna",
+        "absent.csv": "cannot be read (No such file or directory)",
+        "two": "has the studies one, other: say which with --study NAME",
+    }
+    for name, why in said.items():
+        assert main([str(tmp_path / name), "--into", str(tmp_path / "into")]) == Exit.USAGE
+        error = capsys.readouterr().err
+        assert why in error and error.count("\n") == 1, error
+        assert not (tmp_path / "into").exists()
+    assert main(["mysql://host/base", "--into", str(tmp_path / "into")]) == Exit.USAGE
+    assert main([str(tmp_path / "fine.csv")]) == Exit.USAGE and "--into is missing" in capsys.readouterr().err
+    assert main([str(tmp_path / "fine.csv"), str(tmp_path / "known"), "--into", str(tmp_path / "into")]) == Exit.USAGE
+    assert main([str(tmp_path / "fine.csv"), "--into", str(tmp_path / "known")]) == Exit.USAGE
+    assert "holds a study: give a new folder" in capsys.readouterr().err
+    assert (tmp_path / "known" / "journal.jsonl").read_bytes() == journal and not (tmp_path / "into").exists()
+    assert json.dumps(read_study(tmp_path / "known").header)
+
+
+def test_odd_times_and_values_of_steps_leave_a_journal_that_can_be_read(tmp_path: Path) -> None:
+    rows = [
+        {"param_x": 1, "value_loss": 2.0, "value_loss@3": 9, "seconds": 1e300},
+        {"param_x": 2, "value_loss": float("inf"), "seconds": "soon"},
+        {"param_x": 3, "value_loss": float("nan")},
+    ]
+    (tmp_path / "odd.json").write_text(json.dumps(rows))
+    assert main([str(tmp_path / "odd.json"), "--into", str(tmp_path / "r")]) == Exit.DONE
+    results = read_study(tmp_path / "r").results.values()
+    assert [(result.values, result.seconds) for result in results] == [
+        ({"loss": 2.0}, 0.0),
+        ({"loss": float("inf")}, 0.0),
+    ]
+    assert export.main([str(tmp_path / "r"), "--to", "csv"]) == Exit.DONE

@@ -255,6 +255,11 @@ def join(
                 raise
         history = read_journal(folder)
         assert history is not None
+        if history.header.get("before") and not history.runs:
+            raise UsageError(
+                f"the study in {folder} was being changed when its job was killed: run the same command once without "
+                "join"
+            )
         settings = history.header["settings"]
         fix = "give another results folder"
         require_same_study(folder, settings, as_then(header["settings"], settings), fix=fix)

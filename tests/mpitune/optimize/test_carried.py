@@ -323,6 +323,12 @@ def test_jobs_join_a_changed_study_and_a_study_that_jobs_joined_is_changed(tmp_p
     with pytest.raises(UsageError, match="join and adapt exclude each other"):
         find(tmp_path / "r", objective, space=wider, join=True, adapt=True)
     find(tmp_path / "r", objective, space=wider, adapt=True, stop_when=lambda study: True)
+    journal = tmp_path / "r" / "journal.jsonl"
+    whole = journal.read_text()
+    journal.write_text(whole.split("\n")[0] + "\n")  # as if it had been killed at its start
+    with pytest.raises(UsageError, match="run the same command once without join"):
+        find(tmp_path / "r", objective, space=wider, join=True)
+    journal.write_text(whole)
     find(tmp_path / "r", objective, space=wider, join=True)
     assert len(evaluated(tmp_path)) == 6
     find(tmp_path / "fresh", objective, space=wider)

@@ -26,6 +26,7 @@ from mpitune.ranks.heartbeat import BEATS, Pulse
 from mpitune.storage.files import ALIVE, JOBS, make_folder, new_jobs, regular_file
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
+from mpitune.storage.journal import written_into
 from mpitune.trial import Batch, Result, Rounds, Trial
 
 log = logging.getLogger(__name__)
@@ -124,9 +125,10 @@ class JoinedStudy(Study):
         self._heard = dict(history.trials)
         super().__init__(searches, self._heard, dict(history.results), before=before)
         self._folder, self._job, self._n_slots = folder, job, n_slots
-        self._lives = Lives(folder, job, timeout)
+        with written_into(folder):
+            self._lives = Lives(folder, job, timeout)
+            self._claims = Claims(folder, job)
         self._cost, self._examine = cost, examine
-        self._claims = Claims(folder, job)
         self._others: dict[str, Follower] = {}
         self._open: dict[str, dict[str, Trial]] = {}  # open trials by key, of each open batch by the batch's name
         self._batch_of: dict[str, str] = {}  # the name of the batch of an open trial
@@ -164,15 +166,17 @@ class JoinedStudy(Study):
 
     def start(self) -> list[Batch]:
         super().start()
-        self._look()
+        with written_into(self._folder):
+            self._look()
         return []
 
     def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         now = time.monotonic()
         self._n_held = sum(self._open[name].keys() <= held for name in self._mine) if held else 0
-        if now >= self._next_look:
-            self._look()
-        return self._claim(now) if now >= self._next_claim else []
+        with written_into(self._folder):
+            if now >= self._next_look:
+                self._look()
+            return self._claim(now) if now >= self._next_claim else []
 
     def record(self, result: Result) -> list[Batch]:
         self._seconds += result.seconds
@@ -307,6 +311,10 @@ class JoinedStudy(Study):
 
     def may_report(self, is_written: Callable[[], bool]) -> bool:
         """Whether this job is to make the tables and figures. It waits for another that does, and takes its place."""
+        with written_into(self._folder):
+            return self._may_report(is_written)
+
+    def _may_report(self, is_written: Callable[[], bool]) -> bool:
         said = False
         while True:
             self._claims.read()

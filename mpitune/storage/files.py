@@ -102,6 +102,8 @@ def _parent_of(path: Path) -> Iterator[int]:
     root = path.parent
     for folder in [path.parent, *path.parent.parents][:_LEVELS]:
         if os.path.lexists(folder / JOURNAL):
+            if folder.parent.name == JOBS and os.path.lexists(folder.parent.parent / JOURNAL):
+                folder = folder.parent.parent  # of the study, which a job has joined
             inner = list(path.parent.relative_to(folder).parts)
             root = folder
             break

@@ -13,6 +13,7 @@ the claims in one order. A batch is of the job that claimed it last.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,10 @@ from mpitune.errors import UsageError
 from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
 
+log = logging.getLogger(__name__)
+
 LARGEST = 16 << 20  # bytes of a claim
+STRANGE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)  # what opening says where there is no regular file
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)  # what `link` says where there are none
 
 
@@ -66,9 +70,10 @@ class Claims:
         claim = Claim(self._job, list(batches))
         part, place = f".{self._job}.{self._n}.part", self._folder.descriptor
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(part, flags, 0o666, dir_fd=place), "wb") as file:
-            file.write(msgspec.json.encode(claim))
+        descriptor = os.open(part, flags, 0o666, dir_fd=place)
         try:
+            with open(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(claim))
             os.link(part, f"{self._n + 1:08}", src_dir_fd=place, dst_dir_fd=place)
         except FileExistsError:
             if os.stat(part, dir_fd=place).st_nlink == 1:  # else NFS has made the link, and has asked twice
@@ -92,6 +97,10 @@ class Claims:
             content = self._folder.read(f"{number:08}")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno not in STRANGE:
+                raise
+            content = b""  # a link, a folder or a pipe: no job has made it
         try:
             return msgspec.json.decode(content, type=Claim)
         except msgspec.MsgspecError:  # lost with the file server's memory: who made it does the work, others may, too
@@ -129,17 +138,28 @@ class Follower:
 
     def __init__(self, folder: Path):
         self.name, self.ended, self.complete = folder.name, False, False
-        self._folder, self._offset = OpenFolder(folder), 0
+        self._path, self._offset, self._said = folder, 0, False
+        self._folder: OpenFolder | None = None
 
     def close(self) -> None:
         """Nothing more is read."""
-        self._folder.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def read(self) -> Iterator[TrialLine]:
-        """The trials that it has finished since. A damaged line is passed over: its trial is then not known."""
+        """The trials that it has finished since. A damaged line is passed over: its trial is then not known.
+
+        So is a journal that cannot be read, such as a link, or that of a user who lets nobody read it. A line says it.
+        """
         try:
+            self._folder = self._folder or OpenFolder(self._path)
             content = self._folder.read(JOURNAL, self._offset)
         except FileNotFoundError:
+            return
+        except OSError as error:
+            if not self._said:
+                log.warning("%s cannot be read (%s): its results are not used", self._path / JOURNAL, error.strerror)
+            self._said = True
             return
         content = content[: content.rfind(b"\n") + 1]
         self._offset += len(content)

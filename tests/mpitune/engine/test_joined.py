@@ -255,6 +255,37 @@ def test_a_claim_that_was_lost_is_nobodys(tmp_path: Path) -> None:
     assert Claim("b", ["x"]) == Claim(**json.loads((tmp_path / "jobs/claims/00000002").read_text()))
 
 
+def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_path: Path) -> None:
+    """They come while a job is at work. Without them the study is reported; none of their results counts."""
+    job = joins(tmp_path, "--seconds", "0.2")
+    jobs = tmp_path / "jobs"
+    wait_for_jobs(tmp_path, 1)
+    (jobs / "folder").symlink_to(alone)
+    (jobs / "file").mkdir()
+    (jobs / "file/journal.jsonl").symlink_to(alone / "journal.jsonl")
+    for number, make in ((9, Path.mkdir), (10, os.mkfifo), (11, lambda path: path.symlink_to("/etc/passwd"))):
+        make(jobs / f"claims/{number:08}")
+    words = job.communicate(timeout=PATIENCE)[1]
+    assert job.returncode == Exit.ERROR and "Traceback" not in words
+    assert words.count("its results are not used") == 2 and "report.html was not written" in words
+    assert len(journal_lines_of(next(jobs.glob("*/alive")).parent / "journal.jsonl")) == N_TRIALS
+    with pytest.raises(UsageError, match="put the folder itself there|must be a file of its own"):
+        read_journal(tmp_path)
+    (jobs / "folder").unlink()
+    shutil.rmtree(jobs / "file")
+    assert joins(tmp_path).wait(PATIENCE) == Exit.DONE
+    require_equal(tmp_path, alone)
+
+
+def test_a_job_whose_claims_are_removed_says_one_line(tmp_path: Path) -> None:
+    job = joins(tmp_path, "--seconds", "0.2")
+    wait_for_jobs(tmp_path, 1)
+    shutil.rmtree(tmp_path / "jobs/claims")
+    words = job.communicate(timeout=PATIENCE)[1]
+    assert job.returncode == Exit.ERROR and "Traceback" not in words
+    assert words.splitlines()[-1].endswith("fix that, then run the same command to continue")
+
+
 def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
     """A job that has slept itself blames nobody until it has heard of its own heart again."""
     mine, other = Lives(tmp_path, "mine", 0.5), Lives(tmp_path, "other", 0.5)

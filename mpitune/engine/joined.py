@@ -251,9 +251,13 @@ class JoinedStudy(Study):
 
     def _wanted(self) -> int:
         """How many more batches this job should have: one for each slot, and more where they are short."""
+        return self._n_slots + self._ahead - self._n_at_work
+
+    @property
+    def _ahead(self) -> int:
+        """How many short batches the slots evaluate between two claims."""
         mean = self._seconds / self._n_done_here if self._n_done_here else math.inf
-        ahead = math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_S else 0
-        return self._n_slots + ahead - self._n_at_work
+        return math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_S else 0
 
     @property
     def _n_at_work(self) -> int:
@@ -271,8 +275,10 @@ class JoinedStudy(Study):
         if not self._free and self._n_at_work < self._n_slots:
             self._claims_of_the_gone()
         for _ in range(TRIES):
-            # Towards the end only a share of what is left, so that all jobs end at about the same time.
-            fair = max(min(wanted, self._n_slots - self._n_at_work), len(self._free) // (2 * self._n_live), 1)
+            # Towards the end only a share of what is left, so that all jobs end at about the same time. A share that
+            # takes less than half of the time to the next claim would leave slots idle again and again.
+            share = max(len(self._free) // (2 * self._n_live), self._ahead // 2, 1)
+            fair = max(min(wanted, self._n_slots - self._n_at_work), share)
             names = self._first(min(wanted, fair))
             if not names:
                 return []

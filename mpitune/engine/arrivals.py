@@ -115,6 +115,7 @@ class Arrivals:
 
     results: Mapping[str, Result] = {}
     others_work = False
+    others_succeed = False
     has_more = True
     drains = False  # the script that adds trials hears the signal, too, and ends the study
     is_behind = False

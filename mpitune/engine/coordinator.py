@@ -120,10 +120,13 @@ class Coordinator:
 
     @property
     def _nothing_works(self) -> bool:
-        """Whether the study is through, and has failed at every trial and on every slot."""
-        through = self._has_tried_all and self._total is not None and self._study.n_asked >= self._total
-        in_vain = [state.in_vain for state in self.dispatch.slots.values()]
-        return through and not self._succeeded and self._sound is None and min(in_vain) >= IN_A_ROW
+        """Whether every trial has failed here on every slot, and the study is through, or other jobs have success."""
+        if self._succeeded or not self._has_tried_all:
+            return False
+        if min(state.in_vain for state in self.dispatch.slots.values()) < IN_A_ROW:
+            return False
+        through = self._total is not None and self._study.n_asked >= self._total
+        return (through and self._sound is None) or self._study.others_succeed
 
     @property
     def _out_of_time(self) -> bool:

@@ -137,6 +137,7 @@ class JoinedStudy(Study):
         self._numbers = count()
         self._mine: set[str] = set()  # names of open batches that the coordinator has
         self._n_held = 0  # of them, with nothing but failures that it keeps back
+        self._able: set[str] = set()  # jobs in which a trial has succeeded
         self._n_done_here, self._seconds = 0, 0.0  # batches, and what their trials took
         self._next_look = self._next_claim = 0.0
         self.n_twice = 0  # results that came from two jobs
@@ -155,6 +156,12 @@ class JoinedStudy(Study):
         """Whether failures are still kept back: a batch is free, or with a job that is to tell its own first."""
         owner = self._claims.owner
         return any(name in self._free or owner[name] < self._job for name in self._open if name not in self._mine)
+
+    @property
+    def others_succeed(self) -> bool:  # type: ignore[override]
+        """Whether a trial has succeeded in another job, which still lives."""
+        able = {name for name in self._able if not self._others[name].ended}
+        return bool(able - self._lives.gone(able, seen=0))
 
     @property
     def has_more(self) -> bool:  # type: ignore[override]
@@ -211,6 +218,8 @@ class JoinedStudy(Study):
         for other in self._others.values():
             for line in other.read() if not other.ended else ():
                 trial, result = line.trial, line.result(self._folder / JOBS / other.name)
+                if not result.failed:
+                    self._able.add(other.name)
                 if result.key in self._batch_of:
                     self._require_same(trial, self._open[self._batch_of[result.key]][result.key], other.name)
                     self._examine(trial, result, None)

@@ -78,6 +78,7 @@ class Study:
     waits = False  # for trials or results that come from elsewhere
     has_more = False  # to run than it has given
     others_work = False  # so that failures are kept back
+    others_succeed = False  # so that a job where all fails leaves its trials to them
     drains = True  # whether it ends where the job is told to stop
 
     def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:

@@ -255,6 +255,29 @@ def test_a_claim_that_was_lost_is_nobodys(tmp_path: Path) -> None:
     assert Claim("b", ["x"]) == Claim(**json.loads((tmp_path / "jobs/claims/00000002").read_text()))
 
 
+def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> None:
+    """As on a host whose driver is broken. Within one job of two nodes the other would evaluate them, too."""
+    script, results = tmp_path / "script.py", tmp_path / "r"
+    script.write_text(
+        "import sys, time\nfrom mpitune import Float, search\n"
+        "def objective(trial):\n    if sys.argv[2] == 'bad':\n        raise RuntimeError('a broken host')\n"
+        "    time.sleep(0.3)\n    return {'loss': trial.params['x']}\n"
+        "search(objective, {'x': Float(0, 4)}, n_trials=20, minimize='loss', workers=1,\n"
+        "    results=sys.argv[1], join=True)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    jobs = []
+    for how in ("good", "bad"):
+        command = [sys.executable, script, results, how]
+        jobs.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
+        wait_for_jobs(results, 1)
+    said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [Exit.DONE, Exit.ERROR] and "a broken host" in said[1], said
+    history = read_journal(results)
+    assert history is not None and history.complete and len(history.results) == 20
+    assert not any(result.failed for result in history.results.values())
+
+
 def test_few_short_batches_are_left_at_the_end(tmp_path: Path) -> None:
     """A job takes what its slots evaluate until its next claim, else they are idle over and over at the end."""
     results = tmp_path / "r"

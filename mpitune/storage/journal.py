@@ -37,6 +37,7 @@ from mpitune.storage.files import (
     ALIVE,
     JOBS,
     job_folders,
+    make_folder,
     regular_file,
     remove_parts,
     sync_folder,
@@ -263,6 +264,7 @@ def join(
         settings = history.header["settings"]
         fix = "give another results folder"
         require_same_study(folder, settings, as_then(header["settings"], settings), fix=fix)
+        make_folder(folder / JOBS / job)  # not through a link
     except BlockingIOError as error:
         raise UsageError(
             f"a job that does not join others is writing to {folder}: wait for it, or give another results folder"

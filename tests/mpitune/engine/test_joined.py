@@ -310,6 +310,15 @@ def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_pa
     require_equal(tmp_path, alone)
 
 
+def test_jobs_are_not_kept_behind_a_link(tmp_path: Path) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (study := tmp_path / "r").mkdir()
+    (study / "jobs").symlink_to(elsewhere)
+    job = joins(study)
+    assert "put the folder itself there" in job.communicate()[1] and job.returncode == Exit.USAGE
+    assert not list(elsewhere.iterdir())
+
+
 def test_a_job_whose_claims_are_removed_says_one_line(tmp_path: Path) -> None:
     job = joins(tmp_path, "--seconds", "0.2")
     wait_for_jobs(tmp_path, 1)

@@ -278,16 +278,6 @@ def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> No
     assert not any(result.failed for result in history.results.values())
 
 
-def test_few_short_batches_are_left_at_the_end(tmp_path: Path) -> None:
-    """A job takes what its slots evaluate until its next claim, else they are idle over and over at the end."""
-    results = tmp_path / "r"
-    study = search(lambda trial: {"loss": trial.params["x"]}, {"x": Float(0, 1)}, n_trials=400, minimize="loss",
-                   workers=1, results=results, join=True)  # fmt: skip
-    assert len(study) == 400
-    sizes = [len(json.loads(path.read_text())["batches"]) for path in sorted(results.glob("jobs/claims/0*"))]
-    assert len(sizes) <= 9, sizes  # 12 with shares of what is left alone
-
-
 def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_path: Path) -> None:
     """They come while a job is at work. Without them the study is reported; none of their results counts."""
     job = joins(tmp_path, "--seconds", "0.2")

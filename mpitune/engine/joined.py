@@ -140,7 +140,6 @@ class JoinedStudy(Study):
         self._able: set[str] = set()  # jobs in which a trial has succeeded
         self._n_done_here, self._seconds = 0, 0.0  # batches, and what their trials took
         self._next_look = self._next_claim = 0.0
-        self.n_twice = 0  # results that came from two jobs
 
     def close(self) -> None:
         """This job gives no sign of life any more."""
@@ -187,10 +186,8 @@ class JoinedStudy(Study):
 
     def record(self, result: Result) -> list[Batch]:
         self._seconds += result.seconds
-        if result.key in self._batch_of:
+        if result.key in self._batch_of:  # else another job has been faster
             self._take_in(result)
-        else:
-            self.n_twice += 1
         return []
 
     def catch_up(self) -> list[Batch]:

@@ -102,6 +102,7 @@ class Status:
         stopped: by what the last run was stopped before all was done, such as "its time"; "" by nothing.
         of_trials: where `finished` counts stages of trials, to how many trials they belong.
         jobs: that have joined it.
+        twice: results of jobs that another job had found, too.
     """
 
     folder: Path
@@ -117,6 +118,7 @@ class Status:
     of_trials: int | None = None
     stopped: str = ""
     jobs: Sequence[Job] = ()
+    twice: int = 0
 
     @property
     def exit(self) -> Exit:
@@ -197,6 +199,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         work=[work[place] for place in sorted(work)],
         seen=(_together(jobs) or read_status_file(folder)) if running else None,
         jobs=jobs,
+        twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
         of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
     )
 
@@ -221,6 +224,8 @@ def described(status: Status) -> list[str]:
         f"minute, {job.claimed} batches claimed" + (f"; {now(job.seen)}" if job.seen is not None else "")
         for job in status.jobs
     ]
+    if status.twice:
+        lines.append(f"wasted     {status.twice} {what} that another job had evaluated, too")
     lines += [
         f"place      {work.place}: {work.trials} {what}, {duration(work.seconds)} of work, "
         f"{duration(work.cpu_seconds)} of processor time, at most {work.peak_bytes / (1 << 20):.0f} MiB"

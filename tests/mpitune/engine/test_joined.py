@@ -21,6 +21,7 @@ from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import read_journal
 from mpitune.storage.jobs import Claim, Claims
+from mpitune.tools.status import described, status_of
 from tests.helpers import (
     PATIENCE,
     ROOT,
@@ -189,6 +190,12 @@ def test_results_from_elsewhere_are_copied_into_the_folder(alone: Path, tmp_path
     shutil.copytree(alone, tmp_path / "jobs" / "site")
     assert joins(tmp_path).wait() == Exit.DONE
     require_equal(tmp_path, alone)
+    shutil.copytree(alone, tmp_path / "jobs" / "twice")
+    history = read_journal(tmp_path)
+    assert history is not None
+    status = status_of(tmp_path, history, False)
+    assert [job.trials for job in status.jobs if job.trials] == [N_TRIALS] * 2 and status.twice == N_TRIALS
+    assert f"wasted     {N_TRIALS} trials that another job had evaluated, too" in described(status)
     studied(tmp_path / "good", 3)
     studied(tmp_path / "bad", 3, at=("t1=nan",))
     for first, other in (("good", "bad"), ("bad", "good")):

@@ -22,6 +22,7 @@ UNFAIR = {
     "test_nested_loop[mpitune-multiprocessing]": "a worker cannot import the module that this file makes of theirs",
     "test_nested_loop[mpitune-back_compat_backend]": "that backend is registered by that module",
     "test_nested_loop[loky-mpitune]": "a worker of loky that began before has not registered this backend",
+    "test_nested_loop[back_compat_backend-mpitune]": "it has workers of loky, too",
     "test_memmapping_leaks": "it looks for files of np.memmap: here shared arrays have no files",
 }
 

@@ -245,7 +245,7 @@ def test_libraries_are_tried_in_a_process_like_a_workers(program: Any, tmp_path:
     """Installations that are broken in ways of their own; an import that crashes takes only its process along."""
     write_library(tmp_path, "torch", "raise ImportError('libcudart.so.99: cannot open shared object file')")
     write_library(tmp_path, "sklearn", "import ctypes; ctypes.string_at(0)")
-    write_library(tmp_path, "mpi4py", "")
+    write_library(tmp_path, "mpi4py", "class rc:\n    pass")
     (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
     write_files(tmp_path / "MNIST" / "raw")
     environ = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}

@@ -175,8 +175,8 @@ def test_a_job_that_is_told_to_stop_keeps_what_it_has_begun(tmp_path: Path) -> N
     assert wait_until(lambda: any("draining" in path.read_text() for path in results.glob("jobs/*/journal.jsonl")))
     time.sleep(1.0)  # for the other, which finds nothing that it may take
     go_on.touch()
-    assert first.wait(PATIENCE) == Exit.STOPPED and other.wait(PATIENCE) == Exit.DONE
-    assert len(journal_lines(results)) == 4
+    assert first.wait(PATIENCE) in (Exit.STOPPED, Exit.DONE)  # done if it had heard of all the others
+    assert other.wait(PATIENCE) == Exit.DONE and len(journal_lines(results)) == 4
 
 
 @pytest.mark.parametrize("strategy", ["tpe", "random"])

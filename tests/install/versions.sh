@@ -32,5 +32,5 @@ export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFI
 uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra search --extra export
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.warm
-python -m pytest -n 2 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
+python -m pytest -n 4 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
     tests/mpitune tests/common tests/mnist_svm

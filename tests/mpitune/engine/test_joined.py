@@ -97,6 +97,7 @@ def test_jobs_may_end_in_any_way(alone: Path, tmp_path: Path) -> None:
     require_equal(tmp_path, alone, most=N_TRIALS + 4)  # what the sleeper had in its two workers and ahead
 
 
+@pytest.mark.slow
 def test_all_are_killed_and_a_plain_job_goes_on(alone: Path, tmp_path: Path) -> None:
     jobs = [joins(tmp_path, "--seconds", "0.3") for _ in range(2)]
     wait_for_jobs(tmp_path, 2)
@@ -140,6 +141,7 @@ def journal_lines_of(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if '"key"' in line]
 
 
+@pytest.mark.slow
 def test_jobs_without_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """Each has claimed a trial that does not fit beside another worker. A job of one worker has room for both."""
     options = ("4", "--join", *SOON, "--at", "t0=no_room", "t1=no_room", "--seconds", "0.3")
@@ -280,6 +282,7 @@ def test_a_claim_that_was_lost_is_nobodys(tmp_path: Path) -> None:
     assert Claim("b", ["x"]) == Claim(**json.loads((tmp_path / "jobs/claims/00000002").read_text()))
 
 
+@pytest.mark.slow
 def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> None:
     """As on a host whose driver is broken. Within one job of two nodes the other would evaluate them, too."""
     script, results = tmp_path / "script.py", tmp_path / "r"
@@ -303,6 +306,7 @@ def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> No
     assert not any(result.failed for result in history.results.values())
 
 
+@pytest.mark.slow
 def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_path: Path) -> None:
     """They come while a job is at work. Without them the study is reported; none of their results counts."""
     job = joins(tmp_path, "--seconds", "0.2")

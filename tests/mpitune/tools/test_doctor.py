@@ -273,6 +273,7 @@ def test_a_real_gpu_is_found(program: Any) -> None:
     assert "GiB" in row and "NVIDIA" in row, done.stdout
 
 
+@pytest.mark.slow
 def test_whether_jobs_could_join_is_tried_from_all_ranks(tmp_path: Path) -> None:
     """Two ranks that see one folder; then the second has another one mounted there."""
     folder = tmp_path / "results"

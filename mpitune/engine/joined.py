@@ -13,17 +13,15 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Set
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from mpitune.engine.lives import Lives
 from mpitune.engine.study import Before, Study
 from mpitune.errors import StudyError
-from mpitune.ranks.heartbeat import BEATS, Pulse
-from mpitune.storage.files import ALIVE, JOBS, make_folder, new_jobs, regular_file
+from mpitune.storage.files import JOBS, new_jobs
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
 from mpitune.storage.journal import written_into
@@ -35,64 +33,7 @@ LOOK_S = 0.25  # seconds between two looks at the folder of the study, with few 
 SHORT_S = 2.0  # batches that take less are claimed before a slot is free
 TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
-SEEN = 3  # own heartbeats during which another job made none, before it counts as gone
 REPORT = "@report"  # what the job claims that makes tables and figures
-
-
-class Lives:
-    """Which other jobs live, by the files that each touches.
-
-    Clocks of hosts differ, so only times of the file server are compared: those of others' files with that of one's
-    own. A job that was suspended, as others may have been, looks for some own heartbeats before it blames anybody.
-
-    Args:
-        timeout: seconds without a sign after which a job counts as gone; 0 for never.
-    """
-
-    def __init__(self, folder: Path, job: str, timeout: float):
-        self._folder, self._mine = folder / JOBS, folder / JOBS / job / ALIVE
-        self._timeout = timeout or math.inf
-        self._beats = 0
-        self._seen: dict[str, tuple[float, int]] = {}  # the time of a job's file, and the beat that first saw it
-        make_folder(self._mine.parent)
-        os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))
-        self._touch()
-        self._pulse = Pulse(self._touch, timeout / (BEATS + 1)) if timeout else None
-
-    def _touch(self) -> None:
-        with suppress(OSError):
-            os.utime(self._mine)
-        self._beats += 1
-
-    def gone(self, jobs: Iterable[str], seen: int = SEEN) -> set[str]:
-        """Those of the jobs that have given no sign for too long, and for so many heartbeats of this job."""
-        beats, now = self._beats, _time_of(self._mine)
-        gone = set()
-        for job in jobs:
-            time = _time_of(self._folder / job / ALIVE)
-            last, since = self._seen.setdefault(job, (time, beats))
-            if last != time:
-                self._seen[job] = (time, beats)
-            elif now - time > self._timeout and beats - since >= seen:
-                gone.add(job)
-        return gone
-
-    def close(self) -> None:
-        """No sign is given any more."""
-        if self._pulse is not None:
-            self._pulse.stop()
-
-
-def _time_of(path: Path) -> float:
-    """When a file was touched, by the file server's clock; never where it is not there."""
-    try:
-        descriptor = regular_file(path)  # opened, so that NFS asks its server
-    except OSError:
-        return -math.inf
-    try:
-        return os.fstat(descriptor).st_mtime
-    finally:
-        os.close(descriptor)
 
 
 class JoinedStudy(Study):
@@ -198,7 +139,8 @@ class JoinedStudy(Study):
         name = batch[0].key
         self._open[name] = {trial.key: trial for trial in left}
         self._batch_of.update((trial.key, name) for trial in left)
-        self._offer(name)
+        if name not in self._claims.owner:
+            self._put_up(name)
         return tuple(left)
 
     # -- what others do
@@ -245,12 +187,8 @@ class JoinedStudy(Study):
 
     # -- what this job takes
 
-    def _offer(self, name: str) -> None:
-        """This batch may be claimed."""
-        if name not in self._claims.owner:
-            self._put_up(name)
-
     def _put_up(self, name: str) -> None:
+        """This batch may be claimed."""
         self._free.add(name)
         cost = sum(map(self._cost, self._open[name].values()))
         heapq.heappush(self._order, (-cost, next(self._numbers), name))

@@ -112,13 +112,18 @@ def read_journal(folder: Path) -> History | None:
     return _joined({"": history, **{job.name: theirs for job, theirs in others.items()}}) if others else history
 
 
+def counts(result: Result, known: Result | None) -> bool:
+    """Whether a result takes the place of what is known of its trial: of nothing, or of a failure if it is none."""
+    return known is None or (known.failed and not result.failed)
+
+
 def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
     first, *others = every = list(jobs.values())
     trials, results = dict(first.trials), dict(first.results)
     for history in others:
         for key, result in history.results.items():
-            if key not in results or (results[key].failed and not result.failed):
+            if counts(result, results.get(key)):
                 trials[key], results[key] = history.trials[key], result
     in_time = sorted(every, key=lambda history: history.last_time)
     return replace(

@@ -28,7 +28,7 @@ from mpitune.optimize.spaces.parameters import label_of
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.tuning import Tuning, described
 from mpitune.settings import program, setting
-from mpitune.storage.history import NAME, History, read_study, require_same_study
+from mpitune.storage.history import NAME, History, counts, read_study, require_same_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.provenance import commit, versions
 from mpitune.trial import Place, Result
@@ -121,7 +121,7 @@ def merge(folders: Sequence[Path], into: Path) -> History:
             fresh = [
                 (history.trials[key], result)
                 for key, result in history.results.items()
-                if key not in known or (known[key].failed and not result.failed)
+                if counts(result, known.get(key))
             ]
             if fresh:
                 for run in history.runs:

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of, read_status_file
 from mpitune.errors import Exit, UsageError, printable
 from mpitune.settings import program, setting
-from mpitune.storage.files import job_folders
+from mpitune.storage.files import JOBS, job_folders
 from mpitune.storage.history import NAME, History, read_study
 from mpitune.storage.jobs import n_claimed
 from mpitune.storage.journal import is_running
@@ -142,11 +142,11 @@ def _plain(seen: Seen) -> dict[str, Any]:
     return {"time": seen.time, "doing": seen.doing, **asdict(seen.overview)}
 
 
-def jobs_of(folder: Path) -> list[Job]:
-    """The jobs that have joined the study in this folder."""
+def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[Job]:
+    """The jobs that have joined the study in this folder, by what each has found."""
     claimed, jobs = n_claimed(folder), []
-    for own in job_folders(folder):
-        history, running = read_study(own), is_running(own)
+    for own in [folder / JOBS / name for name in histories if name]:
+        history, running = histories[own.name], is_running(own)
         began = history.runs[0].get("began", 0.0) if history.runs else 0.0
         last = max((result.ended for result in history.results.values()), default=began)
         rate = 60 * len(history.results) / max(last - began, 1e-3) if history.results else 0.0
@@ -180,7 +180,7 @@ def _together(jobs: Sequence[Job]) -> Seen | None:
 
 def status_of(folder: Path, history: History, running: bool) -> Status:
     """The study of this journal; `running` where a job holds the folder now."""
-    total, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder)
+    total, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder, history.jobs)
     work: dict[tuple[str, int, int, str], Work] = {}
     for result in history.results.values():
         place = (result.place.host, result.place.rank, result.place.slot, result.place.device)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mpitune import Float, search
-from mpitune.engine.joined import SEEN, Lives
+from mpitune.engine.lives import SEEN, Lives
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import read_journal

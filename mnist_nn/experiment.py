@@ -297,9 +297,10 @@ class Bagging(ImageSettings):
             print_nested(nested)
 
     def reporting(self) -> Reporting:
+        tables = ("results.csv", "trials.csv", "hardest.csv", "nested.csv", "predictions.npz")
         return Reporting(
             "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
-            self.data_here,
+            self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
         )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

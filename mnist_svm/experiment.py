@@ -226,9 +226,11 @@ class SvmGrid(ImageSettings):
         print_summary(summary, errors.size)
 
     def reporting(self) -> Reporting:
+        tables = ("validation_error.npy", "results.csv", "nested.csv", "best.json")
         return Reporting(
-            "minimize error", modules=("mnist_svm.figures",), sections=self.report_sections, data_here=self.data_here
-        )
+            "minimize error", modules=("mnist_svm.figures",), sections=self.report_sections, data_here=self.data_here,
+            files=(*tables, "heat_map.svg", "heat_map.png", "figures"),
+        )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_svm.sections import sections_of

@@ -424,12 +424,10 @@ def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None 
             experiment, "calls", options=options, transport=transport, host=host, load_finish=None, arrivals=arrivals
         )
     except UsageError:
-        transport.settle()
         raise
     except BaseException:
         if transport.size > 1:  # the other ranks would wait for this one
             traceback.print_exc()
             transport.abort(Exit.ERROR)
         raise
-    transport.settle()
     return ended.cause

@@ -150,6 +150,8 @@ class Reporting:
             where they are not at hand.
         data_here: the arrays of `Experiment.data` for an older study; None if they would have to be downloaded.
         stopped: asked at the end: by what the study was stopped before all was done, such as "its time"; "" by nothing.
+        files: what `Experiment.report` writes in the results folder: no study begins where a user has such a file. None
+            if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
     """
 
     goal: str = ""
@@ -158,6 +160,7 @@ class Reporting:
     sections: Callable[[History, Data | None], Sequence[Section]] = lambda history, data: ()
     data_here: Callable[[], Data | None] = lambda: None
     stopped: Callable[[], str] = lambda: ""
+    files: tuple[str, ...] | None = None
 
 
 class Matching:

@@ -121,7 +121,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
                         answer = replace(answer, outcomes=[_read(outcome) for outcome in answer.outcomes])
                 except UsageError as error:
                     answer = error
-                transport.settle()  # where ranks wait for rank 0, which makes its report
                 answer = transport.broadcast(answer)
                 transport.settle()  # a long message needs its sender until it has arrived
         except Stopped as stopped:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import stat
 import struct
 import sys
@@ -22,8 +23,7 @@ from mpitune import Float, RunOptions, search
 from mpitune.errors import Exit, UsageError
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import STEPS, ObjectiveTrial
-from mpitune.optimize.search import TRIALS
-from mpitune.storage.files import copy_folder, make_folder, remove_folder, written_whole
+from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folder, written_whole
 from mpitune.storage.history import NAME, read_header, read_journal, read_study
 from mpitune.storage.journal import is_running
 from mpitune.storage.repair import repair
@@ -140,7 +140,8 @@ def test_links_in_a_folder_are_not_followed_for_writing(tmp_path: Path) -> None:
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "r"
     elsewhere.mkdir()
     (elsewhere / ".mine.123.part").touch()
-    folder.mkdir()
+    studied(folder, 2, array_size=3)
+    shutil.rmtree(folder / "arrays")
     (folder / "arrays").symlink_to(elsewhere)
     with pytest.raises(UsageError, match="arrays is a link"):
         studied(folder, 2, array_size=3)
@@ -149,6 +150,7 @@ def test_links_in_a_folder_are_not_followed_for_writing(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("as it was")
     (folder / "figures").symlink_to(elsewhere)
     for name in ("trials.csv", f".trials.csv.{os.getpid()}.part", "report.html", "export.csv"):
+        (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(tmp_path / ("nowhere" if name == "export.csv" else "theirs"))
     studied(folder, 2, array_size=3)
     with pytest.raises(OSError, match="figures is a link"), written_whole(folder / "figures" / "curve.svg"):

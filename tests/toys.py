@@ -28,7 +28,7 @@ import numpy as np
 
 from mpitune.cli import run
 from mpitune.devices.devices import workers_here
-from mpitune.experiment import Experiment, Scheduling, WorkerContext
+from mpitune.experiment import Experiment, Reporting, Scheduling, WorkerContext
 from mpitune.settings import setting
 from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of
 
@@ -141,6 +141,9 @@ class Toy(Experiment):
     def report(self, *given: Any) -> None:
         time.sleep(self.linger)
         super().report(*given)
+
+    def reporting(self) -> Reporting:
+        return Reporting(files=("trials.csv",))
 
     def scheduling(self) -> Scheduling:
         return Scheduling(preload=("tests.toys",))

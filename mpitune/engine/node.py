@@ -36,7 +36,7 @@ from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent, packed
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
-from mpitune.storage.journal import Journal, join
+from mpitune.storage.journal import Journal, join, require_unused
 from mpitune.storage.provenance import code_and_libraries, commit, versions
 from mpitune.storage.waiting import waiting, working
 from mpitune.trial import Place
@@ -64,7 +64,9 @@ def run(
         UsageError: the same on all ranks, before anything is written.
     """
     with ExitStack() as stack:
-        part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack)
+        kept = stack.enter_context(ExitStack())
+        stack.push(partial(_settle, transport))
+        part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack, kept)
         with working(f"{name} starts", transport.rank):
             versions_here = code_and_libraries(*_modules_of(type(experiment))) if transport.size > 1 else {"code": ""}
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
@@ -102,6 +104,12 @@ def run(
             raise
 
 
+def _settle(transport: Transport, kind: type[BaseException] | None, *_: object) -> None:
+    """All ranks have closed what they had open, unless the study breaks off: then the others might wait for ever."""
+    if kind is None or issubclass(kind, UsageError):
+        transport.settle()
+
+
 def _modules_of(kind: type[Experiment]) -> list[str]:
     """Where an experiment is defined, and the classes that it is made of."""
     return [base.__module__ for base in kind.__mro__ if issubclass(base, Experiment)]
@@ -109,7 +117,10 @@ def _modules_of(kind: type[Experiment]) -> list[str]:
 
 @dataclass(frozen=True)
 class _RanksPart:
-    """The steps of one rank, in their order; `stack` closes what they open. `started` is a time of the clock."""
+    """The steps of one rank, in their order; `stack` closes what they open, and `kept` when all ranks have done so.
+
+    `started` is a time of the clock.
+    """
 
     experiment: Experiment
     name: str
@@ -118,6 +129,7 @@ class _RanksPart:
     host: str
     started: float
     stack: ExitStack
+    kept: ExitStack
 
     @cached_property
     def scheduling(self) -> Scheduling:
@@ -174,6 +186,7 @@ class _RanksPart:
                 if keeps:
                     with waiting(f"results folder {self.folder} has not answered"):
                         as_then = self.experiment.settings_then
+                        require_unused(self.folder, _files(self.experiment))
                         succeeds = partial(succession, self.experiment, options, self.folder)
                         if options.join:
                             journal = join(self.folder, header, self.job, as_then)
@@ -181,7 +194,7 @@ class _RanksPart:
                             journal = Journal(
                                 self.folder, header, options.restart, as_then, durable=durable, succeeds=succeeds
                             )
-                        self.stack.enter_context(closing(journal))
+                        self.kept.push(journal.end)
             except UsageError as error:
                 problem = str(error)
         specs = self.transport.broadcast(specs_of(data))
@@ -266,3 +279,9 @@ def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     if data:
         settings["data_sha256"] = experiment.digest(data)
     return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv}
+
+
+def _files(experiment: Experiment) -> Sequence[str] | None:
+    """Those that its report writes, None where that is not known."""
+    files = experiment.reporting().files
+    return ("trials.csv",) if files is None and type(experiment).report is Experiment.report else files

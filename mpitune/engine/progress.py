@@ -22,13 +22,12 @@ from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.slots import SlotState
 from mpitune.engine.study import Study
 from mpitune.errors import printable, printable_lines
-from mpitune.storage.files import read_at_most, replaced
+from mpitune.storage.files import STATUS_FILE, read_at_most, replaced
 from mpitune.storage.waiting import spoken
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
 FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
-STATUS_FILE = "status.json"
 RUNNING = "running"
 MOST_SHOWN = 50  # running trials of an overview, the longest first
 

@@ -24,7 +24,7 @@ from mpitune.optimize.spaces.parameters import label_of, shown
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.storage.earlier import Earlier
-from mpitune.storage.files import copy_folder, make_folder
+from mpitune.storage.files import TRIALS, copy_folder, make_folder
 from mpitune.trial import Outcome, Parameter, Trial
 
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any)\(")  # how a parameter begins; all else is a constant
@@ -263,4 +263,4 @@ def _equal(value: Any, other: Any) -> bool:
 
 def _folder(earlier: Earlier, key: str) -> Path:
     """The folder that the trial of a stage has in an earlier study."""
-    return earlier.folder / "trials" / key.partition("/")[0]
+    return earlier.folder / TRIALS / key.partition("/")[0]

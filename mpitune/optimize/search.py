@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -40,14 +39,14 @@ from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
 from mpitune.ranks.transport import Transport
 from mpitune.settings import require_seconds, without_address
-from mpitune.storage.history import NAME, read_header, read_journal
+from mpitune.storage.files import TRIALS
+from mpitune.storage.history import read_header
 from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
 JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs will join
-TRIALS = "trials"  # the folder of the trials' folders
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
@@ -208,13 +207,7 @@ def search(
             task=WorkersPart(objective, problem, folder / TRIALS),
             plan=LeadersPart(chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, adapt=said),
         )
-        fresh = transport.rank == 0 and options.results is not None and not (options.results / NAME).exists()
-        try:
-            outcomes = run_study(experiment, options)
-        except UsageError:
-            if fresh and options.results is not None and not options.join:
-                _forget_failures(options.results)
-            raise
+        outcomes = run_study(experiment, options)
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return SearchStudy(records(outcomes, problem.space.given), problem.objectives, options.results)
@@ -345,25 +338,7 @@ def _known_order(options: RunOptions) -> tuple[str, int]:
 
 def _folder(options: RunOptions, transport: Transport, stack: ExitStack) -> Path:
     """The folder of the study, one for the time of the search where it is not kept."""
-    folder = options.results
-    if folder is None:
-        path = stack.enter_context(TemporaryDirectory(prefix="search-")) if transport.rank == 0 else ""
-        return Path(transport.broadcast(path))
-    old = folder / TRIALS
-    if transport.rank == 0 and old.exists() and (options.restart or not (folder / NAME).exists()):
-        number = 1
-        while (aside := folder / f"{TRIALS}-{number}").exists():
-            number += 1
-        old.rename(aside)
-    return folder.absolute()
-
-
-def _forget_failures(folder: Path) -> None:
-    """Remove what a search has written that was refused before any of its trials was complete."""
-    history = read_journal(folder)
-    if history is not None and not all(result.failed for result in history.results.values()):
-        return
-    (folder / NAME).unlink(missing_ok=True)
-    shutil.rmtree(folder / TRIALS, ignore_errors=True)
-    if folder.exists() and not any(folder.iterdir()):
-        folder.rmdir()
+    if options.results is not None:
+        return options.results.absolute()
+    path = stack.enter_context(TemporaryDirectory(prefix="search-")) if transport.rank == 0 else ""
+    return Path(transport.broadcast(path))

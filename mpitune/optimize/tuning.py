@@ -180,7 +180,8 @@ class Tuning(Experiment):
         )  # fmt: skip
 
     def reporting(self) -> Reporting:
-        return Reporting(stopped=lambda: self.plan.limit.reached if self.plan is not None else "")
+        plan = self.plan
+        return Reporting(stopped=lambda: "" if plan is None else plan.limit.reached, files=("trials.csv",))
 
     def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}

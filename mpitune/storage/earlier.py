@@ -1,11 +1,14 @@
-"""Studies of a results folder whose results the study there may use, though its settings are others.
+"""Studies that a results folder had before the one that is there now, whose header says where they are.
 
-    RESULTS/journal.jsonl           its header has "before": [{"folder": "before-1", "adapt": {...}}], the oldest first
-    RESULTS/before-1/journal.jsonl  the study before, a results folder of its own, with arrays/, printed/ and trials/
+    "before": [{"folder": "before-1", "adapt": {...}}]  the study there may use results of these, the oldest first
+    RESULTS/before-1/journal.jsonl, arrays/, ...        each is a results folder of its own
+    "aside": 1                                          the study there was begun anew (restart)
+    RESULTS/journal-1.jsonl, arrays-1/, ...             the one that it was before
 
 `adapt` is what `Experiment.adapted` said of the step from that study to the next one. The journal of the study before
-is copied first, then the new one appears in its place, then folders are moved. A start that was killed in between is
-completed by the next one, as long as the new journal has nothing but its header.
+is copied first, then the new one appears in its place, then what is `MOVED` follows. A start that was killed in between
+is completed by the next one: until then the new journal has nothing but its header, and readers know by that that the
+jobs beside it are not its own (`History.half_moved`).
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.storage.files import JOURNAL, regular_file, sync_folder, written_whole
+from mpitune.storage.files import JOBS, JOURNAL, TRIALS, regular_file, sync_folder, written_whole
 from mpitune.storage.history import LONGEST_LINE, History, read_header, read_journal
 from mpitune.trial import Parameter
 
-MOVED = ("arrays", "printed", "trials", "jobs")
+MADE = ("arrays", "printed", TRIALS)  # by a study beside its journal, before its tables
+MOVED = (*MADE, JOBS)
 
 
 @dataclass(frozen=True)
@@ -62,26 +68,43 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
 
 def keep_before(folder: Path, size: int) -> str:
     """Copy the first `size` bytes of the journal in `folder` to a new folder in it, whose name is returned."""
-    number = 1
-    while os.path.lexists(folder / f"before-{number}"):
-        number += 1
-    name = f"before-{number}"
+    name = f"before-{unused(folder, 'before-{}')}"
     os.mkdir(folder / name)
     sync_folder(folder)
-    with open(regular_file(folder / JOURNAL), "rb") as old, written_whole(folder / name / JOURNAL) as copy:
-        shutil.copyfileobj(old, copy, 1 << 20)
-        copy.truncate(size)  # without what a crash left of a last line
-    sync_folder(folder / name)
+    _copy(folder, size, folder / name / JOURNAL)
     return name
 
 
+def keep_aside(folder: Path, size: int) -> int:
+    """Copy the first `size` bytes of the journal in `folder` to journal-1.jsonl, or the first free number's."""
+    number = unused(folder, "journal-{}.jsonl", *(f"{name}-{{}}" for name in MOVED))
+    _copy(folder, size, folder / f"journal-{number}.jsonl")
+    return number
+
+
 def move_before(folder: Path) -> None:
-    """Move what the newest study before has beside its journal to its folder, if the new journal is a header alone."""
+    """Move what the newest study before has beside its journal to its place, if the new journal is a header alone."""
     with open(regular_file(folder / JOURNAL), "rb") as journal:
         begun = len(journal.readline(LONGEST_LINE)) < os.fstat(journal.fileno()).st_size
-    header = None if begun else read_header(folder)
-    for entry in (header or {}).get("before", ())[-1:]:
-        for name in MOVED:
-            if os.path.lexists(folder / name) and not os.path.lexists(to := folder / entry["folder"] / name):
-                os.rename(folder / name, to)
+    header = None
+    with suppress(UsageError):  # a damaged one says nothing
+        header = None if begun else read_header(folder)
+    number, before = map((header or {}).get, ("aside", "before"))
+    place = f"{{}}-{number}" if number else f"{before[-1]['folder']}/{{}}" if before else ""
+    for name in MOVED if place else ():
+        if os.path.lexists(folder / name) and not os.path.lexists(to := folder / place.format(name)):
+            os.rename(folder / name, to)
+    if place:
         sync_folder(folder)
+
+
+def unused(folder: Path, *names: str) -> int:
+    """The first number with which nothing in `folder` has one of the names."""
+    return next(n for n in count(1) if not any(os.path.lexists(folder / name.format(n)) for name in names))
+
+
+def _copy(folder: Path, size: int, to: Path) -> None:
+    with open(regular_file(folder / JOURNAL), "rb") as old, written_whole(to) as copy:
+        shutil.copyfileobj(old, copy, 1 << 20)
+        copy.truncate(size)  # without what a crash left of a last line
+    sync_folder(to.parent)

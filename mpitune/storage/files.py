@@ -21,6 +21,8 @@ from mpitune.storage.waiting import waiting
 
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
 PAGE = "report.html"  # about the study
+STATUS_FILE = "status.json"  # while it runs
+TRIALS = "trials"  # the folder of the folders of a search's trials
 JOBS = "jobs"  # the folder of jobs that have joined it
 ALIVE = "alive"  # in the folder of each: touched as long as it lives
 CLAIMS = "claims"  # there, see `mpitune.storage.jobs`

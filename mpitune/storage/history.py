@@ -59,11 +59,17 @@ class History:
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # the last thing written is the mark of a finished study
     jobs: Mapping[str, History] = field(default_factory=dict)  # what each job found, where some have joined
+    begun: bool = False  # it has more than its header
 
     @property
     def last_time(self) -> float:
         """When the last run ended, or began if it has no end."""
         return self.runs[-1].get("began", 0.0) + self.runs[-1].get("seconds", 0.0) if self.runs else 0.0
+
+    @property
+    def half_moved(self) -> bool:
+        """Whether what lies beside the journal may be of the study before, see `mpitune.storage.earlier`."""
+        return not self.begun and bool(self.header.get("before") or self.header.get("aside"))
 
     @property
     def stopped(self) -> str:
@@ -105,9 +111,10 @@ def read_journal(folder: Path) -> History | None:
             f"{folder / NAME}, {damaged[0]}{more}: run python -m mpitune status --repair {folder}, "
             "then the same command evaluates again what was lost"
         )
-    others = {job: theirs for job in job_folders(folder) if (theirs := read_journal(job)) is not None}
+    jobs = [] if history.half_moved else job_folders(folder)
+    others = {job: theirs for job in jobs if (theirs := read_journal(job)) is not None}
     for job, theirs in others.items():
-        fix = f"remove {job}, or put it into the folder of its study"
+        fix = f"move {job} elsewhere, such as into the folder of its study"
         require_same_study(job, theirs.header["settings"], history.header["settings"], fix=fix, first=folder)
     return _joined({"": history, **{job.name: theirs for job, theirs in others.items()}}) if others else history
 
@@ -160,6 +167,7 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
             if len(damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
         history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
+    history.begun = history.size > len(first[0]) + 1
     return history, damaged
 
 
@@ -235,8 +243,8 @@ def _line_of(file: IO[bytes], path: Path) -> bytes:
     line = file.readline(LONGEST_LINE)
     if len(line) == LONGEST_LINE:
         raise UsageError(
-            f"{path} has a line of more than {LONGEST_LINE >> 20} MiB, which no study writes: cut it off there, "
-            "or use another results folder"
+            f"{path} has a line of more than {LONGEST_LINE >> 20} MiB, which no study writes: keep a copy, then cut it "
+            "off there, or use another results folder"
         )
     return line
 

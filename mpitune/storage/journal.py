@@ -22,23 +22,27 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.storage.earlier import keep_before, move_before
+from mpitune.storage.earlier import MADE, MOVED, keep_aside, keep_before, move_before
 from mpitune.storage.files import (
     ALIVE,
     JOBS,
+    PAGE,
+    STATUS_FILE,
     job_folders,
     make_folder,
     regular_file,
+    remove_folder,
     remove_parts,
     sync_folder,
     written_first,
@@ -84,12 +88,15 @@ class Journal:
     ):
         self.folder, self._path, self._durable = folder, str(folder / NAME), durable
         try:
+            self._made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = locked(folder / NAME, required=locks)
-            if restart:
-                self._file = _set_aside(folder, self._file)
+            share = "" if restart else or_typed("join", then=" in both jobs, which then share the work")
+            self._file = locked(folder / NAME, required=locks, fix=share)
             move_before(folder)  # what a start that was killed has left
+            if restart and (size := self._file.tell()):
+                self._begin_after({**header, "aside": keep_aside(folder, size)})
             history = read_journal(folder)
+            self._in_vain = history is None  # a new study, and no trial has succeeded
             if history is None:
                 self.history = History(dict(header))
                 self._cut(0)
@@ -103,9 +110,7 @@ class Journal:
                 if (entry := succeeds(history, mine)) is not None:
                     name = keep_before(folder, history.size)
                     before = [*history.header.get("before", ()), {"folder": name, **entry}]
-                    line = written({"format": FORMAT, **header, "before": before})
-                    self._file = _replaced(folder, self._file, line)
-                    move_before(folder)
+                    self._begin_after({**header, "before": before})
                     history = read_journal(folder)
                     assert history is not None
                 else:
@@ -119,6 +124,15 @@ class Journal:
         self.shared: io.FileIO | None = None  # see `join`
         self._with_arrays = set(self.history.with_arrays)
         self._forget_lost_arrays()
+
+    def _begin_after(self, header: Mapping[str, Any]) -> None:
+        """Begin another study in the place of the one there. It appears at once; its header says where that one is."""
+        with written_whole(self.folder / NAME) as new:
+            new.write(written({"format": FORMAT, **header}))
+        old, self._file = self._file, locked(self.folder / NAME)
+        old.close()
+        sync_folder(self.folder)
+        move_before(self.folder)
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
         """Write finished trials durably; the results come back with their arrays on disk, and long errors cut.
@@ -144,6 +158,7 @@ class Journal:
             if self._durable and any(result.arrays for result in stored):
                 sync_folder(self.folder / "arrays")
             self._write(b"".join(lines))
+        self._in_vain = self._in_vain and all(result.failed for result in stored)
         self._with_arrays.update(result.key for result in stored if result.arrays)
         return stored
 
@@ -234,6 +249,20 @@ class Journal:
         if self.shared is not None:
             self.shared.close()
 
+    def end(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Release the folder. A new study that is refused before any trial has succeeded is removed, journal last."""
+        refused = isinstance(error, UsageError) and not isinstance(error, StorageError)
+        with suppress(OSError):  # what is left then is a study
+            if refused and self._in_vain and self.shared is None:
+                self._require_whole()
+                for name in MADE:
+                    remove_folder(self.folder / name)
+                if not any(os.path.lexists(self.folder / name) for name in MOVED):
+                    os.unlink(self._path)
+                    if self._made:
+                        self.folder.rmdir()
+        self.close()
+
 
 def join(
     folder: Path, header: Mapping[str, Any], job: str, as_then: Callable[[Settings, Settings], Settings]
@@ -254,12 +283,13 @@ def join(
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
+        if not os.path.samestat(os.lstat(folder / NAME), os.fstat(shared.fileno())):
+            raise BlockingIOError  # a job that does not join has put another study there
         history = read_journal(folder)
-        assert history is not None
-        if history.header.get("before") and not history.runs:
+        if history is None or history.half_moved:
             raise UsageError(
-                f"the study in {folder} was being changed when its job was killed: run the same command once without "
-                "join"
+                f"the study in {folder} was being begun or changed when its job was killed: run the same command once "
+                "without join"
             )
         settings = history.header["settings"]
         fix = "give another results folder"
@@ -305,10 +335,10 @@ def is_running(folder: Path) -> bool:
     return False
 
 
-def locked(path: Path, required: bool = True) -> io.FileIO:
+def locked(path: Path, required: bool = True, fix: str = "") -> io.FileIO:
     """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked.
 
-    Where the file system has no locks and none is `required`, it is only open.
+    Where the file system has no locks and none is `required`, it is only open. `fix`: what the user can also do.
     """
     for pause in (0.05, 0.2, 0.0):  # `mpitune status` holds it for an instant
         file = io.FileIO(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")  # the caller closes it
@@ -326,7 +356,7 @@ def locked(path: Path, required: bool = True) -> io.FileIO:
             if not isinstance(error, BlockingIOError):
                 raise
             time.sleep(pause)
-    raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another results folder")
+    raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another results folder{fix}")
 
 
 def no_locks(folder: Path, error: OSError) -> str:
@@ -338,42 +368,18 @@ def no_locks(folder: Path, error: OSError) -> str:
     )
 
 
-def unused(folder: Path, stem: str) -> Path:
-    """The first of <stem>-1.jsonl, <stem>-2.jsonl, ... that is not there."""
-    number = 1
-    while os.path.lexists(path := folder / f"{stem}-{number}.jsonl"):
-        number += 1
-    return path
+def require_unused(folder: Path, files: Collection[str] | None = ()) -> None:
+    """Raise UsageError where a folder without a study has what one may overwrite, which writes these files; None: any.
 
-
-def _replaced(folder: Path, file: io.FileIO, content: bytes) -> io.FileIO:
-    """The journal with another content, which appears at once. The file that was open is closed."""
-    part = folder / f".{NAME}.{os.getpid()}.part"
-    fresh = locked(part)
+    This is asked before the study begins.
+    """
     try:
-        fresh.truncate(0)
-        while content:
-            content = content[fresh.write(content) :]
-        os.fsync(fresh.fileno())
-        os.replace(part, folder / NAME)
-    except BaseException:
-        fresh.close()
-        part.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
-    file.close()
-    return fresh
-
-
-def _set_aside(folder: Path, file: io.FileIO) -> io.FileIO:
-    """Rename the journal of an earlier study, its arrays and what it has printed, to the first free number."""
-    if file.tell() == 0:
-        return file
-    old = unused(folder, "journal")
-    for name in ("arrays", "printed"):
-        if (folder / name).exists():
-            os.rename(folder / name, folder / old.stem.replace("journal", name))
-    os.rename(folder / NAME, old)
-    fresh = locked(folder / NAME)
-    file.close()
-    return fresh
+        there = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except FileNotFoundError:
+        return
+    taken = [name for name in there if files is None or name in (*MOVED, PAGE, STATUS_FILE, *files)]
+    if taken and not os.path.lexists(folder / NAME):  # looked for last, as it is what a study makes first
+        raise UsageError(
+            f"{folder / taken[0]} is no part of a study, but one in this folder could overwrite it: move it, or give "
+            "another results folder"
+        )

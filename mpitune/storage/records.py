@@ -126,6 +126,7 @@ class HeaderLine(Struct):
     command: list[str] = []
     goal: str | None = None
     before: list[BeforeEntry] = []
+    aside: Annotated[int, Meta(ge=1, le=_LARGEST)] | None = None
 
 
 class RunLine(Struct):

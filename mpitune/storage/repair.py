@@ -10,10 +10,13 @@ from pathlib import Path
 
 from mpitune.errors import UsageError
 from mpitune.storage.arrays import StoredArrays
+from mpitune.storage.earlier import unused
 from mpitune.storage.files import sync_folder, written_whole
 from mpitune.storage.history import NAME, Damage, History, read_lines, whole_lines
-from mpitune.storage.journal import locked, unused
+from mpitune.storage.journal import locked
 from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, written
+
+DAMAGED = "damaged-{}.jsonl"
 
 
 def repair(folder: Path) -> tuple[list[Damage], Path]:
@@ -28,11 +31,11 @@ def repair(folder: Path) -> tuple[list[Damage], Path]:
         UsageError: where the header is damaged, another job holds the folder, or a file cannot be written.
     """
     if not os.path.lexists(folder / NAME):
-        return [], unused(folder, "damaged")
+        return [], folder / DAMAGED.format(1)
     try:
         with locked(folder / NAME):
             read = read_lines(folder)
-            aside = unused(folder, "damaged")
+            aside = folder / DAMAGED.format(unused(folder, DAMAGED))
             if read is None:
                 return [], aside
             history, damaged = read

@@ -48,7 +48,7 @@ def _export(options: ExportOptions) -> Exit:
     write, name = FORMATS[options.to]
     into = options.into or options.folder / name
     if os.path.lexists(into):
-        raise UsageError(f"{into} exists: remove it, or give another name with --into")
+        raise UsageError(f"{into} exists: give another name with --into")
     try:
         if options.to == "optuna":
             study = replace(study, objectives=_objectives(study, options))

@@ -29,7 +29,7 @@ from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.tuning import Tuning, described
 from mpitune.settings import program, setting
 from mpitune.storage.history import NAME, History, counts, read_study, require_same_study
-from mpitune.storage.journal import Journal
+from mpitune.storage.journal import Journal, require_unused
 from mpitune.storage.provenance import commit, versions
 from mpitune.trial import Place, Result
 
@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 def _import(options: ImportOptions) -> Exit:
     if options.into is None:
         raise UsageError("--into is missing: name the results folder for what is imported")
+    require_unused(options.into)
     folders = [Path(source) for source in options.sources if Path(source).is_dir()]
     if folders and len(folders) == len(options.sources):
         n, left_out = len(merge(folders, options.into).results), 0
@@ -112,7 +113,7 @@ def merge(folders: Sequence[Path], into: Path) -> History:
     for folder, history in zip(folders, histories, strict=True):
         fix = "join studies of the same settings"
         require_same_study(folder, history.header["settings"], header["settings"], fix=fix, first=folders[0])
-    with closing(Journal(into, {name: value for name, value in header.items() if name != "format"})) as journal:
+    with closing(Journal(into, {name: header[name] for name in header if name not in ("format", "aside")})) as journal:
         for entry in header.get("before", ()):  # the earlier studies that it takes results from
             if not (into / entry["folder"]).exists():
                 shutil.copytree(folders[0] / entry["folder"], into / entry["folder"], symlinks=True)

@@ -155,13 +155,15 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "trials-2").write_text("mine, so that this number is not free")
     for number in range(3):
         journal = Journal(tmp_path, {**HEADER, "settings": {"experiment": "toy", "n": number}}, restart=True)
         assert not journal.history.results
         journal.append([outcome(number, arrays={"a": np.zeros(2)})])
         journal.close()
     names = sorted(os.listdir(tmp_path))
-    assert names == ["arrays", "arrays-1", "arrays-2", "journal-1.jsonl", "journal-2.jsonl", NAME, "notes.txt"]
+    journals = ["journal-1.jsonl", "journal-3.jsonl", NAME]
+    assert names == ["arrays", "arrays-1", "arrays-3", *journals, "notes.txt", "trials-2"]
     assert '"a/0"' in (tmp_path / "journal-1.jsonl").read_text()
 
 
@@ -186,6 +188,7 @@ def test_keys_may_contain_anything(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_is_removed_and_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    Journal(tmp_path, HEADER).close()
     (tmp_path / "arrays").mkdir()
     left = [tmp_path / ".best.json.12.part", tmp_path / "arrays" / ".t1.npz.77.part"]
     for path in left:

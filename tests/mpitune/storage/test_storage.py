@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
+from mpitune.experiment import Reporting
 from mpitune.storage.history import NAME, read_journal
 from mpitune.studies import run_study
 from mpitune.tools import status
@@ -28,6 +30,7 @@ from tests.helpers import (
     studied,
     table_without_run,
     wait_for_lines,
+    wait_until,
 )
 from tests.toys import Toy
 
@@ -165,32 +168,57 @@ def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate:
         assert len(keys) == len(set(keys)) == 400
 
 
-def test_a_second_job_in_a_folder_is_refused_and_a_repair_too(program: Any, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("join", [(), ("--join",)])
+def test_a_second_job_in_a_folder_is_refused_and_a_repair_too(
+    program: Any, tmp_path: Path, capsys: Any, join: Sequence[str]
+) -> None:
     arguments = ("10000", "--seconds", "0.1")
-    job = start(tmp_path, *arguments)
-    wait_for_lines(tmp_path, 3)
+    job = start(tmp_path, *arguments, *join)
+    assert wait_until(lambda: sum(path.read_text().count('"key"') for path in tmp_path.rglob(NAME)) > 2)
     for extra in ((), ("--restart",)):
         done = program(*TOYS, *arguments, *OPTIONS, "--results", tmp_path, *extra, status=Exit.USAGE)
         assert "another job is writing" in one_line(done.stderr)
+        assert ("or --join in both jobs" in done.stderr) == (not extra)
+    assert not list(tmp_path.glob("*-1*")) and (tmp_path / "jobs").exists() == bool(join)
     assert status.main(["--repair", str(tmp_path)]) == Exit.USAGE
     assert "another job is writing" in capsys.readouterr().err
-    n_done = len(journal_lines(tmp_path))
     job.terminate()
     job.communicate(timeout=PATIENCE)
-    assert job.returncode == Exit.STOPPED and len(journal_lines(tmp_path)) >= n_done
+    assert job.returncode == Exit.STOPPED
 
 
 def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    foreign = {"notes.txt": "mine", "arrays/mine.npz": "mine", "figures/.mine.part": "mine", ".mine.part": "mine"}
+    foreign = {"notes.txt": "mine", "arrays-2/mine.npz": "mine", "figures/.mine.part": "mine", ".mine.part": "mine"}
     foreign["journal-1.jsonl"] = "of a study set aside"
     for name, text in foreign.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     studied(tmp_path, 3, array_size=2)
     run_study(Toy(3, array_size=2, rounds=2), RunOptions(workers=0, results=tmp_path, restart=True, quiet=True))
-    foreign["arrays-2/mine.npz"] = foreign.pop("arrays/mine.npz")  # set aside together with the study's own
     assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
-    assert (tmp_path / "journal-2.jsonl").exists()
+    assert (tmp_path / "journal-3.jsonl").exists() and len(list((tmp_path / "arrays-3").iterdir())) == 3
+
+
+@dataclass(frozen=True)
+class Reported(Toy):
+    """Its report writes files that it does not name."""
+
+    def reporting(self) -> Reporting:
+        return Reporting()
+
+
+def test_a_study_does_not_begin_where_it_could_overwrite_a_user_s_file(tmp_path: Path) -> None:
+    names = ["arrays/a", "trials/a", "printed/a", "jobs/a", "trials.csv", "report.html", "status.json"]
+    for number, (name, kind) in enumerate([*((name, Toy) for name in names), ("notes.txt", Reported)]):
+        folder = tmp_path / str(number)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+        for options in ({}, {"restart": True}, {"join": True}):
+            with pytest.raises(UsageError, match=f"{name.split('/')[0]} is no part of a study.*: move it, or give"):
+                run_study(kind(3), RunOptions(workers=0, results=folder, quiet=True, **options))
+        assert [path for path in folder.rglob("*") if path.is_file()] == [folder / name]
+        assert (folder / name).read_text() == "mine"
+    run_study(Reported(3), RunOptions(workers=0, results=tmp_path / "new", quiet=True))
 
 
 @pytest.mark.slow
@@ -264,6 +292,8 @@ def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path)
 
 def test_a_table_that_cannot_be_written_is_one_line_and_made_later(program: Any, tmp_path: Path) -> None:
     """As on a full disk: here a folder lies under its name, which a file cannot replace."""
+    program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
+    (tmp_path / "trials.csv").unlink()
     in_its_way = tmp_path / "trials.csv" / "something"
     in_its_way.mkdir(parents=True)
     done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, status=Exit.ERROR)

@@ -146,3 +146,30 @@ def test_a_strangers_journal_names_no_folder_elsewhere_and_no_odd_trial(tmp_path
         journal.append([(Trial("t/../../x", {"x": 1}), Result("t/../../x", {"loss": 1.0}))])
     with pytest.raises(UsageError, match="before-1 has trials that do not belong to a study of this kind"):
         search(lambda trial: 1.0, {"x": Int(1, 3)}, **objective)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_mixed_wherever_a_restart_of_a_joined_study_is_killed(script: Path) -> None:
+    folder, old, then = (script.parent / name for name in ("r", "old", "then"))
+    assert start(script, "--join", results="old").returncode == 0
+    seen = set()
+    for number in range(1000):
+        for path in (folder, then):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(old, folder)
+        start(script, "--shift", "1", "--restart", KILLED_AT=str(number))
+        history = read_study(folder)
+        shift, begun = history.header["settings"]["shift"], bool(history.runs)
+        losses = {key: result.values["loss"] for key, result in history.results.items()}
+        assert losses == {f"x{x}": (x + shift) ** 2 for x in range(0 if shift else 4)}
+        assert start(script, "--shift", "1", "--join").returncode == (0 if shift and begun else 2)
+        assert start(script, "--shift", str(shift)).returncode == 0  # the same study goes on
+        then.mkdir()
+        for path in [*folder.glob("*-1"), *folder.glob("*-1.jsonl")] if shift else list(folder.iterdir()):
+            path.rename(then / path.name.replace("-1", ""))
+        results = read_study(then).results  # those of the study before, as it was
+        assert {key: len(result.arrays["all"]) for key, result in results.items()} == {f"x{x}": x + 1 for x in range(4)}
+        seen.add((shift, begun))
+        if shift and begun:
+            break
+    assert seen == {(0, True), (1, False), (1, True)} and number > 8

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +22,7 @@ from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import Grid
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
-from tests.helpers import end_searches_with, journal_lines, wait_until
+from tests.helpers import PATIENCE, ROOT, end_searches_with, journal_lines, wait_until
 from tests.mpitune.optimize.objectives import SPACE, plain, searched
 
 SCRIPT = ("-m", "tests.mpitune.optimize.objectives")
@@ -62,6 +65,43 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"round_size": 3}, "batch")):
         with pytest.raises(UsageError, match=f"holds a study with {name} = .*: {fix}"):
             searched(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
+
+
+JOB = """
+import sys, time
+from pathlib import Path
+from mpitune import Float, RunOptions, search
+
+def objective(trial):
+    (trial.folder / "checkpoint").touch()
+    time.sleep(0.5)
+    return {"loss": trial.params["x"]}
+
+ready, restart = Path(sys.argv[1]), sys.argv[2] == "restart"
+ready.touch()
+while len(list(ready.parent.glob("ready-*"))) < 2:
+    time.sleep(0.01)
+search(objective, {"x": Float(0, 1)}, n_trials=6, minimize="loss", results=ready.parent / "r", workers=1,
+    options=RunOptions(restart=restart))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", ["", "restart"])
+def test_the_second_of_two_jobs_in_one_folder_changes_nothing(tmp_path: Path, restart: str) -> None:
+    (script := tmp_path / "job.py").write_text(JOB)
+    environ, jobs = {**os.environ, "PYTHONPATH": str(ROOT)}, []
+    for number in range(2):
+        if restart and number:
+            assert wait_until(lambda: len(list((tmp_path / "r").glob("trials/*"))) > 1)
+        command = [sys.executable, script, tmp_path / f"ready-{number}", restart * number]
+        jobs.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
+        if restart:
+            (tmp_path / "ready-none").touch()
+    said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
+    assert sorted(job.returncode for job in jobs) == [0, 2] and "another job is writing" in "".join(said), said
+    assert len(journal_lines(tmp_path / "r")) == len(list((tmp_path / "r").glob("trials/*/checkpoint"))) == 6
+    assert not list((tmp_path / "r").glob("*-1*"))
 
 
 def test_best_pareto_report_pandas() -> None:

@@ -374,12 +374,13 @@ def require_unused(folder: Path, files: Collection[str] | None = ()) -> None:
     This is asked before the study begins.
     """
     try:
-        there = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    except FileNotFoundError:
+        there = {name for name in os.listdir(folder) if not name.startswith(".")}
+        there -= {JOBS} if job_folders(folder) else set()  # those of another site may come first
+    except OSError:  # `Journal` says what is wrong
         return
-    taken = [name for name in there if files is None or name in (*MOVED, PAGE, STATUS_FILE, *files)]
+    taken = there if files is None else there & {*MOVED, PAGE, STATUS_FILE, *files}
     if taken and not os.path.lexists(folder / NAME):  # looked for last, as it is what a study makes first
         raise UsageError(
-            f"{folder / taken[0]} is no part of a study, but one in this folder could overwrite it: move it, or give "
+            f"{folder / min(taken)} is no part of a study, but one in this folder could overwrite it: move it, or give "
             "another results folder"
         )

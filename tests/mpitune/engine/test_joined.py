@@ -225,7 +225,7 @@ def test_results_from_elsewhere_are_copied_into_the_folder(alone: Path, tmp_path
         history = read_journal(both)
         assert history is not None and not any(result.failed for result in history.results.values())
     shutil.copytree(alone, tmp_path / "good" / "jobs" / "wrong")
-    with pytest.raises(UsageError, match="wrong holds a study with experiment = toys, .*good one with Toy: remove"):
+    with pytest.raises(UsageError, match="wrong holds a study with experiment = toys, .*good one with Toy: move"):
         read_journal(tmp_path / "good")
 
 
@@ -331,7 +331,8 @@ def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_pa
 
 def test_jobs_are_not_kept_behind_a_link(tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
-    (study := tmp_path / "r").mkdir()
+    study = tmp_path / "r"
+    assert start(study, *STUDY).wait() == Exit.DONE
     (study / "jobs").symlink_to(elsewhere)
     job = joins(study)
     assert "put the folder itself there" in job.communicate()[1] and job.returncode == Exit.USAGE

@@ -78,6 +78,8 @@ REFUSED = {
     # files and folders
     f"svm 3 {DIGITS} --results a-file": "results folder a-file cannot be written",
     f"svm 3 {DIGITS} --results a-file/below": "cannot be written",
+    f"svm 3 {DIGITS} --results mine": "mine/figures is no part of a study, but one in this folder could overwrite it",
+    f"nn 2 2 {DIGITS} --results mine": "mine/figures is no part of a study",
     f"nn 2 2 {DIGITS} --results other": "is not a journal header",
     f"nn 2 2 {DIGITS} --results toys": "holds a study with experiment = toy, "
     "not mnist_nn: give another results folder, or --restart to set the old study aside",
@@ -129,6 +131,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "a-file").write_text("mine")
     for name in ("a-folder", "other", "newer", "garbage", "folder-journal/journal.jsonl", "models/models"):
         (folder / name).mkdir(parents=True)
+    (folder / "mine" / "figures").mkdir(parents=True)
     (folder / "other" / NAME).write_text("a story\nin two lines\n")
     (folder / "newer" / NAME).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
     Journal(folder / "garbage", HEADER).close()

@@ -165,6 +165,7 @@ def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
 def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = TINY.data()
     reported(replace(TINY, plot=3), computed(), data, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} <= set(TINY.reporting().files or ())
     rows = table(tmp_path / "results.csv")
     refits = [result for trial, result in computed() if "fold" not in trial.params]
     assert [float(row["test_error"]) for row in rows] == [result.value("test_error") for result in refits]

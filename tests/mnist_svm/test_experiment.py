@@ -277,6 +277,7 @@ def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for line in ("best penalty C:           31.6228", "best kernel parameter:    0.0001"):
         assert line in out
     assert "cross-validation error:   12.0000%" in out
+    assert {path.name for path in tmp_path.iterdir()} <= set(SMALL.reporting().files or ())
     assert "test error:               25.0000%" in out and "points as good:           " in out
 
     errors = np.load(tmp_path / "validation_error.npy")

@@ -423,10 +423,8 @@ def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None 
         ended = node.run(
             experiment, "calls", options=options, transport=transport, host=host, load_finish=None, arrivals=arrivals
         )
-    except UsageError:
-        raise
-    except BaseException:
-        if transport.size > 1:  # the other ranks would wait for this one
+    except BaseException as error:
+        if transport.size > 1 and not isinstance(error, UsageError):  # the other ranks would wait for this one
             traceback.print_exc()
             transport.abort(Exit.ERROR)
         raise

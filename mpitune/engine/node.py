@@ -117,10 +117,7 @@ def _modules_of(kind: type[Experiment]) -> list[str]:
 
 @dataclass(frozen=True)
 class _RanksPart:
-    """The steps of one rank, in their order; `stack` closes what they open, and `kept` when all ranks have done so.
-
-    `started` is a time of the clock.
-    """
+    """The steps of one rank, in their order; `stack`, then `kept` close what they open. `started` is by the clock."""
 
     experiment: Experiment
     name: str

@@ -37,7 +37,6 @@ from mpitune.optimize.tuning import (
 )
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
-from mpitune.ranks.transport import Transport
 from mpitune.settings import require_seconds, without_address
 from mpitune.storage.files import TRIALS
 from mpitune.storage.history import read_header
@@ -194,7 +193,8 @@ def search(
             raise usual
         order, size = usual
         problem = replace(problem, round_size=int(window or round_size or size))
-        folder = _folder(options, transport, stack)
+        made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
+        folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         experiment = Tuning(
             space=repr(problem.space),
@@ -334,11 +334,3 @@ def _known_order(options: RunOptions) -> tuple[str, int]:
     settings = {} if header is None else header["settings"]
     size = settings.get("batch")
     return settings.get("order", ""), size if isinstance(size, int) else 0
-
-
-def _folder(options: RunOptions, transport: Transport, stack: ExitStack) -> Path:
-    """The folder of the study, one for the time of the search where it is not kept."""
-    if options.results is not None:
-        return options.results.absolute()
-    path = stack.enter_context(TemporaryDirectory(prefix="search-")) if transport.rank == 0 else ""
-    return Path(transport.broadcast(path))

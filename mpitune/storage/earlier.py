@@ -6,9 +6,9 @@
     RESULTS/journal-1.jsonl, arrays-1/, ...             the one that it was before
 
 `adapt` is what `Experiment.adapted` said of the step from that study to the next one. The journal of the study before
-is copied first, then the new one appears in its place, then what is `MOVED` follows. A start that was killed in between
-is completed by the next one: until then the new journal has nothing but its header, and readers know by that that the
-jobs beside it are not its own (`History.half_moved`).
+is copied first, then the new one appears in its place, then the rest is moved. A start that was killed in between is
+completed by the next one. Until then the new journal is a header alone, and no reader takes the jobs beside it for its
+own (`History.half_moved`).
 """
 
 from __future__ import annotations
@@ -84,18 +84,16 @@ def keep_aside(folder: Path, size: int) -> int:
 
 def move_before(folder: Path) -> None:
     """Move what the newest study before has beside its journal to its place, if the new journal is a header alone."""
-    with open(regular_file(folder / JOURNAL), "rb") as journal:
-        begun = len(journal.readline(LONGEST_LINE)) < os.fstat(journal.fileno()).st_size
-    header = None
-    with suppress(UsageError):  # a damaged one says nothing
-        header = None if begun else read_header(folder)
-    number, before = map((header or {}).get, ("aside", "before"))
+    header: Mapping[str, Any] = {}
+    with open(regular_file(folder / JOURNAL), "rb") as journal, suppress(UsageError):  # a damaged header says nothing
+        if len(journal.readline(LONGEST_LINE)) == os.fstat(journal.fileno()).st_size:
+            header = read_header(folder) or {}
+    number, before = header.get("aside"), header.get("before")
     place = f"{{}}-{number}" if number else f"{before[-1]['folder']}/{{}}" if before else ""
     for name in MOVED if place else ():
         if os.path.lexists(folder / name) and not os.path.lexists(to := folder / place.format(name)):
             os.rename(folder / name, to)
-    if place:
-        sync_folder(folder)
+            sync_folder(folder)
 
 
 def unused(folder: Path, *names: str) -> int:

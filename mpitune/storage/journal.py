@@ -369,10 +369,7 @@ def no_locks(folder: Path, error: OSError) -> str:
 
 
 def require_unused(folder: Path, files: Collection[str] | None = ()) -> None:
-    """Raise UsageError where a folder without a study has what one may overwrite, which writes these files; None: any.
-
-    This is asked before the study begins.
-    """
+    """Raise UsageError where a study that begins there, and writes these files or any (None), may overwrite others'."""
     try:
         there = {name for name in os.listdir(folder) if not name.startswith(".")}
         there -= {JOBS} if job_folders(folder) else set()  # those of another site may come first

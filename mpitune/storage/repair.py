@@ -16,8 +16,6 @@ from mpitune.storage.history import NAME, Damage, History, read_lines, whole_lin
 from mpitune.storage.journal import locked
 from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, written
 
-DAMAGED = "damaged-{}.jsonl"
-
 
 def repair(folder: Path) -> tuple[list[Damage], Path]:
     """Set the damaged lines of a journal aside, and trials whose arrays are damaged, in a file of their own.
@@ -31,11 +29,11 @@ def repair(folder: Path) -> tuple[list[Damage], Path]:
         UsageError: where the header is damaged, another job holds the folder, or a file cannot be written.
     """
     if not os.path.lexists(folder / NAME):
-        return [], folder / DAMAGED.format(1)
+        return [], folder / "damaged-1.jsonl"
     try:
         with locked(folder / NAME):
             read = read_lines(folder)
-            aside = folder / DAMAGED.format(unused(folder, DAMAGED))
+            aside = folder / f"damaged-{unused(folder, 'damaged-{}.jsonl')}.jsonl"
             if read is None:
                 return [], aside
             history, damaged = read

@@ -285,7 +285,7 @@ def test_what_is_not_installed_is_one_line(
 def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "there").write_text("kept")
     for words, text in (
-        ((written, "--into", tmp_path / "there"), "exists: remove it"),
+        ((written, "--into", tmp_path / "there"), "exists: give another name"),
         ((tmp_path / "nowhere",), "holds no study"),
         ((written, "--to", "excel"), "'excel' is not one of csv"),
         (

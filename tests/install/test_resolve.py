@@ -19,10 +19,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # Of these pairs it is known that the first can be imported beside the second; `make test-requirements` adds to them.
 KNOWN = {
-    "cuml-cu12": {"25.10.*": {"scikit-learn": "<1.8", "torch": "==2.9.*", "numba": "==0.61.*"}},
+    "cuml-cu12": {"26.2.*": {"scikit-learn": ">=1.7,<1.10", "torch": "==2.10.*", "numba": "==0.61.*"}},
     "cuml-cu13": {"26.10.*": {"scikit-learn": ">=1.8,<1.10", "torch": "==2.15.*", "numba": "==0.64.*"}},
     "torch": {
-        "2.9.*": {"torchvision": "==0.24.*", "triton": "==3.5.*", "nvidia-nccl-cu12": "==2.27.*"},
+        "2.10.*": {"torchvision": "==0.25.*", "triton": "==3.6.*", "nvidia-nccl-cu12": "==2.27.*"},
         "2.15.*": {"torchvision": "==0.29.*", "triton": "==3.9.*", "nvidia-nccl-cu13": "==2.30.*"},
     },
     "numba": {
@@ -32,7 +32,7 @@ KNOWN = {
     },
 }
 
-# The first and last Python of each file. cuML 25.10 has no wheels for 3.14.
+# The first and last Python of each file. cuML 26.2 has no wheels for 3.14.
 PYTHONS = {
     "requirements.txt": ("3.11", "3.14"),
     "requirements-cu12.txt": ("3.11", "3.13"),

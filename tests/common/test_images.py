@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -187,6 +187,15 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     write_files(tmp_path / "MNIST" / "raw")
     assert main(["--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "mnist: 30 train images, 10 test images\n"
+
+
+def test_the_files_of_an_installed_package_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = write_files(tmp_path / "package")
+    pack(tmp_path / "package")
+    source = replace(SOURCES["fashion-mnist"], mirrors=(), packaged=tmp_path / "package")
+    monkeypatch.setitem(SOURCES, "fashion-mnist", source)
+    assert_same(load("fashion-mnist", tmp_path), arrays)
+    assert_same(load("fashion-mnist", tmp_path, download=False), arrays)
 
 
 # Fetching, over HTTP from this machine, with the mirror's address and sums replaced.

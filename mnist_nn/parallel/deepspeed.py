@@ -19,10 +19,17 @@ VALUES: dict[str, dict[Any, Options]] = {
     "zero_optimization.stage": {0: {}, 1: {"strategy": "zero1"}},
     "bf16.enabled": {True: {"amp": "bf16"}},
     "fp16.enabled": {True: {"amp": "fp16"}},
-    "fp16.loss_scale": {0: {}},
-    "gradient_accumulation_steps": {1: {}},
-    "gradient_clipping": {0: {}},
-}
+    "communication_data_type": {"fp32": {}, "none": {}},
+    **{name: {value: {}} for name, value in {  # what DeepSpeed does where the file says nothing
+        "gradient_accumulation_steps": 1, "gradient_clipping": 0, "gradient_allreduce_op": "mean",
+        "gradient_predivide_factor": 1, "data_types.grad_accum_dtype": "fp32", "seq_parallel_comm_data_type": "fp32",
+        "optimizer.params.adam_w_mode": True, "optimizer.params.bias_correction": True,
+        "scheduler.params.last_batch_iteration": -1, "fp16.loss_scale": 0, "fp16.initial_scale_power": 16,
+        "fp16.loss_scale_window": 1000, "fp16.hysteresis": 2, "fp16.min_loss_scale": 1,
+        "zero_optimization.zero_hpz_partition_size": 1, "zero_optimization.mics_shard_size": -1,
+        "tensor_parallel.autotp_size": 1,
+    }.items()},
+}  # fmt: skip
 # The option that takes the value of an entry; of two entries for one option, the later one here wins, as there.
 NAMES = {
     "train_micro_batch_size_per_gpu": "batch-size",
@@ -35,13 +42,25 @@ NAMES = {
     "scheduler.params.warmup_type": "warmup-type",
     "scheduler.params.total_num_steps": "total-steps",
 }  # fmt: skip
-# What follows from the others, how DeepSpeed moves data, and what it says: no result depends on it.
-UNUSED = {
-    "wall_clock_breakdown", "dump_state", "zero_allow_untested_optimizer",
+# Beginnings of entries on which no result depends: what follows from others, how DeepSpeed moves data, what only stages
+# that are refused read, and what it says.
+UNUSED = (
+    "wall_clock_breakdown", "memory_breakdown", "dump_state", "disable_python_gc", "managed_gradient_accumulation",
+    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "checkpoint.tag_validation", "fp16.fused_mode",
+    "bf16.immediate_grad_update", "compile.offload_activation_pin_memory", "aio.",
+    *(f"optimizer.params.{name}" for name in ("torch_adam", "set_grad_none", "fused", "foreach")),
     *(f"zero_optimization.{name}" for name in (
-        "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter", "reduce_bucket_size",
-        "contiguous_gradients", "round_robin_gradients",
+        "allgather_", "compute_grad_norm", "overlap_comm", "reduce_", "contiguous_gradients", "round_robin_gradients",
+        "load_from_fp32_weights", "parameter_alignment", "ignore_unused_parameters", "stage3_", "sub_group_size",
+        "leaf_module.", "log_trace_cache_warnings", "save_muon_momentum_buffer", "memory_efficient_linear",
     )),
+)  # fmt: skip
+OFF = (False, 0, "", "none", [])
+# Sections that are off unless they say "enabled": true.
+SWITCHED = {
+    "fp16", "bf16", "amp", "torch_autocast", "autotuning", "flops_profiler", "data_efficiency", "curriculum_learning",
+    "progressive_layer_drop", "eigenvalue", "elasticity", "tensorboard", "wandb", "comet", "csv_monitor",
+    "comms_logger", "hybrid_engine", "expert_parallel",
 }  # fmt: skip
 
 
@@ -49,12 +68,11 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
     """The options that an object stands for, whose entries may be DeepSpeed's; and those that are not used.
 
     Entries that are no objects and have no name of DeepSpeed's are options of ours. "auto" counts as not given.
+    What is not known here asks for nothing where it is false, 0, or "none".
     Raises UsageError for what DeepSpeed would do and this program does not.
     """
-    entries = dict(_flat({name: value for name, value in content.items() if not _is_off(value)}))
-    ours = {
-        name: value for name, value in entries.items() if "." not in name and name not in {*VALUES, *NAMES, *UNUSED}
-    }
+    entries = dict(_flat(content))
+    ours = {name: value for name, value in entries.items() if "." not in name and not _is_known(name)}
     theirs = {name: value for name, value in entries.items() if name not in ours and value not in ("auto", None)}
     options: Options = {}
     for name, values in VALUES.items():
@@ -73,22 +91,27 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
     options |= {option: theirs.pop(name) for name, option in NAMES.items() if name in theirs}
     if "total-batch-size" in options and "batch-size" not in options:
         raise UsageError("train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too")
-    if other := sorted(theirs.keys() - UNUSED):
+    if other := sorted(name for name, value in theirs.items() if value not in OFF and not _is_known(name)):
         raise UsageError(f"{other[0]} has no counterpart here: take it out")
-    if "steps_per_print" in entries:
+    if "log-interval" in options:
         options["print-steps"] = True
     return {**options, **ours}, sorted(theirs)
 
 
-def _is_off(section: Any) -> bool:
+def _is_known(name: str) -> bool:
+    return name in VALUES or name in NAMES or name.startswith(UNUSED)
+
+
+def _is_off(name: str, section: Mapping[str, Any]) -> bool:
     """Whether DeepSpeed does not read what else is in a section."""
-    return isinstance(section, dict) and section.get("enabled") is False
+    enabled, device = section.get("enabled", name not in SWITCHED), section.get("device")
+    return enabled is False or device == "none" or section.get("autotp_size") == 0
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of nested objects, as optimizer.params.lr."""
+    """The entries of nested objects that are not off, as optimizer.params.lr."""
     for name, value in content.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
+        if not isinstance(value, dict):
             yield prefix + name, value
+        elif not _is_off(name, value):
+            yield from _flat(value, f"{prefix}{name}.")

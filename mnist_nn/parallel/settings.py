@@ -25,12 +25,16 @@ INSTEAD = {  # of options of other programs that train this network
     "--backend mpi": "PyTorch's packages are built without it: give gloo or nccl; mpirun starts processes for both",
     "--gpus": "all GPUs that are visible are used: name them in CUDA_VISIBLE_DEVICES, or give --nproc-per-node N",
     "--num-nodes": "the launcher says how many nodes there are: use mpirun, srun, or torchrun --nnodes N",
+    "--nnodes": "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m mnist_nn.ddp",
+    "--num-processes": "python -m mnist_nn.ddp --nproc-per-node 8, on one machine (several: docs/training.md)",
+    "--deepspeed": "python -m mnist_nn.ddp --config FILE.json reads DeepSpeed's file",
+    "--strategy horovod": "mpirun -n 16 --hostfile hosts python -m mnist_nn.ddp does the same without Horovod",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(DatasetSettings):
-    """Train one network on many devices at once: data parallel."""
+    """Train one network on many devices at once, data parallel. On several machines: see docs/training.md."""
 
     batch_size: int = setting(64, "images per step and process", low=1)
     test_batch_size: int = setting(1000, "images evaluated at a time by each process", low=1, advanced=True)
@@ -179,6 +183,9 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
         options, unused = deepspeed.options_of(content)
         for name, value in options.items():
             option = "--" + name.replace("_", "-")
+            if option not in names and (value is None or value is False):  # a switch of DeepSpeed's, it may be
+                unused.append(name)
+                continue
             if option not in names or option in ("--config", "--help", "--help-all"):
                 raise UsageError(f"there is no option {name} (see {parser.prog} --help)")
             words += _words(option, value, names[option].nargs)
@@ -197,10 +204,14 @@ def _parsed(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     try:
         return parser.parse_args(words)
     except UsageError:
-        said = " ".join(words).replace("=", " ")
+        said = " ".join(words).replace("=", " ").split()
+        dashed = [word.replace("_", "-") if word.startswith("--") else word for word in said]
         for option, instead in INSTEAD.items():
-            if f"{option} " in f"{said} ":
+            if f" {option} " in f" {' '.join(dashed)} ":
                 raise UsageError(f"{option}: {instead}") from None
+        for word, option in zip(said, dashed, strict=True):
+            if word != option and option in parser._option_string_actions:
+                raise UsageError(f"{word}: here it is {option}") from None
         raise
 
 

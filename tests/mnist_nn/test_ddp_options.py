@@ -21,8 +21,10 @@ from mnist_nn.ddp import main
 from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import Network
 from mnist_nn.parallel.optimizer import Rule
+from mnist_nn.parallel.settings import Settings, parse_with_config
 from mnist_nn.parallel.train import order_of
 from mpitune.errors import Exit
+from mpitune.settings import Parser, add_settings
 from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of, wait_until
 from tests.mnist_nn.trainings import ONE_THREAD, losses, pods, rows, wait_for_an_epoch
 
@@ -342,12 +344,15 @@ def test_a_configuration_of_deepspeed_is_read_as_it_is(train_here: Any, tmp_path
         ),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16 and fp16 are enabled: enable one of them"),
         (
-            {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}},
-            "optimizer.params.torch_adam has no counterp",
+            {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}},
+            "optimizer.params.adam_w_mode is false: only true can be done here",
         ),
         ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0: only 0 can be done here"),
         ({"train_batch_size": 64}, "train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too"),
-        ({"fp16": {"enabled": True, "hysteresis": 2}}, "fp16.hysteresis has no counterpart here: take it out"),
+        ({"fp16": {"enabled": True, "hysteresis": 4}}, "fp16.hysteresis is 4: only 2 can be done here"),
+        ({"zero_optimization": {"cpu_offload": True}}, "zero_optimization.cpu_offload has no counterpart here"),
+        ({"prescale_gradients": True}, "there is no option prescale_gradients"),
+        ({"activation_checkpointing": {"profile": True}}, "activation_checkpointing.profile has no counterpart here"),
     ],
 )
 def test_what_deepspeed_does_and_this_program_does_not_is_refused_by_name(
@@ -358,6 +363,40 @@ def test_what_deepspeed_does_and_this_program_does_not_is_refused_by_name(
     assert main(["--config", str(config), "--results", str(tmp_path / "r")]) == Exit.USAGE
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"prescale_gradients": False, "vocabulary_size": None, "communication_data_type": "none"},
+        {"gradient_predivide_factor": 1.0, "gradient_allreduce_op": "mean", "data_types": {"grad_accum_dtype": "fp32"}},
+        {"optimizer": {"params": {"adam_w_mode": True, "torch_adam": True, "amsgrad": False, "max_grad_norm": 0.0}}},
+        {"scheduler": {"params": {"last_batch_iteration": -1, "warmup_min_lr": 0}}},
+        {"zero_optimization": {"cpu_offload": False, "elastic_checkpoint": False, "zero_quantized_weights": False}},
+        {"zero_optimization": {"offload_optimizer": {"device": "none", "pin_memory": True}, "offload_param": None}},
+        {"zero_optimization": {"stage": 0, "stage3_max_live_parameters": 1e9, "sub_group_size": 1e9}},
+        {"fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16}},
+        {"fp16": {"enabled": "auto", "hysteresis": 2, "min_loss_scale": 1, "auto_cast": False}},
+        {"comms_logger": {"verbose": True, "prof_ops": ["all_reduce"]}, "wandb": {"enabled": False, "team": "us"}},
+        {"data_efficiency": {"seed": 1234, "data_sampling": {"num_epochs": 3}}},
+        {"activation_checkpointing": {"partition_activations": False, "number_checkpoints": None}},
+        {"tensor_parallel": {"autotp_size": 0, "preset_model": "llama"}, "aio": {"queue_depth": 8}},
+        {
+            "checkpoint": {"tag_validation": "Warn", "load_universal": False},
+            "compile": {"deepcompile": False, "passes": []},
+        },
+    ],
+    ids=lambda content: " ".join(content),
+)
+def test_what_a_configuration_of_deepspeed_switches_off_is_not_asked_for(
+    tmp_path: Path, capsys: Any, content: dict[str, Any]
+) -> None:
+    config = tmp_path / "ds_config.json"
+    config.write_text(json.dumps(content))
+    parser = Parser(prog="ddp")
+    add_settings(parser, Settings)
+    asked, plain = (parse_with_config(parser, words) for words in (["--config", str(config)], []))
+    assert {**vars(asked), "config": None} == {"given": {"config"}, **vars(plain)}
 
 
 def test_images_of_a_step_that_only_accumulated_gradients_make_are_refused(
@@ -413,6 +452,17 @@ def test_a_file_of_options_that_cannot_work_ends_in_one_line(
         ("--backend=mpi", "--backend mpi: PyTorch's packages are built without it: give gloo or nccl"),
         ("--gpus 2", "--gpus: all GPUs that are visible are used: name them in CUDA_VISIBLE_DEVICES"),
         ("--num-nodes=2", "--num-nodes: the launcher says how many nodes there are: use mpirun, srun, or torchrun"),
+        (
+            "--nnodes=2",
+            "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m mnist_nn",
+        ),
+        ("--num_processes 4", "--num-processes: python -m mnist_nn.ddp --nproc-per-node 8, on one machine"),
+        ("--nproc_per_node=2", "--nproc_per_node: here it is --nproc-per-node"),
+        ("--deepspeed --deepspeed_config ds.json", "--deepspeed: python -m mnist_nn.ddp --config FILE.json reads"),
+        (
+            "--strategy=horovod",
+            "--strategy horovod: mpirun -n 16 --hostfile hosts python -m mnist_nn.ddp does the same",
+        ),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
     ],

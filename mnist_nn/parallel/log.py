@@ -19,7 +19,7 @@ TABLE = "ddp.csv"
 COLUMNS = (
     "nodes", "devices", "device", "batch", "epochs", "seconds", "accuracy", "loss", "images_per_second", "network",
     "dataset", "backend", "strategy", "lr", "amp", "train_size", "optimizer", "trained_epochs", "startup_seconds",
-    "rendezvous_seconds",
+    "rendezvous_seconds", "samples",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ class Epoch:
     Attributes:
         train_loss, test_loss: mean cross-entropy per image; the first one while training.
         accuracy: fraction of the test images that are told right.
-        images_per_second: of the training, over all processes.
+        images_per_second: of the training, over all processes; an image that all of them take counts once.
         seconds: wall time, the test included.
 
     Of an epoch that was continued, the last two are of the run that ended it.
@@ -90,7 +90,7 @@ class Log:
             loss, n_images, ranges = sum(columns[0]), sum(columns[1]), columns[2:]
             layers = zip(figures.get("activations", ()), ranges[::2], ranges[1::2], strict=True)
             print(
-                f"{host}: epoch {epoch}  step {step}  loss {loss / max(1, n_images):.4f}  "
+                f"{host}: epoch {epoch}  step {step}  loss {loss / (n_images or 1):.4f}  "
                 f"learning rate {figures['learning_rate']:.4g}  {n_images / seconds:,.0f} images/s",
                 *(f"{layer} {min(low):.3g}..{max(high):.3g}" for layer, low, high in layers), sep="  ", flush=True,
             )  # fmt: skip

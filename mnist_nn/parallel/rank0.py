@@ -90,7 +90,7 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
         n_steps = settings.total_steps
         if n_steps is None:
             fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
-            n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / (settings.batch_size * n_processes))
+            n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / settings.images_per_step(n_processes))
         if settings.warmup_steps >= n_steps:
             raise UsageError(
                 f"--warmup-steps {settings.warmup_steps} takes all {n_steps} steps, "
@@ -241,6 +241,7 @@ class Recorder:
             "amp": self.settings.amp or "",
             "train_size": n_images,
             "optimizer": self.settings.optimizer,
+            "samples": self.settings.samples or "",
             "trained_epochs": f"{sum(images) / n_images:.6g}",
             "startup_seconds": f"{self.startup_seconds:.6g}",
             "rendezvous_seconds": f"{self.rendezvous_seconds:.6g}",

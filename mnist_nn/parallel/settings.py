@@ -39,6 +39,9 @@ class Settings(DatasetSettings):
     batch_size: int = setting(64, "images per step and process", low=1)
     test_batch_size: int = setting(1000, "images evaluated at a time by each process", low=1, advanced=True)
     epochs: int = setting(10, "passes over the training images", low=1, changes_results=False)
+    samples: str | None = setting(
+        None, "all: each process takes all images (default: they are divided)", choices=("all",), advanced=True,
+    )  # fmt: skip
     train_size: int | None = setting(None, "learn from the first N training images (default all)", low=1, metavar="N")
     optimizer: str = setting("sgd", "sgd with momentum, or adamw", choices=OPTIMIZERS)
     lr: float | None = setting(
@@ -144,6 +147,10 @@ class Settings(DatasetSettings):
         None, 'options as a JSON object, {"batch-size": 128}, or DeepSpeed\'s; those given here win',
         changes_results=False, metavar="FILE", advanced=True,
     )  # fmt: skip
+
+    def images_per_step(self, n_processes: int) -> int:
+        """Images of the training set that one step takes: with samples "all" every process takes the same ones."""
+        return self.batch_size * (1 if self.samples == "all" else n_processes)
 
     def __post_init__(self) -> None:
         if self.optimizer == "adamw" and self.momentum is not None:

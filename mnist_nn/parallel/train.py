@@ -110,7 +110,8 @@ class DistributedTraining:
         before: Callable[[], None] | None = None
         self._read_at = start
         for images, is_kept in self._blocks(order[n_before:]):
-            taken = self._parts(images, self.settings.batch_size)
+            whole = self.settings.samples == "all"
+            taken = self._whole(images) if whole else self._parts(images, self.settings.batch_size)
             losses = self.steps(taken)
             figures = self._figures(taken[-1])
             shares = self._shares(taken, losses, figures) if self.settings.print_steps else None
@@ -140,13 +141,13 @@ class DistributedTraining:
         while len(order):
             to_log = interval - step % interval
             to_keep = every - self.n_done % every if every else to_log + 1
-            n = min(to_log, to_keep) * self.settings.batch_size * self.rank_info.size
+            n = min(to_log, to_keep) * self.settings.images_per_step(self.rank_info.size)
             images, order, step = order[:n], order[n:], step + min(to_log, to_keep)
             yield images, to_keep <= to_log and len(order) > 0
 
     def _shares(self, taken: list[Part], losses: Tensor, figures: Mapping[str, Any]) -> Tensor:
         """Of each process, float64: its sum of losses, its images, the least and largest activations of each layer."""
-        n_images = sum(len(part.indices) for part in taken if part.weight)
+        n_images = sum(len(part.indices) * part.weight for part in taken)
         ranges = [layer[name] for layer in figures.get("activations", {}).values() for name in ("min", "max")]
         counted = torch.tensor([n_images, *ranges], dtype=torch.float64, device=self.device)
         mine = torch.cat([losses.sum()[None], counted])
@@ -180,6 +181,11 @@ class DistributedTraining:
 
     def _parts(self, order: Tensor, batch_size: int) -> list[Part]:
         return list(parts(order, batch_size, rank=self.rank_info.rank, size=self.rank_info.size))
+
+    def _whole(self, order: Tensor) -> list[Part]:
+        """Batches that all processes take, each counted once."""
+        batches = parts(order, self.settings.batch_size, rank=0, size=1)
+        return [batch._replace(weight=1 / self.rank_info.size) for batch in batches]
 
     def steps(self, taken: list[Part]) -> Tensor:
         """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
@@ -259,7 +265,7 @@ class DistributedTraining:
 
     def _set_length(self) -> None:
         """How many steps the training has, those done included; with another number of processes the rest changes."""
-        per_step, n_images = self.settings.batch_size * self.rank_info.size, len(self.data.train_labels)
+        per_step, n_images = self.settings.images_per_step(self.rank_info.size), len(self.data.train_labels)
         epochs = self.settings.epochs - len(self.epochs)
         self._n_steps = self.n_done + max(0, epochs - 1) * math.ceil(n_images / per_step)
         self._n_steps += math.ceil((n_images - self.begun.images) / per_step) if epochs > 0 else 0

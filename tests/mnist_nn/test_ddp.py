@@ -88,6 +88,22 @@ def test_two_halves_are_a_whole(
     assert len(said) == 4 and said[3].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("ddp alone")
+def test_two_processes_that_take_all_images_repeat_the_steps_of_one(
+    program: Any, data: Path, alone: Path, tmp_path: Path
+) -> None:
+    command = ("-m", "mnist_nn.ddp", "--data", data, "--results", tmp_path, "--epochs", "2", "--batch-size", "128")
+    done = program(*command, "--samples", "all", "--nproc-per-node", "2", "--print-steps")
+    steps = [
+        [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines() if '"step"' in line]
+        for folder in (alone, tmp_path)
+    ]
+    assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-4)
+    assert steps[1] == pytest.approx(steps[0], rel=1e-4) and f"  loss {steps[1][-1]:.4f}  " in done.stdout
+    assert rows(tmp_path)[0]["samples"] == "all"
+
+
 @pytest.mark.xdist_group("ddp alone")
 def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Path, tmp_path: Path) -> None:
     command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "128"]

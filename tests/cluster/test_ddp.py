@@ -1,4 +1,4 @@
-"""Data-parallel training on namespace hosts: srun with and without MPI, and one process per node that starts others."""
+"""Data-parallel training on namespace hosts, started in the ways that docs/training.md lists."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import PATIENCE
 from tests.mnist_nn.scaled_digits import write_as_mnist
 
 from .hosts import Hosts
@@ -34,6 +35,30 @@ def test_srun(slurm: Slurm, tmp_path: Path, mpi: tuple[str, ...]) -> None:
     """Two tasks on the first node, one on the second; without MPI they meet at the name of the first node."""
     slurm.run("srun", "--nodes=2", "--ntasks=3", "--cpus-per-task=1", *mpi, *command(tmp_path))
     assert row(tmp_path) == ("2", "3")
+
+
+def test_mpirun_fills_the_slots_of_a_hostfile(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("node0 slots=2\nnode1 slots=2\n")
+    line = mpirun(hosts[:2], *command(tmp_path), options=["-n", "4"], hostfile=tmp_path / "hosts")
+    hosts[0].run(*line)
+    assert row(tmp_path) == ("2", "4")
+
+
+@pytest.mark.parametrize("by_variables", [False, True], ids=["options", "as a TrainJob and a PyTorchJob do"])
+def test_torchrun_on_each_node(hosts: Hosts, tmp_path: Path, by_variables: bool) -> None:
+    python, *program = command(tmp_path)
+    places = {"nnodes": "2", "nproc_per_node": "2"}
+    ways: list[dict[str, str]] = [{"rdzv_backend": "c10d", "rdzv_endpoint": "node0:29400"}] * 2
+    if by_variables:
+        ways = [{"node_rank": str(rank), "master_addr": "node0", "master_port": "29400"} for rank in range(2)]
+    nodes = []
+    for host, way in zip(hosts[:2], ways, strict=True):
+        given = {} if by_variables else {**places, **way}
+        environ = {f"PET_{name.upper()}": value for name, value in {**places, **way}.items() if by_variables}
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        nodes.append(host.popen(python, "-m", "torch.distributed.run", *options, *program, env=environ))
+    assert [node.wait(PATIENCE) for node in nodes] == [0, 0]
+    assert row(tmp_path) == ("2", "4")
 
 
 def test_one_process_per_node_starts_the_others(hosts: Hosts, tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 python -m mnist_nn.ddp                                     here: one process per GPU, or one on the CPU
 mpirun --map-by ppr:1:node python -m mnist_nn.ddp          one process per node, which starts one per GPU
-srun --ntasks-per-node=4 --gpus-per-task=1 python -m mnist_nn.ddp
-torchrun --nproc-per-node=4 -m mnist_nn.ddp
+torchrun --nproc-per-node=4 -m mnist_nn.ddp                so does srun; docs/training.md has all ways
 """
 
 from __future__ import annotations

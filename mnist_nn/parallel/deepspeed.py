@@ -55,7 +55,7 @@ UNUSED = (
         "leaf_module.", "log_trace_cache_warnings", "save_muon_momentum_buffer", "memory_efficient_linear",
     )),
 )  # fmt: skip
-OFF = (False, 0, "", "none", [])
+OFF: tuple[Any, ...] = (False, 0, "", "none", [])
 # Sections that are off unless they say "enabled": true.
 SWITCHED = {
     "fp16", "bf16", "amp", "torch_autocast", "autotuning", "flops_profiler", "data_efficiency", "curriculum_learning",

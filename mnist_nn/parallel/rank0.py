@@ -241,7 +241,7 @@ class Recorder:
             "amp": self.settings.amp or "",
             "train_size": n_images,
             "optimizer": self.settings.optimizer,
-            "samples": self.settings.samples or "",
+            "samples": self.settings.samples or "divided",
             "trained_epochs": f"{sum(images) / n_images:.6g}",
             "startup_seconds": f"{self.startup_seconds:.6g}",
             "rendezvous_seconds": f"{self.rendezvous_seconds:.6g}",

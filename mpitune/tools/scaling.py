@@ -149,7 +149,7 @@ def _trainings(tables: Sequence[Path]) -> list[RunTiming]:
     (first, reference), *others = rows
     for name, other in others:
         # A row of an earlier version does not say all.
-        known = [key for key in SAME if key in ("amp", "samples") or (reference.get(key) and other.get(key))]
+        known = [column for column in SAME if column == "amp" or (reference.get(column) and other.get(column))]
         mine, theirs = ({column: row.get(column, "") for column in known} for row in (reference, other))
         if (column := differing_setting(mine, theirs)) is not None:
             raise UsageError(

@@ -116,7 +116,9 @@ def test_rows_that_cannot_be_compared(tmp_path: Path, capsys: Any, text: str, re
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("column", "values"), [("train_size", "60000 20000"), ("optimizer", "sgd adamw")])
+@pytest.mark.parametrize(
+    ("column", "values"), [("train_size", "60000 20000"), ("optimizer", "sgd adamw"), ("samples", "divided all")]
+)
 def test_only_equal_trainings_are_compared(tmp_path: Path, capsys: Any, column: str, values: str) -> None:
     one, two = values.split()
     head, first, *others = ROWS.splitlines()

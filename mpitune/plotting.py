@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -154,16 +154,19 @@ def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
         return
     context = multiprocessing.get_context("fork" if forks else "spawn")
     drawn: dict[str, Future[None]] = {}
-    with ProcessPoolExecutor(helpers, context, begin_helper, (os.getpid(),)) as pool:
+    pool = ProcessPoolExecutor(helpers, context, begin_helper, (os.getpid(),))
+    try:
         with without_main():
             for name, make in figures.items():
                 drawn[name] = pool.submit(_draw, make, folder, name)
         for name, make in reversed(list(figures.items())):
             if drawn[name].cancel():
                 save(make(), folder, name)
-        for future in drawn.values():
+        for future in wait(drawn.values()).done:
             if not future.cancelled():
                 future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # where a signal ends the drawing, the others are not waited for
 
 
 @styled()

@@ -13,6 +13,7 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Run, Share, Stop
 from mpitune.engine.progress import Progress
+from mpitune.engine.stops import is_another
 from mpitune.errors import Exit
 from mpitune.ranks.process import STOPS
 from mpitune.ranks.transport import GivenUp, Transport
@@ -30,6 +31,8 @@ def loop(
     signals: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
+        if not is_another():
+            return
         signals.append(number)
         if len(signals) > 1:
             transport.abort(Exit.STOPPED)  # the journal is whole at any moment

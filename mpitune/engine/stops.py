@@ -5,15 +5,30 @@ That work has no trials. It ends where it is: all that it writes is written whol
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from mpitune.errors import Exit, how_to_go_on
 from mpitune.ranks.process import STOPS
+
+ONCE_S = 0.2  # within which a signal is the same one
+_heard_at = -math.inf
+
+
+def is_another() -> bool:
+    """Whether a signal is not the one before, sent again: GNU timeout sends it to the program, then to its group."""
+    global _heard_at
+    now = time.monotonic()
+    if now - _heard_at < ONCE_S:
+        return False
+    _heard_at = now
+    return True
 
 
 class Stopped(BaseException):
@@ -35,6 +50,8 @@ class Stops:
         self._held = False
 
     def hear(self, number: int, frame: FrameType | None) -> None:
+        if not is_another():
+            return
         if self._heard is not None:
             os._exit(Exit.STOPPED)
         self._heard = number

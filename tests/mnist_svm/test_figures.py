@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from mnist_svm.experiment import SvmGrid
 from mnist_svm.figures import draw_figures, heat_map
 from mnist_svm.points import best_point
 from mpitune.plotting import FIGURES_PER_HELPER, draw_all, save
+from tests.helpers import ROOT
 
 GENERATOR = np.random.default_rng(3)
 GRIDS = {
@@ -48,6 +50,35 @@ def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
         )
     for kind in ("svg", "png"):
         assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()
+
+
+STOPPED = """
+import os, signal, sys, threading
+from functools import partial
+from pathlib import Path
+from mpitune import plotting
+from mpitune.engine.stops import Stopped, ending_at_stops
+
+def drawn(n):
+    figure, axes = plotting.subplots(6, 6)
+    Path(sys.argv[1], f"begun-{n}").touch()
+    return figure
+
+os.sched_getaffinity = lambda pid: range(3)
+try:
+    with ending_at_stops():
+        threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        plotting.draw_all(Path(sys.argv[1]), {f"map_{n}": partial(drawn, n) for n in range(300)})
+except Stopped:
+    print("stopped")
+"""
+
+
+def test_a_signal_ends_the_drawing(tmp_path: Path) -> None:
+    """Those that helpers are at, or will begin at once, are drawn; each of the others would take a quarter second."""
+    done = subprocess.run([sys.executable, "-c", STOPPED, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "stopped\n", done.stderr
+    assert len(list(tmp_path.glob("begun-*"))) < 200 and not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.slow

@@ -105,7 +105,9 @@ def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, nu
     more, folder = (["--script"] if by else []), tmp_path / "results"
     job = lingering(tmp_path, phase, *more, ranks=ranks)
     assert wait_until((tmp_path / "mark").exists)
-    job.send_signal(number)
+    for _ in range(1 if ranks else 2):  # GNU timeout sends it twice
+        job.send_signal(number)
+        time.sleep(0.005)
     _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.STOPPED, stderr
     assert "run the same command to continue" in stderr and "Traceback" not in stderr
@@ -157,6 +159,21 @@ def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
     assert "died" not in stderr
     assert job.returncode == status and stderr.splitlines()[-1].endswith(last_line)
     assert ("Traceback" in stderr) == (results == "None") and stdout == ("caught\n" if status == 0 else "")
+
+
+@pytest.mark.parametrize(("pause", "says"), [(0.005, "of 2000 trials done"), (0.4, "may finish within 30 s")])
+def test_a_signal_that_is_sent_twice_at_once_is_one(tmp_path: Path, pause: float, says: str) -> None:
+    """GNU timeout sends it to the program, and then to the program's process group."""
+    script = SEARCH.replace("RESULTS", "'r'").replace("CAUGHT", "()").replace("0.05", "1.5")
+    (tmp_path / "search.py").write_text(script)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+    assert wait_until((tmp_path / "mark").exists)
+    job.terminate()
+    time.sleep(pause)
+    job.terminate()
+    stderr = job.communicate(timeout=PATIENCE)[1]
+    assert job.returncode == Exit.STOPPED and says in stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
@@ -54,12 +55,12 @@ class BaggingObjective:
             worker.report_step(0, unit="compiling")
             warm_up(self.images["train_images"].shape, N_CLASSES, options.step, options.batch_size)
         self._sample = lru_cache(maxsize=1)(self._gathered)
-        self._memory = _memory_of(self.device, worker.n_workers)
+        self._memory, self._n_workers = _memory_of(self.device, worker), worker.n_workers
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         for trial in batch:
             needed = self.options.memory_bytes(trial)
-            answer = self._evaluated(trial) if needed <= self._memory else _refused(trial, needed, self._memory)
+            answer = self._evaluated(trial) if needed <= self._memory else self._refused(trial, needed)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # another worker may share this GPU
             yield answer
@@ -101,6 +102,13 @@ class BaggingObjective:
                 arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Evaluation(trial.key, values, arrays)
 
+    def _refused(self, trial: Trial, needed: int) -> NoRoom:
+        has, fit = self._memory, self._memory * self._n_workers // needed if self.device.type == "cpu" else 0
+        anew = "to end on this machine, begin anew with a smaller --max-channels or --max-hidden-layer"
+        fix = f"give --workers {fit}" if fit else f"{anew}, in another --results folder"
+        sizes = f"its network takes {needed / 1e9:.3g} GB and this worker has {has / 1e9:.3g} GB"
+        return NoRoom(trial.key, f"{sizes}: {fix}")
+
     def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
         options = self.options
         epochs = int(trial.params.get(EPOCH_LIMIT, options.epochs))
@@ -136,17 +144,13 @@ def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
     return tensor.to(device, torch.int64 if array.ndim == 1 else torch.uint8)
 
 
-def _memory_of(device: torch.device, n_workers: int) -> int:
+def _memory_of(device: torch.device, worker: WorkerContext) -> int:
     """Bytes that a training may take: all of a GPU, or an equal part of what is free for each CPU worker of a node."""
-    return free_memory() // n_workers if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
-
-
-def _refused(trial: Trial, needed: int, available: int) -> NoRoom:
-    return NoRoom(
-        trial.key,
-        f"its network takes {needed / 1e9:.3g} GB and this worker has {available / 1e9:.3g} GB: use a device "
-        "with more memory, fewer workers, or a smaller --max-channels or --max-hidden-layer",
-    )
+    if device.type != "cpu":
+        return torch.cuda.mem_get_info(device)[1]
+    if not worker.memory:
+        return free_memory() // worker.n_workers
+    return max(0, worker.memory - (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10))
 
 
 def _error(probabilities: torch.Tensor, labels: torch.Tensor) -> float:

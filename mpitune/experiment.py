@@ -67,6 +67,8 @@ class WorkerContext:
             together. `report_step(0, unit="compiling")` names work that has no steps. If `Experiment.objective` calls
             it, the report's timeline shows this work as a reason of its own.
         tell: sends something to `Experiment.hear` at once, also of a trial that fails later.
+        memory: a CPU worker's part of the node's memory, in bytes, 0 if unknown. It does not depend on what other
+            workers are at.
     """
 
     device: str = "cpu"
@@ -75,6 +77,7 @@ class WorkerContext:
     n_workers: int = 1
     report_step: StepReport = _unheard
     tell: Callable[[bytes], None] = lambda content: None
+    memory: int = 0
 
 
 @dataclass(frozen=True)

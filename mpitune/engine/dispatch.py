@@ -73,8 +73,9 @@ class Dispatch:
         """Try a trial on another kind of slot; if none is left, leave it open for another layout, and return True."""
         refused = waited.no_room | {self._kind(slot)}
         if self._gangs.of((trial,)) or all(self._kind(other) in refused for other in self.slots):
+            level = logging.DEBUG if self.left_open else logging.WARNING  # the end counts them
+            log.log(level, "trial %s was not run, as no worker here has room for it: %s", trial.key, reason)
             self.left_open[trial.key] = reason
-            log.warning("trial %s was not run, as no worker here has room for it: %s", trial.key, reason)
             return True
         self.add((trial,), waited.attempt, avoid=waited.avoid, no_room=refused)
         return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from mpitune.devices.devices import CPU, Device, choose, environment
+from mpitune.devices.devices import CPU, Device, choose, environment, free_memory
 from mpitune.engine import worker
 from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
@@ -236,7 +236,7 @@ class _RanksPart:
             return InlineAgent(tell, self.experiment, shared.arrays)
         agent = Agent(
             tell,
-            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs),
+            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory()),
             devices,
             places,
             threads=options.threads,

@@ -244,7 +244,9 @@ class RankZero:
         elif coordinator.stopped_by is None and not left_open:
             return Ended(Exit.ERROR, outcomes, coordinator.why_over())
         seen = coordinator.overview()
-        log.warning("stopped with %d of %d trials done: %s", seen.done, seen.total, how_to_go_on())
+        more_room = left_open and coordinator.stopped_by is None
+        how = "the same command goes on where there is more room" if more_room else how_to_go_on()
+        log.warning("stopped with %d of %d trials done: %s", seen.done, seen.total, how)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
 
 

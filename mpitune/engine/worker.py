@@ -60,6 +60,7 @@ class Setup:
     device: str  # "cpu" or "cuda"
     parent: int  # process id of the rank
     buffers: Mapping[str, Spec]
+    memory: int = 0  # bytes that were free on the node when its rank began
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         experiment: Experiment = pickle.loads(setup.experiment)
         steps = _StepReport(wire)
         tell = lambda content: wire.send(Relayed(content))  # noqa: E731
-        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell)
+        share = setup.memory // workers_here()
+        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell, share)
         objective = experiment.objective(context)
         goes_on = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
         meter = Meter(setup.device, steps.compile_seconds() or None)

@@ -342,8 +342,10 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
     told = re.findall(
         r"no worker here has room for it: its network takes [\d.e+]+ GB and this worker has [\d.e+]+ GB", done.stderr
     )
-    assert len(told) == 6
+    assert len(told) == 1, "the end counts the others"
     assert "not one would fit" in done.stderr and "6 trials were not run" in done.stderr
+    assert "to end on this machine, begin anew with a smaller --max-channels" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("the same command goes on where there is more room")
 
 
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,6 +355,10 @@ def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.Monke
         monkeypatch.setattr("mnist_nn.objective.free_memory", lambda free=free: free)
         (result,) = TINY.objective(WorkerContext("cpu", data, n_workers=workers))((trial,))
         assert isinstance(result, NoRoom) != fits
+    assert isinstance(result, NoRoom) and result.reason.endswith("give --workers 1")
+    # A worker that replaces another one, while the others are at work, has as much as that one had.
+    (result,) = TINY.objective(WorkerContext("cpu", data, n_workers=4, memory=needed + (1 << 40)))((trial,))
+    assert isinstance(result, Evaluation)
 
 
 def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(program: Any, tmp_path: Path) -> None:

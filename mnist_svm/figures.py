@@ -74,8 +74,9 @@ def box_plot(
         if len(folds) < len(errors):
             axes.plot(position, 0.97, "x", color=GREY, markersize=6, transform=axes.get_xaxis_transform())
     axes.set_yscale("log")
-    axes.set_ylim(low / 1.15, high * 1.3)
-    percent_axis(axes.yaxis, low / 1.15, high * 1.3, zero_at=low if (errors == 0).any() else None)
+    bottom, top = low / 1.15, min(high * 1.3, 1.2)  # room for the crosses
+    axes.set_ylim(bottom, top)
+    percent_axis(axes.yaxis, bottom, top, zero_at=low if (errors == 0).any() else None)
     axes.grid(False, axis="x")
     axes.set_xlim(positions[0] - 0.7 * step, positions[-1] + 0.7 * step)
     _label(axes.xaxis, positions)
@@ -137,7 +138,8 @@ def _limits(errors: np.ndarray) -> tuple[float, float]:
     if not len(positive):
         return 0.001, 1.0
     low = float(positive.min()) / (2 if (errors == 0).any() else 1)
-    return low, max(float(positive.max()), 1.5 * low)
+    high = min(1.0, max(float(positive.max()), 1.5 * low))
+    return min(low, high / 1.5), high
 
 
 def _exponents(values: np.ndarray) -> tuple[np.ndarray, float]:

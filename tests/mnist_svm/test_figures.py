@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mnist_svm.experiment import SvmGrid
-from mnist_svm.figures import draw_figures, heat_map
+from mnist_svm.figures import _limits, box_plot, draw_figures, heat_map
 from mnist_svm.points import best_point
 from mpitune.plotting import FIGURES_PER_HELPER, draw_all, save
 from tests.helpers import ROOT
@@ -40,6 +40,16 @@ def test_every_kind_of_grid_can_be_drawn(tmp_path: Path, name: str) -> None:
     names = ["heat_map", *(f"figures/gamma_{g:02d}" for g in range(n))]
     files = {f"{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == files
+
+
+def test_no_axis_goes_on_beyond_all_samples() -> None:
+    """A grid of one point has one error, of nine tenths."""
+    grid, errors = SvmGrid(1), np.full((5, 1, 1), 0.887)
+    figure = heat_map(errors.mean(axis=0), grid.gammas, penalties=grid.penalties, best=(0, 0))
+    assert max(axes.get_ylim()[1] for axes in figure.axes[1:]) <= 1 and _limits(errors)[1] == 1
+    figure = box_plot(errors[:, 0], 1.0, penalties=grid.penalties, limits=_limits(errors), best_gamma=True)
+    (labels,) = ([label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes)
+    assert "70 %" in labels and labels[-1] == "100 %"
 
 
 def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@
 #   down     delete all of it, and check that it is gone
 #   run      check, up, submit, follow, fetch, cost, down; after a failure too, the cluster is deleted
 #
-# --dry-run prints every command and runs none. A failing `up` or `run` deletes what it made, unless KEEP=1 (or the
+# --dry-run prints every command and runs none. A failing `up` or `run` deletes what it made, unless KEEP=yes (or the
 # search succeeded and its results could not be fetched).
 # The variables below are the settings.
 set -euo pipefail
@@ -23,18 +23,19 @@ PROJECT=${PROJECT:-my-project}
 ZONE=${ZONE:-us-central1-a}
 CLUSTER=${CLUSTER:-hyperparameter-search}
 SEARCH=${SEARCH:-svm}            # svm, nn, or ddp: data-parallel training of one network
+GPU=${GPU:-nvidia-l4}            # gcloud compute accelerator-types list; none: nodes without GPUs
+[[ $GPU != none ]] || GPUS_PER_NODE=0
+[[ ${GPUS_PER_NODE:=1} != 0 ]] || GPU=none MACHINE=${MACHINE:-n1-standard-8} OPTIONS=${OPTIONS:---gpu none}
+MACHINE=${MACHINE:-g2-standard-8}
 COMMAND=${COMMAND:-}             # program and its arguments, such as "mnist_svm 48" (default: as in overlays/SEARCH)
-OPTIONS=${OPTIONS:---gpu all}    # of the program; for ddp all of its options but --data, --results and --resume
+OPTIONS=${OPTIONS:---gpu all}    # of the program (without GPUs: --gpu none); for ddp all of its options but --data, --results and --resume
 IMAGE=${IMAGE:-}                 # built from k8s/Containerfile, in a registry that the cluster can read
 NODES=${NODES:-3}                # ranks; for ddp several sizes, such as "1 2 4", until one of them cannot be had
-GPU=${GPU:-nvidia-l4}            # gcloud compute accelerator-types list
-GPUS_PER_NODE=${GPUS_PER_NODE:-1}
-MACHINE=${MACHINE:-g2-standard-8}
 MAIN_MACHINE=${MAIN_MACHINE:-e2-standard-4}  # of the nodes without GPU: operator, NFS server, launcher
 MAIN_NODES=${MAIN_NODES:-1}
 DISK_SIZE=${DISK_SIZE:-10Gi}     # of the volume behind the NFS server, and its class
 DISK_CLASS=${DISK_CLASS:-standard-rwo}
-SPOT=${SPOT:-0}                  # 1: a third of the price, nodes may vanish, the search goes on
+SPOT=${SPOT:-no}                 # yes: a third of the price, nodes may vanish, the search goes on
 THREADS_PER_CORE=${THREADS_PER_CORE:-1}
 NETWORK=${NETWORK:-}             # one that is there, which is never deleted (default: one for this cluster alone)
 MTU=${MTU:-8896}                 # of the cluster's own network, in bytes: the largest that Google Cloud has
@@ -42,8 +43,9 @@ DRIVER=${DRIVER:-latest}         # NVIDIA driver: latest, default, or disabled: 
 RESULTS_BUCKET=${RESULTS_BUCKET:-}  # copies of the results go to this bucket as well, from within the cluster
 NODE_CONFIG=${NODE_CONFIG:-}     # file for --system-config-from-file of the GPU nodes
 RELEASES=https://raw.githubusercontent.com/kubeflow
-OPERATOR=${OPERATOR:-$RELEASES/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml}
-DDP_OPERATOR=${DDP_OPERATOR:-github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.8.1}
+OPERATOR=${OPERATOR:-$RELEASES/mpi-operator/v0.8.2/deploy/v2beta1/mpi-operator.yaml}
+TRAINER=${TRAINER:-github.com/kubeflow/trainer.git/manifests/overlays}  # its folders "manager" and "runtimes"
+TRAINER_VERSION=${TRAINER_VERSION:-v2.3.0}
 DRIVERS=${DRIVERS:-https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/nvidia-driver-installer/cos/daemonset-preloaded.yaml}
 RESULTS=${RESULTS:-results}
 CREATE_TIMEOUT=${CREATE_TIMEOUT:-1800}   # seconds, as are all below
@@ -53,11 +55,12 @@ DELETE_TIMEOUT=${DELETE_TIMEOUT:-1800}
 FETCH_EVERY=${FETCH_EVERY:-300}  # results are copied out so often while the search runs
 CALL_TIMEOUT=${CALL_TIMEOUT:-120}  # of one question to the cluster
 POLL=${POLL:-10}
-KEEP=${KEEP:-0}
+KEEP=${KEEP:-no}                 # yes: a failure deletes nothing
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=k8s/gke/tools.sh
 . "$HERE/gke/tools.sh"
+switches SPOT KEEP
 # shellcheck source=k8s/gke/checks.sh
 . "$HERE/gke/checks.sh"
 # shellcheck source=k8s/gke/cost.sh

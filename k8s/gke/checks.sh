@@ -8,7 +8,7 @@ settings() { # COMMAND
     [[ $SEARCH == ddp || $NODES != *" "* ]] || refuse "NODES=$NODES: several numbers are for SEARCH=ddp"
     [[ $1 != submit || $NODES != *" "* ]] || refuse "NODES=$NODES: submit takes one number; run trains them all"
     local value
-    for value in $NODES "$GPUS_PER_NODE" "$MAIN_NODES"; do
+    for value in $NODES "$MAIN_NODES" $([[ $GPU == none ]] || echo "$GPUS_PER_NODE"); do
         [[ $value =~ ^[1-9][0-9]*$ ]] || refuse "NODES, GPUS_PER_NODE and MAIN_NODES are whole numbers from 1, not $value"
     done
     RESULTS_BUCKET=${RESULTS_BUCKET#gs://}
@@ -57,6 +57,10 @@ image_exists() {
 
 quotas() { # refuse what the quotas do not allow, but of several sizes only the first; where one is not listed, say so
     local n=$((${PARTS%% *} * GPUS_PER_NODE)) name listed
+    [[ $GPU != none ]] || {
+        say "gke.sh: quotas of CPUs are not looked at: Google refuses nodes that are beyond them"
+        return
+    }
     name=${GPU#nvidia-}
     name=${name#tesla-}
     name=NVIDIA_$(tr 'a-z-' 'A-Z_' <<<"$name")_GPUS

@@ -13,9 +13,10 @@ names() { # KIND FILTER: of what exists
 }
 
 up() {
-    local spot=() config=() bucket=() there
+    local spot=() config=() bucket=() gpus=() there
     [[ ${MEMORY:-} ]] || measure
     ((!SPOT)) || spot=(--spot)
+    [[ $GPU == none ]] || gpus=(--accelerator "type=$GPU,count=$GPUS_PER_NODE,gpu-driver-version=$DRIVER")
     [[ -z $NODE_CONFIG ]] || config=(--system-config-from-file "$NODE_CONFIG")
     # --addons takes the place of the default ones, so these are named too.
     [[ -z $RESULTS_BUCKET ]] || bucket=(--workload-pool "$PROJECT.svc.id.goog" --addons
@@ -37,8 +38,8 @@ up() {
     [[ $DRIVER != disabled ]] || asked "${KUBECTL[@]}" apply -f "$DRIVERS"
     # At its first size at once, so that missing GPUs show now; idle nodes go after ten minutes, down to none.
     held "${PARTS%% *}"
-    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container node-pools create gpu --cluster "$CLUSTER" --zone "$ZONE" \
-        --machine-type "$MACHINE" --accelerator "type=$GPU,count=$GPUS_PER_NODE,gpu-driver-version=$DRIVER" \
+    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container node-pools create workers --cluster "$CLUSTER" --zone "$ZONE" \
+        --machine-type "$MACHINE" "${gpus[@]}" \
         --enable-gvnic --threads-per-core "$THREADS_PER_CORE" "${spot[@]}" "${config[@]}" \
         --max-run-duration "$(pool_seconds)s" \
         --num-nodes "${PARTS%% *}" --enable-autoscaling --min-nodes 0 --max-nodes "$MOST_NODES"
@@ -46,14 +47,14 @@ up() {
     owed=0
 }
 
-grow() { # NODES: the GPU pool, for the next part; fails where so many cannot be had
+grow() { # NODES: the pool of workers, for the next part; fails where so many cannot be had
     held "$1"
-    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters resize "$CLUSTER" --zone "$ZONE" --node-pool gpu \
+    limited "$CREATE_TIMEOUT" "${GCLOUD[@]}" container clusters resize "$CLUSTER" --zone "$ZONE" --node-pool workers \
         --num-nodes "$1" && gpus_within "$1"
 }
 
 gpus_within() { # NODES
-    until_true "$READY_TIMEOUT" "$(($1 * GPUS_PER_NODE)) GPUs" gpus_are_allocatable $(($1 * GPUS_PER_NODE))
+    [[ $GPU == none ]] || until_true "$READY_TIMEOUT" "$(($1 * GPUS_PER_NODE)) GPUs" gpus_are_allocatable $(($1 * GPUS_PER_NODE))
 }
 
 gpus_are_allocatable() { # NUMBER
@@ -69,10 +70,12 @@ gpus_are_allocatable() { # NUMBER
 
 operator() {
     if [[ $SEARCH == ddp ]]; then
-        asked "${KUBECTL[@]}" apply --server-side -k "$DDP_OPERATOR"
-        rolled_out --namespace kubeflow rollout status deployment/training-operator
-        # Its webhook judges every PyTorchJob, and answers a while after it says that it is ready.
-        until_true "$READY_TIMEOUT" "the training operator's webhook" webhook_answers
+        asked "${KUBECTL[@]}" apply --server-side -k "$TRAINER/manager?ref=$TRAINER_VERSION"
+        rolled_out --namespace kubeflow-system rollout status deployment/kubeflow-trainer-controller-manager
+        # Its webhooks judge runtimes and TrainJobs, and answer a while after it says that it is ready.
+        until_true "$READY_TIMEOUT" "the runtimes of Kubeflow Trainer" \
+            asked "${KUBECTL[@]}" apply --server-side -k "$TRAINER/runtimes?ref=$TRAINER_VERSION"
+        until_true "$READY_TIMEOUT" "the webhook of Kubeflow Trainer" webhook_answers
     else
         asked "${KUBECTL[@]}" apply --server-side -f "$OPERATOR"
         rolled_out --namespace mpi-operator rollout status deployment/mpi-operator
@@ -81,7 +84,7 @@ operator() {
 
 webhook_answers() {
     local NODES=$MOST_NODES
-    pytorchjob apply --dry-run=server
+    trainjob apply --dry-run=server
 }
 
 rolled_out() { # a waiting kubectl command, whose requests have no limit of their own
@@ -157,7 +160,7 @@ none_left() { # KIND FILTER OPTIONS...: delete what exists; succeeds once nothin
 empty_cluster() { # jobs, pods and claims, and then the volumes, whose disks the cluster deletes
     local kinds
     # `delete` deletes nothing at all where it does not know one of the kinds: an operator that is not there has none.
-    kinds=$(asked "${KUBECTL[@]}" get customresourcedefinitions mpijobs.kubeflow.org pytorchjobs.kubeflow.org \
+    kinds=$(asked "${KUBECTL[@]}" get customresourcedefinitions mpijobs.kubeflow.org trainjobs.trainer.kubeflow.org \
         --ignore-not-found -o name) || return
     ((!dry)) || kinds=mpijobs.kubeflow.org
     kinds=$(sed 's#.*/##' <<<"$kinds" | paste -sd ,)

@@ -2,8 +2,9 @@
 # Dollars, by the list prices in k8s/prices.csv.
 
 price() { # ITEM SPOT: per hour; an unknown one counts nothing, and is said
-    local value
-    value=$(awk -F, -v item="$1" -v column=$(($2 ? 3 : 2)) '$1 == item {print $column}' "$HERE/prices.csv")
+    local value=""
+    [[ $1 != none ]] || value=0
+    [[ $value ]] || value=$(awk -F, -v item="$1" -v column=$(($2 ? 3 : 2)) '$1 == item {print $column}' "$HERE/prices.csv")
     [[ $value ]] || say "gke.sh: warning: $1 is not in k8s/prices.csv, so it is left out of the cost: add a line for it"
     printf '%s' "${value:-0}"
 }
@@ -42,7 +43,7 @@ budget() {
     done
     most=$(awk "BEGIN {printf \"%.2f\", ($terms) / 3600}")
     echo "budget: $rate USD per hour with $MOST_NODES nodes of $MACHINE; at most $most USD until all timeouts have passed"
-    echo "budget: disks and network traffic are not in it; GPU nodes end by themselves after $(pool_seconds) s"
+    echo "budget: disks and network traffic are not in it; the nodes of the search end by themselves after $(pool_seconds) s"
 }
 
 pool_seconds() { # GPU nodes do not outlive this, whatever becomes of the machine that runs gke.sh

@@ -4,7 +4,7 @@
 search_command() {
     case ${COMMAND:+given}$SEARCH in
         given*) echo "$COMMAND" ;;
-        svm) echo "mnist_svm 24 --solver cuml" ;;
+        svm) echo "mnist_svm 24$([[ $GPU == none ]] || echo " --solver cuml")" ;;
         nn) echo "mnist_nn 10 20" ;;
     esac
 }
@@ -14,7 +14,11 @@ folder() { # of the results
 }
 
 ddp_options() {
-    if [[ $OPTIONS == "--gpu all" ]]; then echo "--batch-size 128 --epochs 20 --backend nccl"; else echo "$OPTIONS"; fi
+    case $OPTIONS in
+        "--gpu all") echo "--batch-size 128 --epochs 20 --backend nccl" ;;
+        "--gpu none") echo "--batch-size 128 --epochs 20 --backend gloo" ;;
+        *) echo "$OPTIONS" ;;
+    esac
 }
 
 measure() { # sets CPUS and MEMORY (MiB): what a pod may ask of a node of MACHINE, all of whose GPUs it takes
@@ -40,15 +44,14 @@ measure() { # sets CPUS and MEMORY (MiB): what a pod may ask of a node of MACHIN
         }')"
 }
 
-pod_patches() { # PATH: patches for a pod's spec of that path, which takes a whole node
-    cat <<EOF
-      - {op: replace, path: $1/nodeSelector/cloud.google.com~1gke-accelerator, value: $GPU}
-      - op: replace
-        path: $1/containers/0/resources
-        value:
-          requests: {cpu: $CPUS, memory: ${MEMORY}Mi, nvidia.com/gpu: $GPUS_PER_NODE}
-          limits: {memory: ${MEMORY}Mi, nvidia.com/gpu: $GPUS_PER_NODE}
-EOF
+pool() { # labels of the nodes that the search is for
+    if [[ $GPU == none ]]; then echo "{cloud.google.com/gke-nodepool: workers}"; else echo "{cloud.google.com/gke-accelerator: $GPU}"; fi
+}
+
+whole_node() { # what a pod takes of it
+    local gpus=""
+    [[ $GPU == none ]] || gpus=", nvidia.com/gpu: $GPUS_PER_NODE"
+    echo "{requests: {cpu: $CPUS, memory: ${MEMORY}Mi$gpus}, limits: {memory: ${MEMORY}Mi$gpus}}"
 }
 
 mpijob() { # KUBECTL COMMAND...
@@ -59,35 +62,29 @@ mpijob() { # KUBECTL COMMAND...
       - {op: replace, path: $launcher/containers/0/env/0/value, value: \"$(search_command)\"}
       - {op: replace, path: $launcher/containers/0/env/2/value, value: \"$OPTIONS\"}
       - {op: replace, path: $worker/replicas, value: $NODES}
-$(pod_patches $worker/template/spec)" "$@"
+      - {op: replace, path: $worker/template/spec/nodeSelector, value: $(pool)}
+      - {op: replace, path: $worker/template/spec/containers/0/resources, value: $(whole_node)}" "$@"
 }
 
-pytorchjob() { # KUBECTL COMMAND...
-    local replicas=/spec/pytorchReplicaSpecs role words patches=""
-    words=$(printf '"%s", ' -m mnist_nn.ddp $(ddp_options))
-    for role in Master Worker; do
-        patches+="
-      - {op: replace, path: $replicas/$role/template/spec/containers/0/args, value: [${words}--data, /data, --results, /results/$(folder), --resume]}
-$(pod_patches $replicas/$role/template/spec)
-      - {op: test, path: $replicas/$role/template/spec/volumes/2/name, value: shm}
-      - {op: replace, path: $replicas/$role/template/spec/volumes/2/emptyDir/sizeLimit, value: $((MEMORY / 2))Mi}"
-    done
-    if ((NODES == 1)); then
-        patches+="
-      - {op: remove, path: $replicas/Worker}"
-    else
-        patches+="
-      - {op: replace, path: $replicas/Worker/replicas, value: $((NODES - 1))}"
-    fi
-    overlay "ddp gke" "  - target: {kind: PyTorchJob}
+trainjob() { # KUBECTL COMMAND...
+    local words pod=/spec/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/0/template/spec/template/spec
+    words=$(printf '"%s", ' $(ddp_options))
+    overlay "trainjob gke" "  - target: {kind: TrainJob}
     patch: |
-      - {op: replace, path: /spec/runPolicy/activeDeadlineSeconds, value: $SEARCH_TIMEOUT}
-      - {op: replace, path: /spec/nprocPerNode, value: \"$GPUS_PER_NODE\"}$patches" "$@"
+      - {op: replace, path: /spec/activeDeadlineSeconds, value: $SEARCH_TIMEOUT}
+      - {op: replace, path: /spec/trainer/image, value: \"$IMAGE\"}
+      - {op: replace, path: /spec/trainer/args, value: [${words}--data, /data, --results, /results/$(folder), --resume]}
+      - {op: replace, path: /spec/trainer/numNodes, value: $NODES}
+      - {op: replace, path: /spec/trainer/numProcPerNode, value: $((GPUS_PER_NODE ? GPUS_PER_NODE : 1))}
+      - {op: replace, path: /spec/trainer/resourcesPerNode, value: $(whole_node)}
+      - {op: replace, path: $pod/nodeSelector, value: $(pool)}
+      - {op: test, path: $pod/volumes/2/name, value: shm}
+      - {op: replace, path: $pod/volumes/2/emptyDir/sizeLimit, value: $((MEMORY / 2))Mi}" "$@"
 }
 
 submit() {
     local kind=mpijob
-    [[ $SEARCH != ddp ]] || kind=pytorchjob
+    [[ $SEARCH != ddp ]] || kind=trainjob
     [[ ${MEMORY:-} ]] || measure
     [[ ! -e $BILL ]] || held "$NODES"
     put
@@ -138,18 +135,24 @@ follow_once() { # until the job has ended
         }
         # The log for a while, then the results so far, and again.
         limited "$((left < FETCH_EVERY ? left : FETCH_EVERY))" kubectl --context "gke_${PROJECT}_${ZONE}_${CLUSTER}" \
-            logs --follow --since "${FETCH_EVERY}s" "$(log_of)" || ((dry)) || sleep "$POLL"
+            logs --follow --since "${FETCH_EVERY}s" $(log_of) || ((dry)) || sleep "$POLL"
         fetch || say "gke.sh: no results could be copied now: tried again later"
     done
     [[ $ended == Complete* ]]
 }
 
-log_of() { if [[ $SEARCH == ddp ]]; then echo pod/ddp-master-0; else echo "job/$SEARCH-launcher"; fi; }
+log_of() { # of a training, that of rank 0, whole
+    if [[ $SEARCH == ddp ]]; then
+        echo --selector "jobset.sigs.k8s.io/jobset-name=ddp,batch.kubernetes.io/job-completion-index=0" --tail=-1
+    else
+        echo "job/$SEARCH-launcher"
+    fi
+}
 
 # An MPIJob with an evicted worker says Failed although its launcher goes on; so the launcher's Job is asked.
 has_ended() {
     local what=job/$SEARCH-launcher
-    [[ $SEARCH != ddp ]] || what=pytorchjob/ddp
+    [[ $SEARCH != ddp ]] || what=trainjob/ddp
     ended=$(asked "${KUBECTL[@]}" get "$what" -o \
         'jsonpath={range .status.conditions[?(@.status=="True")]}{.type} {.reason} {end}' 2>/dev/null) || ended=
     ((!dry)) || ended=Complete

@@ -18,6 +18,17 @@ refuse() {
     exit 2
 }
 
+switches() { # NAME...: variables that say yes or no become 1 or 0
+    local name
+    for name; do
+        case ${!name,,} in
+            1 | y | yes | true | on) printf -v "$name" 1 ;;
+            0 | n | no | false | off) printf -v "$name" 0 ;;
+            *) refuse "$name=${!name}: give yes or no" ;;
+        esac
+    done
+}
+
 run() {
     printf '+ %s\n' "$*" >&2
     ((dry)) || "$@"

@@ -37,7 +37,7 @@ KINDS = {
     "pod": "pods", "job": "jobs", "deployment": "deployments", "pvc": "persistentvolumeclaims", "node": "nodes",
     "persistentvolume": "persistentvolumes", "service": "services", "crd": "customresourcedefinitions",
 }  # fmt: skip
-OPERATORS = {"mpi-operator": ["mpijobs"], "training-operator": ["mpijobs", "pytorchjobs"]}
+OPERATORS = {"mpi-operator": ["mpijobs"], "kubeflow/trainer": ["trainjobs"]}
 
 
 class Wrong(Exception):
@@ -91,13 +91,14 @@ def gcloud(state: dict[str, Any], words: list[str]) -> str:
         if fuse and (option(arguments, "--workload-pool"), option(arguments, "--addons")) != (POOL, ADDONS):
             raise Wrong("a bucket needs the pool; and --addons switches off those that are not named")
         state["cluster"] = {"cost": "--enable-cost-allocation" in arguments, "fuse": fuse}
-    elif call.startswith("container node-pools create gpu "):
+    elif call.startswith("container node-pools create workers "):
         if not state["cluster"] or not re.fullmatch(r"\d+s", option(arguments, "--max-run-duration")):
             raise Wrong("no cluster, or nodes without an end")
-        kind, count, _ = option(arguments, "--accelerator").split(",")
+        given = option(arguments, "--accelerator") if "--accelerator" in arguments else "type=none,count=0,"
+        kind, count, _ = given.split(",")
         state["pool"] = [kind.split("=")[1], int(count.split("=")[1]), 0]
         grown(state, arguments)
-    elif call.startswith(f"container clusters resize {name} --zone us-central1-a --node-pool gpu "):
+    elif call.startswith(f"container clusters resize {name} --zone us-central1-a --node-pool workers "):
         grown(state, arguments)
     elif call.startswith(f"container clusters get-credentials {name} "):
         state["credentials"] = bool(state["cluster"])
@@ -186,7 +187,7 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
         print(done.stderr, end="", file=sys.stderr)
         print(done.stdout, end="")
         raise SystemExit(done.returncode)
-    elif call.startswith(("get job/", "get pytorchjob/")):
+    elif call.startswith(("get job/", "get trainjob/")):
         name = arguments[1].split("/")[1].removesuffix("-launcher")
         # What becomes of the job, one word for each time it is submitted; at first it runs.
         asked = state["jobs"][name]
@@ -196,7 +197,7 @@ def kubectl(state: dict[str, Any], words: list[str]) -> str:
     elif arguments[0] == "cp":
         copied(arguments[1], arguments[2])
     elif kinds == ["customresourcedefinitions"]:
-        there = [name for name in arguments if name.removesuffix(".kubeflow.org") in state["kinds"]]
+        there = [name for name in arguments if name.partition(".")[0] in state["kinds"]]
         return "\n".join(f"customresourcedefinition.apiextensions.k8s.io/{name}" for name in there)
     elif arguments[0] == "delete" and "persistentvolumeclaims" in kinds:
         # A claim that a pod has stays, and a pod of a job is made again.
@@ -223,7 +224,7 @@ def resources(state: dict[str, Any], arguments: list[str]) -> list[str]:
         return []
     found = []
     for word in arguments[1].split("/")[0].split(","):
-        name = KINDS.get(word, word).removesuffix(".kubeflow.org")
+        name = KINDS.get(word, word).partition(".")[0]
         plural = name if name.endswith("s") else f"{name}s"
         if plural not in (*KINDS.values(), *state["kinds"]):
             raise LookupError(f'the server doesn\'t have a resource type "{word}"')

@@ -302,7 +302,7 @@ def test_a_disk_that_the_cluster_left_is_deleted(labelled: bool, cloud: Cloud) -
     assert set(cloud.state()["disks"]) == {"pvc-2"}
 
 
-@pytest.mark.parametrize("kinds", [[], ["mpijobs"], pytest.param(["mpijobs", "pytorchjobs"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kinds", [[], ["mpijobs"], pytest.param(["mpijobs", "trainjobs"], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("disks", [[], pytest.param(["pvc-1"], marks=pytest.mark.slow)])
 def test_the_cluster_deletes_its_volumes_whichever_operators_it_has(
     kinds: list[str], disks: list[str], cloud: Cloud
@@ -444,7 +444,8 @@ def test_data_parallel_training_doubles_the_nodes_until_they_cannot_be_had(cloud
     assert "quota NVIDIA_L4_GPUS leaves 3 GPUs" in done.stderr
     assert "is short '1.0'" in done.stderr and "4 nodes cannot be had" in done.stderr
     steps = [
-        ("training-operator",),
+        ("trainer.git/manifests/overlays/manager?ref=v2",),
+        ("trainer.git/manifests/overlays/runtimes?ref=v2",),
         ("--dry-run=server",),
         ("node-pools create", "--num-nodes 1", "--max-nodes 4"),
         ("cp files:/results/ddp-1",),
@@ -455,8 +456,16 @@ def test_data_parallel_training_doubles_the_nodes_until_they_cannot_be_had(cloud
     ]
     positions = [cloud.position(*step) for step in steps]
     assert positions == sorted(positions)
-    job = cloud.applied("kind: PyTorchJob")
-    for text in ("- /results/ddp-2", '- "64"', 'nprocPerNode: "1"', "gke-accelerator: nvidia-l4", "sizeLimit: 13"):
+    job = cloud.applied("kind: TrainJob")
+    for text in (
+        "- /results/ddp-2",
+        '- "64"',
+        "numNodes: 2",
+        "numProcPerNode: 1",
+        "image: us-docker.pkg.dev/test/search:gpu",
+        "gke-accelerator: nvidia-l4",
+        "sizeLimit: 13",
+    ):
         assert text in job, text
     table = (cloud.folder / "here" / "ddp.csv").read_text().splitlines()
     assert table[0] == head + ",cost_usd" and len(table) == 3
@@ -528,7 +537,31 @@ def test_a_dry_run_requests_what_the_machine_has(cloud: Cloud) -> None:
     assert "--dry-run does not know x9-abacus" in said
 
 
+@pytest.mark.parametrize("search", ["svm", pytest.param("ddp", marks=pytest.mark.slow)])
+def test_nodes_without_gpus_are_enough(search: str, cloud: Cloud) -> None:
+    cloud.state(quotas={})
+    trained(cloud, {1: 3600})
+    done = cloud.run("run", GPU="none", SEARCH=search, NODES="1", MACHINE="n1-standard-4")
+    assert done.returncode == 0 and cloud.left == set(), done.stderr
+    (made,) = [call for call in cloud.calls if "node-pools create workers" in call]
+    assert "--accelerator" not in made and "budget: 0.42 USD per hour" in done.stdout
+    job = cloud.applied("kind: TrainJob" if search == "ddp" else "kind: MPIJob")
+    assert "nvidia.com/gpu:" not in job and "cloud.google.com/gke-nodepool: workers" in job
+    assert ("- gloo" if search == "ddp" else "value: --gpu none") in job and "cuml" not in job
+
+
 def test_wrong_use_says_what_to_do(cloud: Cloud) -> None:
     done = cloud.run("dance")
     assert done.returncode == 2 and "fetch" in done.stderr and "down" in done.stderr
+    done = cloud.run("prices", SPOT="perhaps")
+    assert done.returncode == 2 and "SPOT=perhaps: give yes or no" in done.stderr
     assert cloud.calls == []
+
+
+@pytest.mark.slow
+def test_yes_and_no_are_words(cloud: Cloud) -> None:
+    done = cloud.run("up", SPOT="yes", KEEP="yes", FAIL="rollout")
+    assert done.returncode == 1 and "MAY STILL EXIST" in done.stderr and "unbound" not in done.stderr
+    assert "cluster" in cloud.left
+    assert cloud.run("down").returncode == 0 and cloud.run("up", SPOT="yes").returncode == 0
+    assert any("node-pools create" in call and "--spot" in call for call in cloud.calls)

@@ -20,7 +20,8 @@ MPIJOB_OVERLAYS = ("svm", "nn", "cpu", "svm gke", "nn kueue", "nn mig", "svm gke
 COMBINATIONS = (
     "svm gke", "nn gke", "svm gke gke-mig", "nn mig kueue", "ddp gke", "ddp cpu", "ddp one-node", "ddp one-node gke",
     "join kueue", "join seeds", "join seeds gke gke-mig spot", "join gke spot kueue", "trainjob kueue", "storage kueue",
-    "storage bucket", "storage filestore", "nfs disk-1tb",
+    "storage bucket", "storage filestore", "nfs disk-1tb", "service public",
+    "trainjob gke", "trainjob gke gke-mig", "trainjob mig", "trainjob one-node", "trainjob cpu",
 )  # fmt: skip
 
 Manifest = dict[str, Any]
@@ -76,6 +77,11 @@ def pod_specs(manifest: Manifest) -> list[Manifest]:
         return [replica["template"]["spec"] for replica in replicas.values()]
     if manifest["kind"] == "Pod":
         return [spec]
+    if manifest["kind"] == "TrainJob":  # the runtime's pod as it is patched
+        (nodes,) = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        pod = nodes["template"]["spec"]["template"]["spec"]
+        (node,) = pod["containers"]
+        return [{**pod, "containers": [{**node, "resources": spec["trainer"]["resourcesPerNode"]}]}]
     return [spec["template"]["spec"]] if "template" in spec else []
 
 

@@ -8,8 +8,8 @@ dry runs, watches, logs, and exec by web socket, so that `kubectl cp` works. Obj
 valid. Claims are bound where their storage class exists; one that a pod uses stays until the pod has gone. A pod runs
 where its claims are bound and a node has the labels of its selector. Kueue admits jobs whose local queue is in their
 namespace. A job's containers run here by their own commands, with folders of the same name in place of the volumes; one
-whose command is `sleep` or sshd runs until it is deleted, and one of a PyTorchJob until somebody has read a log of the
-job. PyTorchJobs are judged by a webhook which at first does not answer.
+whose command is `sleep` or sshd runs until it is deleted, and one of a TrainJob or PyTorchJob until somebody has read a
+log of the job. These are judged by a webhook which at first does not answer.
 """
 
 import base64
@@ -148,9 +148,9 @@ class Server(Serving):
                 raise Refused(404, "NotFound", f'namespaces "{namespace}" not found')
             new["metadata"]["namespace"] = namespace
         judge(new)
-        if kind == "PyTorchJob" and self.refusals:
+        if kind in ("TrainJob", "PyTorchJob") and self.refusals:
             self.refusals -= 1
-            webhook = "validator.pytorchjob.training-operator.kubeflow.org"
+            webhook = f"validator.{kind.lower()}"
             raise Refused(500, "InternalError", f'Internal error occurred: failed calling webhook "{webhook}"')
         if (plural, namespace if in_namespace else "", new["metadata"]["name"]) in self.objects:
             raise Refused(409, "AlreadyExists", f'{plural} "{new["metadata"]["name"]}" already exists')
@@ -212,6 +212,8 @@ class Server(Serving):
         for plural in ("pytorchjobs", "mpijobs"):
             for job in self.of(plural):
                 self._replicas(plural, job)
+        for job in self.of("trainjobs"):
+            self._trainjob(job)
         for pod in self.of("pods"):
             self._pod(pod)
 
@@ -283,6 +285,21 @@ class Server(Serving):
             conditions = [{"type": "Running", "status": "False"}, {"type": "Succeeded", "status": "True"}]
             self._status(job, plural, {"conditions": conditions})
 
+    def _trainjob(self, job: Manifest) -> None:
+        """Kubeflow Trainer and JobSet: a pod for each node, by the runtime as the job patches it."""
+        name, namespace, trainer = job["metadata"]["name"], job["metadata"]["namespace"], job["spec"]["trainer"]
+        pods = [pod for pod in self.listed("pods", namespace, {}) if pod["metadata"].get("owner") == name]
+        (patch,) = job["spec"]["runtimePatches"]
+        (nodes,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        spec = nodes["template"]["spec"]["template"]["spec"]
+        (node,) = spec["containers"]
+        template = {"spec": {**spec, "containers": [{**node, "command": trainer["command"], "args": trainer["args"]}]}}
+        for index in range(0 if pods else trainer["numNodes"]):
+            labels = {"jobset.sigs.k8s.io/jobset-name": name, "batch.kubernetes.io/job-completion-index": str(index)}
+            self._make_pod(f"{name}-{nodes['name']}-0-{index}-x", namespace, template, labels, name)
+        if pods and all(pod["status"].get("phase") == "Succeeded" for pod in pods):
+            self._status(job, "trainjobs", {"conditions": [{"type": "Complete", "status": "True"}]})
+
     def _make_pod(self, name: str, namespace: str, template: Manifest, labels: Manifest, owner: str) -> None:
         given = {**template.get("metadata", {}).get("labels", {}), **labels}
         meta = {"name": name, "namespace": namespace, "labels": given, "owner": owner}
@@ -307,8 +324,11 @@ class Server(Serving):
         (main,) = spec["containers"]
         if phase != "Running" or main.get("command", [""])[0] in ("sleep", "/usr/sbin/sshd"):
             return
-        labels = pod["metadata"].get("labels", {})
-        if labels.get("training.kubeflow.org/job-name", name) not in {name, *self.read}:
+        labels, jobs = (
+            pod["metadata"].get("labels", {}),
+            ("training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name"),
+        )
+        if {labels[job] for job in jobs if job in labels} - self.read:
             return
         done = self._run(pod, main)
         self.logs[namespace, name] = done.stdout

@@ -18,20 +18,20 @@ from tests.test_readme_blocks import blocks
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 
-PRODUCT = "A100-SXM4-40GB-MIG-1g.5gb"
+PRODUCT = "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
 OPERATOR = """
 apiVersion: v1
 kind: Namespace
-metadata: {name: kubeflow}
+metadata: {{name: {namespace}}}
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: training-operator, namespace: kubeflow}
+metadata: {{name: {name}, namespace: {namespace}}}
 spec:
-  selector: {matchLabels: {app: training-operator}}
+  selector: {{matchLabels: {{app: {name}}}}}
   template:
-    metadata: {labels: {app: training-operator}}
-    spec: {containers: [{name: training-operator, image: training-operator}]}
+    metadata: {{labels: {{app: {name}}}}}
+    spec: {{containers: [{{name: operator, image: operator}}]}}
 ---
 """
 
@@ -105,14 +105,14 @@ def test_pods_that_join_and_more_of_them(folder: Path) -> None:
 def test_a_service_from_its_namespace_to_the_clean_up(folder: Path) -> None:
     small = "mnist_nn 1 1 --max-channels 8 --max-hidden-layer 16 --epochs 1 --plot 1"
     settings = {"SEARCH": small, "OPTIONS": "--dataset digits --gpu none --workers 1"}
-    with Server(folder / "cluster", settings) as server:
+    trained = ["sh", "-c", "mkdir -p /results/train && echo weights > /results/train/model.pt"]
+    with Server(folder / "cluster", settings, {"train": trained}) as server:
         kueue = "kueue.x-k8s.io"
         gives(server, (kueue, "v1beta1", "localqueues", "LocalQueue"), (kueue, "v1beta1", "workloads", "Workload"))
         server.put("storageclasses", {"metadata": {"name": "standard-rwx"}})
         server.put("nodes", {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.product": PRODUCT}}})
         server.put("localqueues", {"metadata": {"name": "searches", "namespace": "mine"}})
-        (lines,) = section("A service with a queue")
-        *before, clean_up = lines
+        (*before, clean_up), public = section("A service with a queue")
         done = shell(server, folder, before)
         assert done.returncode == 0, done.stderr
         assert (folder / "cluster" / "data" / "MNIST" / "images").read_text() == "of digits"
@@ -122,6 +122,16 @@ def test_a_service_from_its_namespace_to_the_clean_up(folder: Path) -> None:
             assert job["metadata"]["namespace"] == "mine"
             assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
         assert {job["metadata"]["name"] for job in server.of("jobs")} == {"loader", "seeds"}
+        # The same with a public image. The last line is of a program that other tests run.
+        assert "mnist_nn.predict" in public[-1]
+        for name in re.findall(r"for part in ([\w .]+);", "".join(public))[0].split():
+            (folder / name).write_text(name) if "." in name else (folder / name).mkdir()
+        (folder / "mpitune" / "__init__.py").touch()
+        done = shell(server, folder, public[:-1])
+        assert done.returncode == 0, done.stderr
+        assert (folder / "cluster" / "data" / "code" / "mpitune" / "__init__.py").exists()
+        assert (folder / "cluster" / "data" / "code" / "requirements.txt").exists()
+        assert (folder / "train" / "model.pt").exists()
         done = shell(server, folder, [clean_up])
         assert done.returncode == 0, done.stderr
         for plural in ("jobs", "pods", "persistentvolumeclaims"):
@@ -151,27 +161,44 @@ def test_what_the_service_does_not_have_is_waited_for(missing: str, folder: Path
         assert done.returncode == 1 and "timed out waiting" in done.stderr
 
 
-def test_data_parallel_training_without_gke(folder: Path) -> None:
-    commands = {
-        "load-data": ["mkdir", "-p", "/data/MNIST"],
-        "pytorch": ["sh", "-c", "mkdir -p /results/ddp && echo rows > /results/ddp/ddp.csv && echo trained"],
-    }
-    (folder / "operator.yaml").write_text(OPERATOR + definition("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"))
+@pytest.mark.parametrize(
+    ("block", "version", "plural", "kind", "pods"),
+    [
+        (0, "trainer.kubeflow.org/v1alpha1", "trainjobs", "TrainJob", {f"ddp-node-0-{n}-x" for n in range(4)}),
+        (2, "kubeflow.org/v1", "pytorchjobs", "PyTorchJob", {"ddp-master-0", *(f"ddp-worker-{n}" for n in range(3))}),
+    ],
+)
+def test_data_parallel_training_without_gke(
+    block: int, version: str, plural: str, kind: str, pods: set[str], folder: Path
+) -> None:
+    trained = ["sh", "-c", "mkdir -p /results/ddp && echo rows > /results/ddp/ddp.csv && echo trained"]
+    commands = {"load-data": ["mkdir", "-p", "/data/MNIST"], "pytorch": trained, "node": trained}
+    group, version = version.split("/")
+    name, namespace = {
+        "TrainJob": ("kubeflow-trainer-controller-manager", "kubeflow-system"),
+        "PyTorchJob": ("training-operator", "kubeflow"),
+    }[kind]
+    operator = OPERATOR.format(name=name, namespace=namespace)
+    (folder / "operator.yaml").write_text(operator + definition(group, version, plural, kind))
     with Server(folder / "cluster", commands=commands) as server:
         server.put("nodes", {"metadata": {"name": "a", "labels": {}}})
-        first, again = section("Data-parallel training")
-        assert "kubeflow/training-operator.git" in first[0]
-        install = re.sub(r'-k "github\S+"', "-f operator.yaml", first[0])
-        done = shell(server, folder, [install, *(line.replace("sleep 5", "sleep 0.1") for line in first[1:])])
+        said = section("Data-parallel training")
+        lines = [re.sub(r'-k "github\.com/kubeflow/\S+"', "-f operator.yaml", line) for line in said[block]]
+        assert "operator.yaml" in lines[0] and not any("github" in line for line in lines)
+        done = shell(server, folder, [line.replace("sleep 5", "sleep 0.1") for line in lines])
         assert done.returncode == 0, done.stderr
         assert "failed calling webhook" in done.stderr and server.refusals == 0
         assert (folder / "results" / "ddp" / "ddp.csv").read_text() == "rows\n"
-        pods = {pod["metadata"]["name"] for pod in server.of("pods") if pod["metadata"]["name"].startswith("ddp")}
-        assert pods == {"ddp-master-0", "ddp-worker-0", "ddp-worker-1", "ddp-worker-2"}
-        done = shell(server, folder, again)
-        assert done.returncode == 0, done.stderr
-        pods = {pod["metadata"]["name"] for pod in server.of("pods") if pod["metadata"]["name"].startswith("ddp")}
-        assert pods == {"ddp-master-0", "ddp-worker-0"}
+
+        def names() -> set[str]:
+            return {pod["metadata"]["name"] for pod in server.of("pods") if pod["metadata"]["name"].startswith("ddp")}
+
+        assert names() == pods
+        if block == 0:
+            done = shell(server, folder, said[1])
+            assert done.returncode == 0, done.stderr
+            server.act()
+            assert names() == {"ddp-node-0-0-x", "ddp-node-0-1-x"}
 
 
 @pytest.mark.parametrize("kinds", [[], ["mpijobs"]])

@@ -276,10 +276,10 @@ def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
     (job,) = overlay("ddp")
     asked = [spec["containers"][0]["args"] for spec in pod_specs(job)]
     assert all(words[:2] == ["-m", "mnist_nn.ddp"] for words in asked) and job["spec"]["nprocPerNode"] == "1"
-    trainjob = overlay("trainjob")[0]["spec"]["trainer"]["args"]
     small = [spec["containers"][0]["args"] for spec in pod_specs(overlay("ddp cpu")[0])]
-    assert "nvidia" not in str(overlay("ddp cpu"))
-    for arguments in [words[2:] for words in [*asked, *small]] + [trainjob]:
+    trainjobs = [overlay(name)[0]["spec"]["trainer"]["args"] for name in ("trainjob", "trainjob cpu")]
+    assert "nvidia" not in str(overlay("ddp cpu")) + str(overlay("trainjob cpu"))
+    for arguments in [words[2:] for words in [*asked, *small]] + trainjobs:
         parser = Parser(prog="ddp")
         add_settings(parser, Settings)
         settings = from_namespace(Settings, parser.parse_args(arguments))
@@ -296,8 +296,6 @@ def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> 
     job = next(one for one in overlay(f"{base} kueue") if one["kind"] == kind)
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
     assert job["spec"].get("runPolicy", job["spec"])["suspend"] is True
-    if kind == "TrainJob":
-        return  # its pods are the runtime's
     gke, slices = "cloud.google.com/gke-accelerator", "cloud.google.com/gke-gpu-partition-size"
     for components, labels in (
         ("gke", {gke}), ("gke gke-mig", {gke, slices}), ("mig", {"nvidia.com/gpu.product"}),
@@ -325,7 +323,35 @@ def test_pods_that_join_fit_spot_nodes_and_what_the_queue_has(base: str) -> None
     assert least not in str(overlay("storage kueue"))
 
 
+def test_a_public_image_has_the_code_and_the_packages_in_volumes(tmp_path: Path) -> None:
+    """The programs' own commands, limits of CPUs, and slices by the label that NVIDIA's operator gives."""
+    from mnist_nn.parallel.settings import Settings
+    from mpitune.settings import Parser, add_settings
+
+    made = {one["metadata"]["name"]: one for one in overlay("service public")}
+    for name in ("train", "seeds"):
+        (pod,) = pod_specs(made[name])
+        (main,), (first,) = pod["containers"], pod["initContainers"]
+        assert main["workingDir"] == "/data/code" and main["image"] == first["image"] == "search"
+        assert environment(main)["PYTHONUSERBASE"] == environment(first)["PYTHONUSERBASE"] == "/packages"
+        assert {"/data", "/packages"} <= {mount["mountPath"] for mount in main["volumeMounts"]}
+        assert {"cpu", "memory"} <= set(main["resources"]["limits"])
+        assert pod["nodeSelector"]["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+    (train,) = pod_specs(made["train"])[0]["containers"]
+    assert train["command"] == ["python", "-m", "mnist_nn.ddp"]
+    parser = Parser(prog="ddp")
+    add_settings(parser, Settings)
+    settings = from_namespace(Settings, parser.parse_args(train["args"]))
+    assert settings.save_model and settings.resume
+    assert "--save-models" in environment(pod_specs(made["seeds"])[0]["containers"][0])["OPTIONS"]
+
+
 def test_two_pods_of_two_gpus_are_on_one_node() -> None:
+    trainer, spec = overlay("trainjob one-node")[0]["spec"]["trainer"], pod_specs(overlay("trainjob one-node")[0])[0]
+    assert (
+        trainer["numNodes"] == trainer["numProcPerNode"] == trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == 2
+    )
+    assert "kubernetes.io/hostname" in str(spec["affinity"]["podAffinity"])
     (job,) = overlay("ddp one-node")
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert job["spec"]["nprocPerNode"] == "2"

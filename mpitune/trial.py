@@ -10,7 +10,7 @@ round yields a *window* instead. What it returns is its conclusion.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
@@ -106,6 +106,7 @@ class Evaluation:
         messages: what `Experiment.hear` gets once this answer counts; a journal does not keep it.
         read: what the objective read of its trial beside the parameters ("number", "seed", "folder"), so that this
             answer may be another one for another trial of the same parameters; None where that is not known.
+        user_attrs: what the objective says of the trial beside its values, as JSON has it.
     """
 
     key: str
@@ -115,6 +116,7 @@ class Evaluation:
     doubt: str | None = None
     messages: bytes = b""
     read: tuple[str, ...] | None = None
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -189,6 +191,21 @@ class Outcome(NamedTuple):
 
     trial: Trial
     result: Result
+
+
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"  # states of a trial of a search
+
+
+def state_of(outcomes: Sequence[Outcome]) -> str:
+    """What became of a trial of a search, from its stages in their order."""
+    trial, result = outcomes[-1]
+    return FAILED if result.failed else COMPLETE if trial.params.get("@last", True) else PRUNED
+
+
+def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:
+    """The best of a study, wherever it is shown: of the complete trials, the first of those of the lowest losses."""
+    complete = (trial for trial in trials if trial.state == COMPLETE)
+    return min(complete, key=lambda trial: (losses(trial), trial.number), default=None)
 
 
 Batch = tuple[Trial, ...]

@@ -281,7 +281,7 @@ def _packed(evaluation: Evaluation, seconds: float, used: Used, *, raised: bool 
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
     outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.messages, evaluation.read
-    return evaluation.key, *outcome, seconds, time.time(), tuple(used), raised
+    return evaluation.key, *outcome, evaluation.user_attrs, seconds, time.time(), tuple(used), raised
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from mpitune.errors import Caller, UsageError, called_from
-from mpitune.optimize.objectives import InvalidReturnValue, require_same_names, values_of
+from mpitune.optimize.objectives import InvalidReturnValue, as_json, require_same_names, values_of
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
@@ -75,8 +75,8 @@ class AskTell:
         self._open[segment.number] = segment
         return Asked(segment.number, self._problem.space.given(segment.point))
 
-    def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None) -> None:
-        """Tell the result of a trial: its values, or why it failed. It is on disk when this returns.
+    def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None, user_attrs: Any = None) -> None:
+        """Tell the result of a trial: its values and user attributes by name, or why it failed. Then it is on disk.
 
         Raises:
             UsageError: the trial is not open, or the values are none.
@@ -87,7 +87,8 @@ class AskTell:
         segment = self._open[number]
         if error is None:
             try:
-                result = Result(segment.key, values_of(values, list(self._problem.objectives)))
+                said = {name: as_json(name, value) for name, value in (user_attrs or {}).items()}
+                result = Result(segment.key, values_of(values, list(self._problem.objectives)), user_attrs=said)
                 before = next((outcome.result for outcome in self._outcomes if not outcome.result.failed), result)
                 require_same_names(result.values, before.values)
             except InvalidReturnValue as invalid:

@@ -32,6 +32,7 @@ from types import GeneratorType
 from typing import Any
 
 from mpitune.devices.devices import hosts_here
+from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
@@ -68,6 +69,7 @@ class ObjectiveTrial:
         start: Steps that were done before; its folder has the checkpoint that it saved then.
         until: Steps after which it will be stopped, 0 where it runs to its end.
         fold: The fold to evaluate where folds are raced, else -1.
+        user_attrs: What was said by `set_user_attr`.
     """
 
     params: Mapping[str, Any]
@@ -79,6 +81,7 @@ class ObjectiveTrial:
     _study_seed: int
     _folders: Path  # of all trials
     _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
+    user_attrs: dict[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         self._read.add("seed")  # a copy may be asked for it in another process
@@ -111,6 +114,22 @@ class ObjectiveTrial:
         folder = folder_of(self._segment, self._folders)
         make_folder(folder)
         return folder
+
+    def set_user_attr(self, name: str, value: Any) -> None:
+        """Say more of the trial than its values: for `constraints_func` of a sampler of Optuna, for `study.trials`.
+
+        The study keeps it as JSON: a tuple becomes a list. Raises UsageError for what JSON does not have, as NaN.
+        """
+        self.user_attrs[name] = as_json(name, value)
+
+
+def as_json(name: str, value: Any) -> Any:
+    """A user attribute as a journal gives it back. Raises UsageError."""
+    try:
+        return json.loads(json.dumps({str(name): value}, allow_nan=False))[name]
+    except (TypeError, ValueError, OverflowError, RecursionError, KeyError) as error:
+        why = f"the user attribute {name!r:.100} is {value!r:.100}: give texts, finite numbers, lists and dicts of them"
+        raise UsageError(why) from error
 
 
 def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
@@ -191,12 +210,13 @@ class TrialEvaluator:
         if isinstance(returned, Evaluation):
             return returned
         stepped = isinstance(returned, GeneratorType)
-        values = self._stepped(returned, segment) if stepped else values_of(returned, self._names)
-        return Evaluation(trial.key, values, read=tuple(sorted(given._read)))
+        values = self._stepped(returned, segment, given.user_attrs) if stepped else values_of(returned, self._names)
+        return Evaluation(trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs)
 
-    def _stepped(self, generator: Iterator[Any], segment: TrialSegment) -> dict[str, float]:
+    def _stepped(self, generator: Iterator[Any], segment: TrialSegment, user_attrs: dict[str, Any]) -> dict[str, float]:
         """The last values of a generator, and those of each step since `start` as name@step."""
         kept = StepLog(folder_of(segment, self._folder))
+        user_attrs.update(kept.user_attrs)
         before = int(0 in kept.steps)  # 1 where steps begin at 0: step n is then the one after n others
         steps = {n: values for n, values in kept.steps.items() if not segment.until or n + before <= segment.until}
         known = max(steps, default=-1) + before
@@ -214,7 +234,7 @@ class TrialEvaluator:
             last = _step(values.pop("step", 1 if last is None else last + 1), last)
             before = before or int(last == 0)
             steps[last] = values
-            kept.add(last, values)
+            kept.add(last, values, user_attrs)
             done = last + before
             self._worker.report_step(done, segment.until)
         if last is None and not done and kept.is_used and (kept.steps or segment.start or segment.number):
@@ -248,14 +268,16 @@ class StepLog:
         self._path = folder / STEPS
         self._unwritten: list[str] = []
         self.steps: dict[int, dict[str, float]] = {}
+        self.user_attrs: dict[str, Any] = {}
         try:
             content = read_at_most(self._path, MOST_OF_STEPS)
         except FileNotFoundError:
             return
         for line in content.splitlines():
             try:
-                n, values = json.loads(line)
+                n, values, *more = json.loads(line)
                 self.steps[int(n)] = {name: float(value) for name, value in values.items()}
+                self.user_attrs.update(*more)
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 break  # what a crash left of the last line
 
@@ -264,8 +286,8 @@ class StepLog:
         """Whether the trial has asked for its folder."""
         return self._path.parent.exists()
 
-    def add(self, n: int, values: Mapping[str, float]) -> None:
-        self._unwritten.append(json.dumps([n, values]) + "\n")
+    def add(self, n: int, values: Mapping[str, float], user_attrs: Mapping[str, Any]) -> None:
+        self._unwritten.append(json.dumps([n, values, user_attrs] if user_attrs else [n, values]) + "\n")
         if self.is_used:  # perhaps first asked for in a later step
             with open(regular_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
                 file.writelines(self._unwritten)

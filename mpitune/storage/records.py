@@ -45,7 +45,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
         values: infinity is a text, since JSON has no word for it.
         arrays: their names.
         used: the first fields of `Used`; `compiled` is the last one.
-        read: see `Evaluation`.
+        read, attrs: see `Evaluation`.
     """
 
     params: dict[str, int | float | str | bool]  # first: `StoredTrials.others` compares them packed
@@ -57,6 +57,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
     used: Annotated[list[Number | None], Meta(max_length=4)] = []
     compiled: Number | None = None
     read: Annotated[tuple[str, ...], Meta(max_length=10)] | None = None
+    attrs: dict[str, Any] = {}
     place: PlaceParts
     attempt: Annotated[int, Meta(ge=1, le=_LARGEST)]
     error: str | None
@@ -82,6 +83,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
             place=_place(self.place),
             attempt=self.attempt,
             read=self.read,
+            user_attrs=self.attrs,
         )
 
 
@@ -232,6 +234,7 @@ def written_trial(trial: Trial, result: Result) -> bytes:
             "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
             **compiled,
             **({} if result.read is None else {"read": result.read}),
+            **({"attrs": dict(result.user_attrs)} if result.user_attrs else {}),
             "place": [place.host, place.rank, place.slot, place.device],
             "attempt": result.attempt,
             "error": result.error,

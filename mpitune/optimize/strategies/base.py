@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,10 @@ class Problem:
             return tuple(-values[name] if maximized else values[name] for name, maximized in self.objectives.items())
         except KeyError as error:  # in a journal that another program wrote
             raise UsageError(f"a known trial has no value {error.args[0]}: it has {named(values)}") from error
+
+    def values(self, losses: Iterable[float]) -> list[float]:
+        """The objectives as they came, of the first losses."""
+        return [-loss if up else loss for loss, up in zip(losses, self.objectives.values(), strict=False)]
 
     def requires(self, what: str, *, staged: bool = False) -> None:
         """Raise UsageError for several objectives, and for one without steps if the strategy needs them."""
@@ -131,10 +135,12 @@ class Feedback:
     Attributes:
         losses: of each objective, to be minimized, infinite ones too; None where it failed.
         steps: the first loss after each step, as far as the objective says it.
+        user_attrs: what the objective has said of the trial by `set_user_attr`.
     """
 
     losses: tuple[float, ...] | None
     steps: Mapping[int, float] = field(default_factory=dict)
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, result: Result, problem: Problem) -> Feedback:
@@ -146,7 +152,7 @@ class Feedback:
             stem, at, step = key.rpartition("@")
             if at and stem == name and step.isdecimal():
                 steps[int(step)] = -value if maximized else value
-        return cls(problem.losses(result.values), steps)
+        return cls(problem.losses(result.values), steps, result.user_attrs)
 
     @property
     def loss(self) -> float:

@@ -1,8 +1,8 @@
 """Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other.
 
-The study that Optuna sees is in memory, on rank 0; it is made again from the journal. Optuna's samplers are seeded by
-the search, so that their points depend on its seed and on what they were told. A sampler of a user's own seeds itself.
-One that stops its study ends the search.
+The study that Optuna sees is in memory, on rank 0; it is made again from the journal, and named by the seed, since
+pruners may draw by its name. Optuna's samplers are seeded by the search, so that their points depend on its seed and on
+what they were told. A sampler of a user's own seeds itself. One that stops its study ends the search.
 """
 
 from __future__ import annotations
@@ -100,18 +100,27 @@ class Optuna(Sampling):
 
 
 class _Asking(Sampler):
-    """An Optuna study that is asked for each trial and told of each."""
+    """An Optuna study that is asked for each trial and told of each. drawn: draws points in place of its sampler."""
 
-    def __init__(self, problem: Problem, sampler: Any):
-        self._library, self._problem = optuna(), problem
+    def __init__(self, problem: Problem, sampler: Any, drawn: Sampler | None = None):
+        self._library, self._problem, self._drawn = optuna(), problem, drawn
         self._study = self._library.create_study(
-            sampler=sampler, directions=["minimize"] * len(problem.objectives), pruner=self._library.pruners.NopPruner()
+            study_name=f"mpitune-{problem.seed}",
+            sampler=sampler,
+            directions=["maximize" if up else "minimize" for up in problem.objectives.values()],
+            pruner=self._library.pruners.NopPruner(),
         )
         self._study.stop = self._stop  # which Optuna allows in its own loop alone
         self._stopped = False
         self._open: dict[int, Any] = {}
+        if drawn is not None:
+            self.adaptive, self.finite = drawn.adaptive, drawn.finite
 
     def point(self, index: int) -> Point | None:
+        if self._drawn is not None:
+            if (drawn := self._drawn.point(index)) is not None:
+                self._open[index] = self._begun(drawn)
+            return drawn
         space = self._problem.space
         for _ in range(TRIES if space.constraints else 1):
             if self._stopped:
@@ -152,28 +161,41 @@ class _Asking(Sampler):
     def _stop(self) -> None:
         self._stopped = True
 
+    def _begun(self, point: Point) -> Any:
+        """A trial of a point that the study's sampler has not drawn."""
+        parts = {name: self._problem.space.parts[name] for name in point}
+        with _quiet():
+            self._study.enqueue_trial(
+                {name: _nearest(part, point[name], _distribution(self._library, part)) for name, part in parts.items()}
+            )
+            trial = self._study.ask()
+            for name, part in parts.items():
+                suggested(trial, name, part)
+        return trial
+
+    def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
+        """The trial, which knows the values of its steps and what its objective says of it."""
+        if index not in self._open:
+            self._open[index] = self._begun(point)
+        trial = self._open[index]
+        with _quiet():
+            if len(self._problem.objectives) == 1:
+                for step, loss in feedback.steps.items():
+                    trial.report(*self._problem.values([loss]), step)
+            for name, value in feedback.user_attrs.items():
+                trial.set_user_attr(name, value)
+        return trial
+
     def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
         states = self._library.trial.TrialState
         state = states.FAIL if feedback.losses is None else states.PRUNED if pruned else states.COMPLETE
-        trial = self._open.pop(index, None)
-        if trial is None:  # a trial that it was not asked for
-            parts = self._problem.space.parts
-            distributions = {name: _distribution(self._library, parts[name]) for name in point}
-            self._study.add_trial(
-                self._library.trial.create_trial(
-                    state=state,
-                    params={name: _nearest(parts[name], value, distributions[name]) for name, value in point.items()},
-                    distributions=distributions,
-                    values=list(feedback.losses) if feedback.losses is not None and not pruned else None,
-                    intermediate_values=dict(feedback.steps),
-                )
-            )
-            return
-        if len(self._problem.objectives) == 1:
-            for step, loss in feedback.steps.items():
-                trial.report(loss, step)
+        trial = self.reported(index, point, feedback)
+        del self._open[index]
+        values = self._problem.values(feedback.losses or ())
         with _quiet():
-            self._study.tell(trial, list(feedback.losses) if feedback.losses and not pruned else None, state)
+            self._study.tell(trial, values if state == states.COMPLETE else None, state)
+        if self._drawn is not None:
+            self._drawn.tell(index, point, feedback, pruned)
 
 
 @dataclass(frozen=True)
@@ -192,32 +214,29 @@ class OptunaPruner(Staged):
         library = optuna()
         if not isinstance(self.pruner, library.pruners.BasePruner):
             raise UsageError(f"OptunaPruner({self.pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
-        return _Pruning(self.points(problem), self.rungs(), library.create_study(pruner=copy.deepcopy(self.pruner)))
+        points = self.points(problem)
+        if not isinstance(points.sampler, _Asking):
+            points.sampler = _Asking(problem, library.samplers.RandomSampler(seed=0), points.sampler)
+        points.sampler._study.pruner = copy.deepcopy(self.pruner)
+        return _Pruning(points, self.rungs(), points.sampler)
 
 
 class _Pruning(OneAtATime):
-    def __init__(self, points: Points, rungs: Sequence[int], study: Any):
+    def __init__(self, points: Points, rungs: Sequence[int], asking: _Asking):
         super().__init__(points, rungs)
-        self._study = study
-        self._trials: dict[int, Any] = {}
+        self._asking = asking
         self._going: dict[int, TrialSegment] = {}
 
     def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._going.pop(segment.number, None)
-        states = optuna().trial.TrialState
-        trial = self._trials.setdefault(segment.number, None) or self._study.ask()
-        self._trials[segment.number] = trial
-        for step, loss in feedback.steps.items():
-            trial.report(loss, step)
-        if feedback.losses is None:
-            self._study.tell(trial, state=states.FAIL)
-        elif segment.last:
-            self._study.tell(trial, feedback.loss)
-        elif trial.should_prune():
-            self._study.tell(trial, state=states.PRUNED)
-            self._points.tell(segment, feedback, pruned=True)
+        ends, index = segment.last or feedback.losses is None, self._points.index_of(segment.number)
+        if ends or self._asking.reported(index, segment.point, feedback).should_prune():
+            self._points.tell(segment, feedback, pruned=not ends)
         else:
             self._going[segment.number] = self.next_stage(segment)
+
+    def undecided(self) -> set[int]:
+        return set(self._going)
 
     def onward(self) -> TrialSegment | None:
         return self._going.pop(min(self._going)) if self._going else None

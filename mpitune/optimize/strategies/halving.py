@@ -7,6 +7,7 @@ keeps none is trained from its beginning in each stage, which costs at most eta 
 from __future__ import annotations
 
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -172,26 +173,27 @@ class OneAtATime(TrialScheduler):
 
     def __init__(self, points: Points, rungs: Sequence[int]):
         self._points, self._rungs = points, rungs
-        self._feedback: list[list[tuple[TrialSegment, Feedback]]] = [[] for _ in rungs]
-        self._known: set[str] = set()
+        self._open: set[str] = set()
+        self._ended = False
 
     def ask(self, most: int) -> list[TrialSegment]:
         segments: list[TrialSegment] = []
         while len(segments) < most:
             segment = self.onward()
-            if segment is None:
-                new = self._points.take(1)
-                if not new:
-                    break
+            if segment is None and (new := self._points.take(1)):
                 segment = _staged(*new[0], 0, self._rungs)
+            if segment is None and not self._open:
+                segment = self.at_the_end()
+            if segment is None:
+                break
             segments.append(segment)
+            self._open.add(segment.key)
+        self._ended = not self._open
         return segments
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._open.discard(segment.key)
         self._points.known(segment.number)
-        self._feedback[segment.stage or 0].append((segment, feedback))
-        if segment.last or feedback.losses is None:
-            self._points.tell(segment, feedback)
         self.heard(segment, feedback)
 
     def next_stage(self, segment: TrialSegment) -> TrialSegment:
@@ -201,6 +203,11 @@ class OneAtATime(TrialScheduler):
     def onward(self) -> TrialSegment | None:
         """The next stage of a trial that goes on."""
 
+    def at_the_end(self) -> TrialSegment | None:
+        """What is done once all trials have begun and none goes on."""
+        return None
+
+    @abstractmethod
     def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
         """A stage has ended."""
 
@@ -208,6 +215,8 @@ class OneAtATime(TrialScheduler):
 @dataclass(frozen=True)
 class ASHA(Staged):
     """Asynchronous successive halving: a trial goes on as soon as it is among the best 1 / eta of its stage so far.
+
+    Where none comes to its last stage so, the best of the highest stage is trained to its end.
 
     Source: L. Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020.
     """
@@ -223,21 +232,44 @@ class _Promoting(OneAtATime):
     def __init__(self, points: Points, rungs: Sequence[int], eta: int):
         super().__init__(points, rungs)
         self._eta = eta
+        self._feedback: list[list[tuple[TrialSegment, Feedback]]] = [[] for _ in rungs]
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
     def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
+        self._feedback[segment.stage or 0].append((segment, feedback))
+        if segment.last or feedback.losses is None:
+            self._points.tell(segment, feedback)
         if segment.stage:  # also one that an earlier run has promoted
             self._promoted[segment.stage - 1].add(segment.number)
 
     def onward(self) -> TrialSegment | None:
+        return self._promote(self._eta)
+
+    def at_the_end(self) -> TrialSegment | None:
+        return None if self._any_complete() else self._promote(1)
+
+    def undecided(self) -> set[int]:
+        """Those that may be among the best of their stage when all trials have come to it."""
+        most = max((self._points.n_trials or sys.maxsize) // self._eta, not self._any_complete())
+        stages = range(0 if self._ended else len(self._rungs) - 1)
+        return {segment.number for stage in stages for segment in self._best(stage, most)}
+
+    def _any_complete(self) -> bool:
+        return any(feedback.losses is not None for _, feedback in self._feedback[-1])
+
+    def _promote(self, divisor: int) -> TrialSegment | None:
+        """The next stage of the best of the highest stage that has one among its first 1 / divisor."""
         for stage in range(len(self._rungs) - 2, -1, -1):
-            known = self._feedback[stage]
-            best = sorted(known, key=lambda pair: (pair[1].loss, pair[0].number))[: len(known) // self._eta]
-            for segment, result in best:
-                if segment.number not in self._promoted[stage] and result.loss < math.inf:
-                    self._promoted[stage].add(segment.number)
-                    return self.next_stage(segment)
+            for segment in self._best(stage, len(self._feedback[stage]) // divisor):
+                self._promoted[stage].add(segment.number)
+                return self.next_stage(segment)
         return None
+
+    def _best(self, stage: int, most: int) -> list[TrialSegment]:
+        """Those among the first `most` of a stage that have not gone on and may."""
+        ranked = sorted(self._feedback[stage], key=lambda pair: (pair[1].loss, pair[0].number))[:most]
+        gone = self._promoted[stage]
+        return [segment for segment, told in ranked if segment.number not in gone and told.loss < math.inf]
 
 
 def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> TrialSegment:

@@ -50,7 +50,7 @@ class Points:
     """
 
     def __init__(self, sampler: Sampler, problem: Problem, staged: bool = False):
-        self.sampler, self._n_trials = sampler, problem.n_trials
+        self.sampler, self.n_trials = sampler, problem.n_trials
         self._enqueued = problem.enqueued_points()
         for n, known in enumerate(problem.known() if sampler.adaptive else ()):
             if known.again and not staged:
@@ -60,13 +60,13 @@ class Points:
                 sampler.tell(-1, known.point, known.feedback, known.pruned)
         self._taken: set[int] = set()
         self._next = 0
-        if self._n_trials is None and not sampler.finite:
+        if self.n_trials is None and not sampler.finite:
             raise UsageError("n_trials is missing: say how many trials to run, such as n_trials=100")
 
     def take(self, most: int) -> list[tuple[int, Point]]:
         """The next at most `most` numbers with their points."""
         taken: list[tuple[int, Point]] = []
-        while len(taken) < most and (self._n_trials is None or self._next < self._n_trials):
+        while len(taken) < most and (self.n_trials is None or self._next < self.n_trials):
             number = self._next
             if number not in self._taken:
                 point = self._point(number)
@@ -87,12 +87,15 @@ class Points:
 
     def tell(self, segment: TrialSegment, feedback: Feedback, pruned: bool = False) -> None:
         """Tell the sampler what became of a whole trial."""
-        self.sampler.tell(segment.number - len(self._enqueued), segment.point, feedback, pruned)
+        self.sampler.tell(self.index_of(segment.number), segment.point, feedback, pruned)
+
+    def index_of(self, number: int) -> int:
+        """By which the sampler knows a trial: below 0 for one that was enqueued."""
+        return number - len(self._enqueued)
 
     def _point(self, number: int) -> Point | None:
-        if number < len(self._enqueued):
-            return self._enqueued[number]
-        return self.sampler.point(number - len(self._enqueued))
+        index = self.index_of(number)
+        return self._enqueued[number] if index < 0 else self.sampler.point(index)
 
 
 class WholeTrials(TrialScheduler):

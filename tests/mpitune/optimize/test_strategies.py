@@ -139,6 +139,21 @@ def test_asha_promotes_as_soon_as_it_can() -> None:
     assert segments.index(next(p for p in segments if p.until == 3)) < 8  # before all have begun
 
 
+def test_asha_finishes_the_best_where_no_trial_comes_to_its_end_by_itself() -> None:
+    """The one that is best after 9 of 10 steps; where that fails, the next best."""
+    for fails, lengths_then in ((set(), {1: 24, 3: 8, 9: 2, 10: 1}), ({0}, {1: 24, 3: 8, 9: 2, 10: 2})):
+        ends: list[int] = []
+
+        def loss(p: TrialSegment, fails: set[int] = fails, ends: list[int] = ends) -> float | None:
+            ends += [p.number] if p.last else []
+            return None if p.last and len(ends) - 1 in fails else x_of(p)
+
+        segments = played(ASHA(max_steps=10), loss, n_trials=24)
+        assert lengths(segments) == lengths_then
+        assert ends == [n for _, n in sorted((x_of(p), p.number) for p in segments if p.until == 9)][: len(ends)]
+    assert lengths(slid(ASHA(max_steps=10), x_of, 4, n_trials=24, seed=1))[10] == 1
+
+
 @pytest.mark.parametrize("strategy", [Halving(9), ASHA(9), Hyperband(9), PopulationBased(9, 3)])
 def test_what_fails_or_diverges_never_goes_on(strategy: Any) -> None:
     bad = {3: None, 5: math.inf}
@@ -230,6 +245,97 @@ def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
     segments = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
     assert [x_of(p) for p in segments] == [trial.params["x"] for trial in study.trials]
+
+
+def curves(params: Any, step: int) -> tuple[float, float]:
+    return (params["x"] - 1) ** 2 + params["n"] / 5 + 3 / step - (step > 5) * params["y"], (params["x"] + 1) ** 2
+
+
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    "random": lambda **how: optuna.samplers.RandomSampler(),
+    "tpe": lambda **how: optuna.samplers.TPESampler(multivariate=True, constant_liar=True, **how),
+    "cmaes": lambda **how: optuna.samplers.CmaEsSampler(),
+    "nsga2": lambda **how: optuna.samplers.NSGAIISampler(population_size=8, **how),
+    "gp": lambda **how: optuna.samplers.GPSampler(**how),
+}
+PRUNERS: dict[str, Any] = {
+    "": None,
+    "median": optuna.pruners.MedianPruner(n_startup_trials=3),
+    "percentile": optuna.pruners.PercentilePruner(30, n_startup_trials=3),
+    "halving": optuna.pruners.SuccessiveHalvingPruner(),
+    "hyperband": optuna.pruners.HyperbandPruner(1, 9),
+    "threshold": optuna.pruners.ThresholdPruner(lower=-9, upper=9),
+    "patient": optuna.pruners.PatientPruner(optuna.pruners.MedianPruner(n_startup_trials=3), 1),
+    "wilcoxon": optuna.pruners.WilcoxonPruner(p_threshold=0.3, n_startup_steps=1),
+}
+ALL = [(s, p, goals) for s in ("random", "tpe", "cmaes", "nsga2") for p in PRUNERS for goals in ("-", "+")]
+FEW = [("tpe", "hyperband", "+"), ("cmaes", "threshold", "+"), ("nsga2", "", "+-c"), ("tpe", "median", "+c")]
+MORE = [("tpe", "wilcoxon", "-c"), ("nsga2", "", "--"), ("tpe", "", "++"), ("tpe", "", "-+c"), ("gp", "", "+c")]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "pruner", "goals"), FEW + [pytest.param(*row, marks=pytest.mark.slow) for row in [*ALL, *MORE]]
+)
+def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: str, goals: str) -> None:
+    """Its own loop has the same trials, states, values and best; + is a value to be maximized, c has constraints."""
+    space = Space({"x": Float(-3, 3), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2)})
+    ups = {name: sign == "+" for name, sign in zip("ab", goals.rstrip("c"), strict=False)}
+    ups = dict(sorted(ups.items(), key=lambda pair: pair[1]))  # those to be minimized come first
+    decides, n = PRUNERS[pruner], 12 if sampler == "gp" else 40
+    given = {"constraints_func": lambda trial: trial.user_attrs["over"]} if "c" in goals else {}
+    made = Optuna(SAMPLERS[sampler](**given))
+
+    def values(params: Any, step: int) -> dict[str, float]:
+        named = dict(zip("ab", curves(params, step), strict=True))
+        return {name: -named[name] if up else named[name] for name, up in ups.items()}
+
+    def ours(trial: Any) -> Any:
+        for step in range(trial.start + 1, 10):
+            trial.set_user_attr("over", (curves(trial.params, step)[0] - 3, trial.params["x"]))
+            yield {"step": step, **values(trial.params, step)}
+
+    def theirs(trial: Any) -> list[float]:
+        params = {
+            "x": trial.suggest_float("x", -3, 3),
+            "y": trial.suggest_float("y", 1e-3, 1, log=True),
+            "n": trial.suggest_int("n", 1, 9, step=2),
+        }
+        for step in range(1, 10):
+            trial.set_user_attr("over", (curves(params, step)[0] - 3, params["x"]))
+            if len(ups) == 1:
+                trial.report(*values(params, step).values(), step)
+            if decides is not None and step in (1, 3) and trial.should_prune():
+                raise optuna.TrialPruned
+        return list(values(params, 9).values())
+
+    strategy = made if decides is None else OptunaPruner(9, sampler=made, pruner=decides)
+    study = searched(
+        ours, space, strategy=strategy, n_trials=n, seed=3, window=1,
+        minimize=[name for name, up in ups.items() if not up], maximize=[name for name, up in ups.items() if up],
+    )  # fmt: skip
+    alone = optuna.create_study(
+        study_name="mpitune-3", sampler=made.made(Problem(space, ups, 3)), pruner=decides or optuna.pruners.NopPruner(),
+        directions=["maximize" if up else "minimize" for up in ups.values()],
+    )  # fmt: skip
+    alone.optimize(theirs, n_trials=n)
+    states = {"COMPLETE": "complete", "PRUNED": "pruned"}
+    assert [(t.params, t.state, [t.values[name] for name in ups]) for t in study.trials] == [
+        (t.params, states[t.state.name], t.values) for t in alone.trials
+    ]
+    if goals in ("-", "+") and pruner != "hyperband":
+        assert study.best.number == alone.best_trial.number
+
+
+def test_pruners_of_optuna_repeat_and_go_on(tmp_path: Path) -> None:
+    """Hyperband's brackets come from the name of its study."""
+    strategy = OptunaPruner(9, pruner=optuna.pruners.HyperbandPruner(1, 9))
+    how: dict[str, Any] = dict(strategy=strategy, window=2)
+    for n in (9, 20):
+        gone_on = searched(stepping, LINE, n_trials=n, results=tmp_path / "r", **how)
+    whole = searched(stepping, LINE, n_trials=20, **how)
+    assert [(t.params, t.state, t.values["loss"]) for t in gone_on.trials] == [
+        (t.params, t.state, t.values["loss"]) for t in whole.trials
+    ]
 
 
 class Stopping(optuna.samplers.RandomSampler):
@@ -538,8 +644,8 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
 
 
 def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
-    """Of four trials none reaches the third stage of ASHA."""
-    study = searched(stepping, LINE, strategy=ASHA(9), n_trials=4, round_size=2)
+    strategy = OptunaPruner(9, pruner=optuna.pruners.ThresholdPruner(upper=0.0))
+    study = searched(stepping, LINE, strategy=strategy, n_trials=4, round_size=2)
     assert {trial.state for trial in study.trials} == {"pruned"}
     with pytest.raises(UsageError, match="no trial is complete: the strategy stopped all others early, give it more"):
         _ = study.best

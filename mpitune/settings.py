@@ -52,6 +52,15 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def window_of(settings: Mapping[str, Any]) -> str:
+    """The window of a search, such as "window 4", from its header's settings; "" where trials do not depend on it."""
+    size, strategy = settings.get("batch"), str(settings.get("strategy"))
+    if strategy.startswith(("Grid(", "Random(", "Sobol(", "Halton(", "PopulationBased(", "Racing(")):
+        return ""
+    words = {"window": f"window {size}", "rounds": f"rounds of {size}", "asynchronous": "asynchronous"}
+    return words.get(str(settings.get("order")), "")
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are UsageErrors, and which takes each option once and in full."""
 

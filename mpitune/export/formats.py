@@ -46,6 +46,7 @@ def to_json(study: ExportedStudy, into: Path) -> None:
         for name in [name for name in row if name.startswith(("param_", "value_"))]:
             del row[name]
         row["steps"] = {str(step): dict(values) for step, values in trial.steps.items()}
+        row["user_attrs"] = dict(trial.user_attrs)
     content = {"study": study.name, "header": study.header, "objectives": study.objectives, "trials": trials}
     with written_whole(into, "w") as file:
         json.dump(_plain(content), file, indent=1, allow_nan=False)
@@ -63,7 +64,7 @@ def _plain(thing: Any) -> Any:
 def to_optuna(study: ExportedStudy, into: Path) -> None:
     """Write `into`, which `optuna.storages.JournalStorage` reads, and `optuna-dashboard` shows.
 
-    What Optuna has no place for are user attributes: other values, run/key, run/place, run/seconds, run/error. A
+    What Optuna has no place for are user attributes, too: other values, run/key, run/place, run/seconds, run/error. A
     distribution is the range of a parameter, or its values where they are texts. A trial with an infinite value is a
     failed one there.
 
@@ -91,7 +92,8 @@ def _optuna_trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distr
     state = {COMPLETE: "COMPLETE", FAILED: "FAIL"}.get(trial.state, "PRUNED")
     if state == "COMPLETE" and not all(map(math.isfinite, values)):
         state = "FAIL"
-    facts = {"run/key": trial.key, "run/place": str(trial.last.place), **trial.measured, **trial.values}
+    measured = {"run/key": trial.key, "run/place": str(trial.last.place), **trial.measured, **trial.values}
+    facts = {**trial.user_attrs, **measured}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[state],
         values=values if state != "FAIL" and all(map(math.isfinite, values)) else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ class ExportedTrial:
         seconds: Its workers took for it.
         last: The result of its last segment, which has the place, the time, the use of the machine, and arrays.
         error: Why it failed, one line; "" if it did not.
+        user_attrs: What its objective has said by `trial.set_user_attr`.
     """
 
     key: str
@@ -48,6 +49,7 @@ class ExportedTrial:
     seconds: float
     last: Result
     error: str
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def begun(self) -> float | None:
@@ -94,7 +96,7 @@ class ExportedStudy:
     Attributes:
         folder: Its results folder.
         header: What its journal begins with: settings, versions, commit, command.
-        trials: In the order in which they are in the journal.
+        trials: Of a search by their numbers, else in the order in which they are in the journal.
         objectives: Values that were searched for, True for those maximized; {} where the journal does not say.
     """
 
@@ -208,7 +210,7 @@ def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
     place, params = trial.last.place, trial.params
     texts = (trial.key, trial.error, place.host, place.device, *params, *params.values(), *trial.values)
     names = (name for values in trial.steps.values() for name in values)
-    if all(text.isascii() for text in (*texts, *names) if isinstance(text, str)):
+    if all(text.isascii() for text in (*texts, *names) if isinstance(text, str)) and not trial.user_attrs:
         return trial
     return replace(
         trial,
@@ -217,6 +219,7 @@ def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
         params=_as_utf8(params),
         values=_as_utf8(trial.values),
         steps=_as_utf8(trial.steps),
+        user_attrs=_as_utf8(trial.user_attrs),
         last=replace(trial.last, place=replace(place, host=utf8(place.host), device=utf8(place.device))),
     )
 
@@ -247,14 +250,8 @@ def _merged(history: History) -> list[ExportedTrial]:
             last[number] = outcome.result
     return [
         ExportedTrial(
-            f"t{trial.number:06}",
-            trial.state,
-            trial.params,
-            trial.values,
-            trial.steps,
-            trial.seconds,
-            last[trial.number],
-            trial.error,
+            f"t{trial.number:06}", trial.state, trial.params, trial.values, trial.steps, trial.seconds,
+            last[trial.number], trial.error, trial.user_attrs,
         )
-        for trial in trials
-    ]
+        for trial in sorted(trials, key=lambda trial: trial.number)
+    ]  # fmt: skip

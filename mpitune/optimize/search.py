@@ -18,7 +18,7 @@ from mpitune.engine.options import RunOptions
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import is_staged
-from mpitune.optimize.search_study import SearchStudy, records
+from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem
@@ -210,7 +210,7 @@ def search(
         outcomes = run_study(experiment, options)
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
-    return SearchStudy(records(outcomes, problem.space.given), problem.objectives, options.results)
+    return experiment.study(outcomes, options.results)
 
 
 def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:

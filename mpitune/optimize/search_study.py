@@ -13,13 +13,12 @@ from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, named_columns, write_table
-from mpitune.trial import Outcome
+from mpitune.trial import COMPLETE, FAILED, PRUNED, Outcome, best_of, state_of
 
 if TYPE_CHECKING:
     import pandas
 
 _MISSING = object()  # a parameter that a trial does not have
-COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class TrialRecord:
         steps: Values by step, where the objective says them.
         seconds: Its workers took for it.
         error: Why it failed, the last line of a traceback; "" if it did not.
+        user_attrs: What its objective has said by `trial.set_user_attr`.
     """
 
     number: int
@@ -43,6 +43,7 @@ class TrialRecord:
     steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     error: str = ""
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SearchStudy:
@@ -52,11 +53,18 @@ class SearchStudy:
         trials: A `TrialRecord` of each.
         objectives: Names of the values that were searched for, True for those maximized.
         folder: Where the study is kept, None where it is not.
+        window: Such as "window 4"; "" where trials do not depend on it.
     """
 
-    def __init__(self, trials: Sequence[TrialRecord], objectives: Mapping[str, bool], folder: Path | None = None):
+    def __init__(
+        self,
+        trials: Sequence[TrialRecord],
+        objectives: Mapping[str, bool],
+        folder: Path | None = None,
+        window: str = "",
+    ):
         self.trials = sorted(trials, key=lambda trial: trial.number)
-        self.objectives, self.folder = dict(objectives), folder
+        self.objectives, self.folder, self.window = dict(objectives), folder, window
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -73,14 +81,14 @@ class SearchStudy:
         """
         if len(self.objectives) > 1:
             raise UsageError(f"there is no best trial for {' and '.join(self.objectives)} together: use study.pareto")
-        complete = self._complete()
-        if not complete:
+        best = best_of(self.trials, self._losses)
+        if best is None:
             failed = next((trial.error for trial in self.trials if trial.state == FAILED), "")
             pruned = any(trial.state == PRUNED for trial in self.trials)
             why = f", the first that failed says: {failed}" if failed else ""
             fix = ": the strategy stopped all others early, give it more trials or fewer stages" if pruned else ""
             raise UsageError(f"no trial is complete{why}{fix}")
-        return min(complete, key=self._losses)
+        return best
 
     @property
     def pareto(self) -> list[TrialRecord]:
@@ -93,7 +101,7 @@ class SearchStudy:
 
     def ranked(self) -> list[TrialRecord]:
         """The complete trials, the best first; of several objectives the first counts most."""
-        return sorted(self._complete(), key=self._losses)
+        return sorted(self._complete(), key=lambda trial: (self._losses(trial), trial.number))
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -142,6 +150,7 @@ class SearchStudy:
         states = [trial.state for trial in self.trials]
         counts = ", ".join(f"{states.count(state)} {state}" for state in (COMPLETE, PRUNED, FAILED) if state in states)
         lines = [f"{len(self.trials)} trials: {counts}" if self.trials else "no trials"]
+        lines[0] += f"; {self.window}" if self.window else ""
         best = self.pareto if len(self.objectives) > 1 else [self.best] if COMPLETE in states else []
         lines += ["the Pareto front:" if len(self.objectives) > 1 else "the best:"] if best else []
         for trial in best[:20]:
@@ -174,7 +183,7 @@ def _record(
 ) -> TrialRecord:
     segments.sort(key=lambda pair: pair[0].stage or 0)
     last, (_, result) = segments[-1]
-    state = FAILED if result.failed else COMPLETE if last.last else PRUNED
+    state = state_of([outcome for _, outcome in segments])
     results = [outcome.result for _, outcome in segments]
     steps: dict[int, dict[str, float]] = {}
     for key, value in (pair for each in results for pair in each.values.items()):
@@ -186,7 +195,8 @@ def _record(
     if last.fold >= 0 and values:
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
     seconds = sum(each.seconds for each in results)
-    return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error))
+    attrs = {name: value for each in results for name, value in each.user_attrs.items()}
+    return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error), attrs)
 
 
 def _texts(column: Sequence[Any]) -> list[Any]:

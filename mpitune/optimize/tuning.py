@@ -27,6 +27,7 @@ from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.history import read_journal
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
@@ -71,8 +72,11 @@ class Counts:
         """See `Scheduling.counted`."""
         if not self._begun:
             return None, self._total
-        going = set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
-        return len(self._begun - going), self._total or len(self._begun)
+        return len(self._begun - self.going()), self._total or len(self._begun)
+
+    def going(self) -> set[int]:
+        """Numbers of the trials that go on, or may."""
+        return set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
 
 
 @dataclass
@@ -206,11 +210,16 @@ class Tuning(Experiment):
         if limit is not None and limit.stop_when is not None and isinstance(evaluation, Result) and not error:
             limit.add(Outcome(trial, evaluation))
 
-    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
+    def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
-        study = SearchStudy(records(outcomes, problem.space.given), problem.objectives, folder)
+        return SearchStudy(records(outcomes, problem.space.given), problem.objectives, folder, window_of(vars(self)))
+
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
+        study = self.study(outcomes, folder)
         study.write(folder / "trials.csv")
         print(printable_lines(study.report()))
+        if by := self.reporting().stopped():
+            print(f"stopped by {by}: the same call continues it")
 
 
 class _Exchange:
@@ -218,14 +227,14 @@ class _Exchange:
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
-        self._outcomes: dict[int, list[Outcome]] = {}
+        self._told: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
+        self._records: dict[int, TrialRecord] = {}  # of the others
         self._study = SearchStudy([], problem.objectives, plan.results)
         self._stop = False
 
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
-        while not self._stop and (segments := scheduler.ask(self._problem.round_size)):
-            self._plan.counts.add(segments)
+        while not self._stop and (segments := self._ask(scheduler, self._problem.round_size)):
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
                 self._tell(scheduler, segment, result)
@@ -240,10 +249,9 @@ class _Exchange:
         waiting: list[tuple[int, int, TrialSegment, Batch]] = []  # a heap: when it would end, its number
         while True:
             while not self._stop and len(waiting) < self._problem.round_size:
-                segments = scheduler.ask(self._problem.round_size - len(waiting))
+                segments = self._ask(scheduler, self._problem.round_size - len(waiting))
                 if not segments:
                     break
-                self._plan.counts.add(segments)
                 for segment in segments:
                     new.append((segment.trial(),))
                     heappush(waiting, (now + segment.cost, n_asked, segment, new[-1]))
@@ -262,25 +270,34 @@ class _Exchange:
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
                 self._tell(scheduler, segment, result)
-        while not self._stop and (segments := scheduler.ask(1)):
-            self._plan.counts.add(segments)
+        while not self._stop and (segments := self._ask(scheduler, 1)):
             (result,) = yield [(segments[0].trial(),)]
             self._tell(scheduler, segments[0], result)
+
+    def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
+        segments = scheduler.ask(most)
+        self._plan.counts.add(segments)
+        self._call_back(scheduler)
+        return segments
 
     def _tell(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
         scheduler.tell(segment, Feedback.of(result, self._problem))
         self._plan.counts.remove(segment)
         if not self._plan.callbacks:
             return
-        outcomes = self._outcomes.setdefault(segment.number, [])
-        outcomes.append(Outcome(segment.trial(), result))
-        if segment.last or result.failed:
-            (record,) = records(outcomes, self._problem.space.given)
-            self._study.trials.append(record)
+        self._told.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
+        self._call_back(scheduler, [segment.number] if segment.last or result.failed else [])
+
+    def _call_back(self, scheduler: TrialScheduler, ended: Sequence[int] = ()) -> None:
+        """Tell the callbacks of trials that have ended, and of those that are pruned by now."""
+        pruned = self._told.keys() - ended - self._plan.counts.going() if len(self._told) > len(ended) else ()
+        for number in (*ended, *sorted(pruned)):
+            (self._records[number],) = records(self._told.pop(number), self._problem.space.given)
+            self._study.trials = list(self._records.values())
             for callback in self._plan.callbacks:
-                self._stop |= bool(callback(self._study, record))
-            if self._stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
-                self._plan.limit.reached = self._plan.limit.reached or "a callback"
+                self._stop |= bool(callback(self._study, self._records[number]))
+        if self._stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
+            self._plan.limit.reached = self._plan.limit.reached or "a callback"
 
 
 def problem_of(

@@ -14,7 +14,7 @@ import numpy as np
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.statistics import cross_validated
 from mpitune.storage.history import History
-from mpitune.trial import FOLDS, Parameter, Result, Trial
+from mpitune.trial import COMPLETE, FAILED, FOLDS, Outcome, Parameter, Result, Trial, best_of, state_of
 
 NESTED = "outer"  # parameter of trials of a search within an outer fold, which are no candidates of the study's own
 
@@ -52,14 +52,18 @@ class Candidate:
         label: what tells candidates apart, but is not searched.
         parts: (trial, result) of each, in the journal's order.
         folds: the goal's value on each, or of the last stage.
-        value: their mean; None where one has failed or there is none.
+        value: their mean; None where one has failed or there is none, or the trial of `search()` was pruned.
+        number: in the study's order.
+        state: complete, failed, pruned, or incomplete where it lacks folds.
     """
 
     params: dict[str, Parameter]
     label: dict[str, Parameter] = field(default_factory=dict)
-    parts: list[tuple[Trial, Result]] = field(default_factory=list)
+    parts: list[Outcome] = field(default_factory=list)
     folds: list[float] = field(default_factory=list)
     value: float | None = None
+    number: int = 0
+    state: str = ""
 
     @property
     def failed(self) -> bool:
@@ -93,6 +97,7 @@ class ReportedStudy:
         goal: None where the journal has none.
         candidates: in the journal's order.
         running: whether a job holds the folder.
+        goals: names of those of a search, where none was asked for.
     """
 
     folder: Path
@@ -101,15 +106,14 @@ class ReportedStudy:
     goal: Goal | None
     candidates: Sequence[Candidate]
     running: bool = False
+    goals: Sequence[str] = ()
 
     @cached_property
     def best(self) -> Candidate | None:
-        """The candidate of the best value among those that have as many folds as any; the first of equal ones."""
-        if self.goal is None or not self.valued:
+        """The best of those that are complete; None where there is none, no goal, or more than one."""
+        if self.goal is None or len(self.goals) > 1:
             return None
-        most = max(len(candidate.folds) for candidate in self.valued)
-        whole = [candidate for candidate in self.valued if len(candidate.folds) == most]
-        return min(whole, key=lambda candidate: candidate.rank_by(self.goal))
+        return best_of(self.valued, lambda candidate: candidate.rank_by(self.goal))
 
     @cached_property
     def valued(self) -> list[Candidate]:
@@ -158,11 +162,10 @@ class ReportedStudy:
         """The Unix time and the value of each candidate that was better than all before it."""
         if self.goal is None:
             return []
-        most = max((len(candidate.folds) for candidate in self.candidates), default=0)
         best: list[tuple[float, float]] = []
         for candidate in sorted(self.candidates, key=lambda candidate: candidate.ended):
             value = candidate.value
-            if value is None or not math.isfinite(value) or len(candidate.folds) < most:
+            if value is None or not math.isfinite(value) or candidate.state != COMPLETE:
                 continue
             if not best or self.goal.better(value, best[-1][1]):
                 best.append((candidate.ended, value))
@@ -188,10 +191,24 @@ def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] 
         if (candidate := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}
             candidate = candidates[name] = Candidate(params, label)
-        candidate.parts.append((trial, result))
+        candidate.parts.append(Outcome(trial, result))
     for candidate in candidates.values():
         _value(candidate, goal)
+    most = max((len(candidate.folds) for candidate in candidates.values() if candidate.value is not None), default=0)
+    for number, name in enumerate(sorted(candidates, key=_in_order) if staged else candidates):
+        candidate = candidates[name]
+        whole = candidate.value is not None and len(candidate.folds) == most
+        candidate.number = number
+        candidate.state = COMPLETE if whole else FAILED if candidate.failed else "incomplete"
+        if staged:
+            candidate.state = state_of(sorted(candidate.parts, key=lambda part: _in_order(part.trial.key)))
+            candidate.value = candidate.value if candidate.state == COMPLETE else None
     return list(candidates.values())
+
+
+def _in_order(key: str) -> tuple[int, str]:
+    """Keys of trials, and of stages of one, ordered by their numbers."""
+    return len(key), key
 
 
 def _value(candidate: Candidate, goal: Goal | None) -> None:

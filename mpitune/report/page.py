@@ -74,9 +74,12 @@ def report_of(
     objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
     reporting = experiment.reporting() if experiment else Reporting()
     said = [goal, reporting.goal, history.header.get("goal")]
-    searched = _first_goal([*said, *(objectives if isinstance(objectives, list) else ())])
+    goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []
+    goals = [asked] if (asked := _first_goal(said)) else goals
+    searched = goals[0] if goals else None
     candidates = read_candidates(history, searched, reporting.no_parameters)
-    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, is_running(folder))
+    names = [one.name for one in goals]
+    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, is_running(folder), names)
     return Report(study, reporting.sections(history, data), price)
 
 

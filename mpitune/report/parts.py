@@ -13,6 +13,7 @@ from mpitune.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import COMPILE, REASONS
+from mpitune.settings import window_of
 from mpitune.storage.table import last_line
 
 ROWS = 50  # of a table without JavaScript
@@ -28,6 +29,7 @@ def facts_of(study: ReportedStudy, sections: Sequence[Section], dollars: float |
     history, time = study.history, study.timeline
     total = history.runs[-1].get("n_trials") if history.runs else None
     second = sum(result.attempt > 1 and not result.failed for result in history.results.values())
+    window = window_of(history.header["settings"])
     slots = f", {_count(len(time.slots), 'slot')} busy {time.utilisation:.0%} of the time" if time else ""
     return [
         *_answer(study),
@@ -42,7 +44,7 @@ def facts_of(study: ReportedStudy, sections: Sequence[Section], dollars: float |
             "trials",
             f"{len(history.results):,}" + (f" of {total:,}" if isinstance(total, int) else ""),
             f"{len(study.failures)} failed, {second} succeeded at the second attempt; "
-            f"{len(study.candidates):,} candidates",
+            f"{len(study.candidates):,} candidates" + (f"; {window}" if window else ""),
         ),
         Fact("state", study.state, "" if history.complete else "the same command continues it"),
     ]
@@ -100,6 +102,9 @@ def notes_of(study: ReportedStudy) -> list[str]:
     notes = []
     if study.goal is None:
         notes.append("The journal does not say what is searched for, so no candidate is called the best: give --goal.")
+    elif len(study.goals) > 1:
+        together = f"No candidate is the best for {' and '.join(study.goals)} together: study.pareto is the answer."
+        notes.append(f"{together} Charts are of {study.goal.name}; --goal says another.")
     elif study.best is None:
         notes.append("No candidate has all its results so far, so there is no answer yet.")
     if not study.history.complete:
@@ -216,12 +221,12 @@ def failures_of(study: ReportedStudy) -> dict[str, Any]:
 def table_of(study: ReportedStudy) -> dict[str, Any]:
     """The best candidates as rows of text, the header first, for readers without JavaScript."""
     goal, names = study.goal, study.parameters[:COLUMNS]
-    rows = [[*names, goal.name if goal else "value", "folds", "seconds", "failed"]]
+    rows = [[*names, goal.name if goal else "value", "folds", "seconds", "state"]]
     for candidate in sorted(study.candidates, key=lambda candidate: candidate.rank_by(goal))[:ROWS]:
         seconds = sum(result.seconds for _, result in candidate.parts)
         value = "none" if candidate.value is None else words(candidate.value, bool(goal and goal.percent))
         row = [_short(candidate.params.get(name, "")) for name in names]
-        rows.append([*row, value, str(len(candidate.folds)), words(seconds), "yes" if candidate.failed else ""])
+        rows.append([*row, value, str(len(candidate.folds)), words(seconds), candidate.state])
     n = len(study.candidates)
     about = ("All" if n <= ROWS else f"The best {ROWS} of {n:,}") + " candidates"
     return {"table": rows, "table_about": about + (", the best first." if goal else ".")}

@@ -59,8 +59,8 @@ def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_pat
         trial_line("t000001/0", {"x": 2, "@last": False, "@until": 1}, {"accuracy": 0.7}, begin=2, end=3),
     ]
     study = read(write(tmp_path, lines, heading=heading), Goal.of("maximize accuracy"))
-    assert [(one.params, one.value) for one in study.candidates] == [({"x": 1}, 0.5), ({"x": 2}, 0.7)]
-    assert study.best is study.candidates[1]
+    assert [(one.params, one.value) for one in study.candidates] == [({"x": 1}, 0.5), ({"x": 2}, None)]
+    assert study.best is study.candidates[0] and study.candidates[1].state == "pruned"
 
 
 def test_the_best_so_far_only_improves(tmp_path: Path) -> None:

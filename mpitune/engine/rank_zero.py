@@ -94,15 +94,16 @@ class RankZero:
             loop(self.transport, agent, coordinator, progress)
         finally:
             progress.close()
-        if not study.finished and coordinator.has_enough and coordinator.stopped_by is None:
-            self._note_end(complete=False, **self._stopped())
-            return Ended(Exit.DONE, self._outcomes(study))
-        if not study.finished:
+        complete = study.finished
+        if not complete and not (coordinator.has_enough and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
         journal.verify()
         outcomes = self._outcomes(study)
         failed = [outcome.result for outcome in outcomes if outcome.result.failed]
-        if isinstance(study, JoinedStudy) and not study.may_report((folder / PAGE).exists):
+        if not complete and study.others_succeed:  # the last job writes
+            self._note_end(complete=False, **self._stopped())
+            return Ended(Exit.DONE, outcomes)
+        if complete and isinstance(study, JoinedStudy) and not study.may_report((folder / PAGE).exists):
             self._note_end(complete=True, failed=len(failed))
             print(f"all trials are done: {folder}")
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
@@ -112,7 +113,7 @@ class RankZero:
             with working(doing, rank=0), written_into(folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, folder)
-        seconds = self._note_end(complete=True, failed=len(failed), **self._stopped())
+        seconds = self._note_end(complete=complete, failed=len(failed), **self._stopped())
         if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
@@ -124,7 +125,7 @@ class RankZero:
         for why, (first, *others) in causes.items():
             more = f" and {len(others)} more" if others else ""
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, why)
-        return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
+        return Ended(Exit.FAILED_TRIALS if failed and complete else Exit.DONE, outcomes)
 
     def _outcomes(self, study: Study) -> list[Outcome]:
         """Those of the study; the log says how many are of before its first start."""

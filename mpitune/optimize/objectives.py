@@ -32,7 +32,6 @@ from types import GeneratorType
 from typing import Any
 
 from mpitune.devices.devices import hosts_here
-from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder
@@ -118,18 +117,18 @@ class ObjectiveTrial:
     def set_user_attr(self, name: str, value: Any) -> None:
         """Say more of the trial than its values: for `constraints_func` of a sampler of Optuna, for `study.trials`.
 
-        The study keeps it as JSON: a tuple becomes a list. Raises UsageError for what JSON does not have, as NaN.
+        The study keeps it as JSON: a tuple becomes a list. NaN, which JSON does not have, fails the trial.
         """
         self.user_attrs[name] = as_json(name, value)
 
 
 def as_json(name: str, value: Any) -> Any:
-    """A user attribute as a journal gives it back. Raises UsageError."""
+    """A user attribute as a journal gives it back. Raises InvalidReturnValue, NoValue where it is not finite."""
     try:
         return json.loads(json.dumps({str(name): value}, allow_nan=False))[name]
     except (TypeError, ValueError, OverflowError, RecursionError, KeyError) as error:
-        why = f"the user attribute {name!r:.100} is {value!r:.100}: give texts, finite numbers, lists and dicts of them"
-        raise UsageError(why) from error
+        why = f"it gave {value!r:.100} as user attribute {name!r:.100}: give JSON, as texts, finite numbers and lists"
+        raise (NoValue if isinstance(error, ValueError) else InvalidReturnValue)(why) from error
 
 
 def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:

@@ -137,7 +137,7 @@ class ReportedStudy:
     @property
     def state(self) -> str:
         """One word or two."""
-        if self.history.stopped and not self.running:
+        if self.history.stopped:
             return f"stopped by {self.history.stopped}"
         return "complete" if self.history.complete else "running" if self.running else "unfinished"
 

@@ -19,7 +19,7 @@ from mpitune import Choice, Float, Int, Space, When
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize import AskTell, Command
-from mpitune.optimize.strategies import Grid
+from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband, Racing
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
 from tests.helpers import PATIENCE, ROOT, end_searches_with, journal_lines, wait_until
@@ -135,9 +135,32 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
         seen.clear()
 
 
+@pytest.mark.parametrize("order", [{"window": 3}, {"round_size": 3}, {"asynchronous": True}])
+@pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9), Racing(3, sampler="random")])
+def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order: dict[str, Any]) -> None:
+    """Of pruned ones, too, and in a search of 30 trials not all at its end."""
+    if order.get("asynchronous") and not isinstance(strategy, ASHA):
+        return
+
+    def steps(trial: Any) -> Any:
+        for step in range(1, 11):
+            yield {"step": step, "loss": trial.params["x"] / step + trial.fold * 0.001}
+
+    heard: list[Any] = []
+    how: dict[str, Any] = dict(
+        strategy=strategy, n_trials=30, callbacks=[lambda study, t: heard.append((t, len(study)))]
+    )
+    study = searched(steps, {"x": Float(0, 1)}, **how, **order)
+    assert sorted((t.number, t.state, t.values["loss"]) for t, _ in heard) == [
+        (t.number, t.state, t.values["loss"]) for t in study.trials
+    ]
+    assert [n for _, n in heard] == list(range(1, 31)) and {t.state for t, _ in heard} == {"complete", "pruned"}
+    assert not isinstance(strategy, ASHA) or [t.state for t, _ in heard[:25]].count("pruned") > 10
+
+
 @pytest.mark.parametrize("order", [{}, {"strategy": "tpe"}, {"asynchronous": True}])
 def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
-    tmp_path: Path, order: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, order: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     over = tmp_path / "over"
     seconds = end_searches_with(over, monkeypatch)
@@ -152,6 +175,10 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     how: dict[str, Any] = dict(n_trials=200, results=tmp_path / "r", workers=2, **order)
     first = searched(slow, space, **how, timeout=seconds)
     assert 1 <= len(first) < 190 and read_study(tmp_path / "r").stopped == "its time"
+    said = capsys.readouterr().out
+    assert f"{len(first)} trials: " in said and "stopped by its time: the same call continues it" in said
+    assert (tmp_path / "r" / "trials.csv").read_text().count("\n") == len(first) + 1
+    assert "stopped by its time" in (tmp_path / "r" / "report.html").read_text()
     second = searched(slow, space, **how, stop_when=lambda study: len(study) >= len(first) + 3)
     assert len(first) + 3 <= len(second) < 200 and read_study(tmp_path / "r").stopped == "stop_when"
     over.unlink()

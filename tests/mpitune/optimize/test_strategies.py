@@ -338,6 +338,53 @@ def test_pruners_of_optuna_repeat_and_go_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("join", [False, True])
+def test_user_attributes_are_part_of_a_result(join: bool, tmp_path: Path) -> None:
+    """They are there for `constraints_func` in a search that goes on, is adapted, or has jobs that join."""
+
+    def objective(trial: Any) -> Any:
+        trial.set_user_attr("over", (trial.params["x"] - 0.5, 1))
+        return trial.params["x"]
+
+    def constraints(trial: Any) -> Any:
+        assert trial.user_attrs["over"] == [trial.params["x"] - 0.5, 1]
+        return trial.user_attrs["over"][:1]
+
+    sampler = optuna.samplers.TPESampler(constraints_func=constraints, n_startup_trials=4)
+    how: dict[str, Any] = dict(strategy=sampler, window=2)
+    for n in (6, 14):
+        study = searched(objective, LINE, n_trials=n, join=join, results=tmp_path / "r", **how)
+    whole = searched(objective, LINE, n_trials=14, **how)
+    assert [(t.params, t.user_attrs) for t in study.trials] == [(t.params, t.user_attrs) for t in whole.trials]
+    how = dict(n_trials=20, strategy=sampler, enqueue=[{"x": 0.25}], results=tmp_path / "r")
+    wider = searched(objective, {"x": Float(0, 2)}, adapt=True, **how)
+    assert [t.user_attrs for t in wider.trials] == [{"over": [t.params["x"] - 0.5, 1]} for t in wider.trials]
+
+
+def test_user_attributes_of_a_stage_are_kept_with_its_checkpoint() -> None:
+    def objective(trial: Any) -> Any:
+        (trial.folder / "state").touch()
+        if not trial.start:
+            trial.set_user_attr("model", {"layers": [trial.number, 2]})
+        for step in range(trial.start + 1, 10):
+            yield {"step": step, "loss": trial.params["x"]}
+
+    study = searched(objective, LINE, strategy=ASHA(9), n_trials=9)
+    assert all(t.user_attrs == {"model": {"layers": [t.number, 2]}} for t in study.trials)
+
+
+def test_a_user_attribute_that_is_not_json_is_told() -> None:
+    def objective(trial: Any, value: Any) -> float:
+        trial.set_user_attr("a", value if trial.number == 1 else 0)
+        return 1.0
+
+    study = searched(lambda trial: objective(trial, math.nan), LINE, n_trials=3)
+    assert [trial.error for trial in study.trials][::2] == ["", ""]
+    assert "it gave nan as user attribute 'a': give JSON" in study.trials[1].error
+    with pytest.raises(UsageError, match="correct the objective: it gave .5. as user attribute 'a'.*trial 1"):
+        searched(lambda trial: objective(trial, {5}), LINE, n_trials=3)
+
+
 class Stopping(optuna.samplers.RandomSampler):
     def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
         if trial.number == 2:

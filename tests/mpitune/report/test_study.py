@@ -9,6 +9,8 @@ import pytest
 
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.report.importance import importance_of
+from mpitune.report.page import report_of
+from mpitune.report.parts import notes_of
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
@@ -61,6 +63,17 @@ def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_pat
     study = read(write(tmp_path, lines, heading=heading), Goal.of("maximize accuracy"))
     assert [(one.params, one.value) for one in study.candidates] == [({"x": 1}, 0.5), ({"x": 2}, None)]
     assert study.best is study.candidates[0] and study.candidates[1].state == "pruned"
+
+
+def test_of_equal_trials_of_a_search_the_first_is_the_best_whichever_ended_first(tmp_path: Path) -> None:
+    lines = [trial_line(f"t{n:06}", {"x": n}, {"a": 0.5, "b": n}, begin=0, end=1) for n in (1, 0)]
+    study = read(write(tmp_path / "one", lines, heading=header(objectives=["maximize a"])), Goal.of("maximize a"))
+    assert study.best is not None and study.best.params == {"x": 0}
+    folder = tmp_path / "two"
+    write(folder, lines, heading=header(objectives=["maximize a", "minimize b"]))
+    both, one = (report_of(folder, read_study(folder), None, None, goal=goal).study for goal in (None, "minimize b"))
+    assert both.best is None and "best for a and b together" in notes_of(both)[0]
+    assert one.best is not None and one.best.params == {"x": 0}
 
 
 def test_the_best_so_far_only_improves(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ differences to the leader. After m of k folds the sum of the other k - m differe
 standard deviation s of the m differences it lies around (k - m) d with standard deviation
 s sqrt((k - m) + (k - m)^2 / m), a Student t if differences are normal. A candidate whose sum over all folds would then
 fall below zero with probability p is dropped if the p of all that were dropped together stay below 1 - confidence. So
-the winner is that of all folds with at least that probability.
+the winner is meant to be that of all folds with at least that probability: docs/search.md has what was measured.
 
 With two or three folds s says little by itself. It is moderated by those of the other candidates: G. K. Smyth, "Linear
-models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004.
+models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004. The differences
+have the leader's folds in common, so C candidates give s at most (m - 1) (C - 1) / 2 degrees of freedom. The first test
+is after 1 + k / 5 folds. And folds come in an order that their number alone decides, since those of sorted data differ.
 """
 
 from __future__ import annotations
@@ -30,20 +32,24 @@ class Racing(Strategy):
     """Candidates of a sampler, raced over folds; `trial.fold` says which to evaluate.
 
     Attributes:
-        folds: How many there are.
+        folds: How many there are, in all repeats together.
         confidence: Probability that the winner is the one that would win with all folds.
-        first: Folds before the first test, at least 2.
+        first: Folds before the first test, at least 2; by default one more than a fifth of them.
         sampler: Draws the candidates, all at once: "grid", "random", "sobol" or "halton".
+        repeats: Of the cross-validation. Folds of one are numbered one after the other, and evaluated together.
     """
 
     folds: int
     confidence: float = 0.95
-    first: int = 2
+    first: int | None = None
     sampler: Any = "grid"
+    repeats: int = 1
 
     def __post_init__(self) -> None:
-        if not 2 <= self.first <= self.folds:
+        if not 2 <= (2 if self.first is None else self.first) <= self.folds:
             raise UsageError(f"{self}: give 2 <= first <= folds")
+        if self.repeats < 1 or self.folds % self.repeats:
+            raise UsageError(f"{self}: give repeats that divide the folds")
         if not 0 < self.confidence < 1:
             raise UsageError(f"{self}: give a confidence between 0 and 1")
 
@@ -57,9 +63,19 @@ class Racing(Strategy):
 class Race:
     """Which candidates (by number) to evaluate on which folds; the other arguments are those of `Racing`."""
 
-    def __init__(self, candidates: Iterable[int], folds: int, *, confidence: float = 0.95, first: int = 2):
+    def __init__(
+        self,
+        candidates: Iterable[int],
+        folds: int,
+        *,
+        confidence: float = 0.95,
+        first: int | None = None,
+        repeats: int = 1,
+    ):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
-        self._folds, self._first = folds, first
+        self._folds, self._first = folds, first or min(1 + math.ceil(folds / 5), folds)
+        rng, each = np.random.default_rng(folds), folds // repeats
+        self.order = [int(each * n + fold) for n in rng.permutation(repeats) for fold in rng.permutation(each)]
         self._left = 1 - confidence  # the chance to lose the winner that may still be taken
         self._fold = 0
 
@@ -74,7 +90,7 @@ class Race:
         if self._fold >= self._first:
             self._drop()
         to = max(self._first, self._fold + 1)
-        pairs = [(number, fold) for fold in range(self._fold, to) for number in self._losses]
+        pairs = [(number, fold) for fold in self.order[self._fold : to] for number in self._losses]
         self._fold = to
         return pairs
 
@@ -104,11 +120,14 @@ class _Racing(TrialScheduler):
     def __init__(self, racing: Racing, points: Points):
         self._candidates = dict(points.rest())
         self._folds = racing.folds
-        self._race = Race(self._candidates, racing.folds, confidence=racing.confidence, first=racing.first)
+        self._race = Race(
+            self._candidates, racing.folds, confidence=racing.confidence, first=racing.first, repeats=racing.repeats
+        )
 
     def ask(self, most: int) -> list[TrialSegment]:
+        place = self._race.order.index
         return [
-            TrialSegment(number, self._candidates[number], fold, fold == self._folds - 1, fold=fold)
+            TrialSegment(number, self._candidates[number], place(fold), place(fold) == self._folds - 1, fold=fold)
             for number, fold in self._race.next_folds()
         ]
 
@@ -137,11 +156,12 @@ def winning(losses: np.ndarray, folds: int) -> np.ndarray:
         return chances if np.isfinite(means[leader]) else np.ones(len(losses))
     differences = losses[finite] - losses[leader]
     variances, degrees = moderated(differences.var(axis=1, ddof=1), m - 1)
+    degrees = min(degrees, max(1.0, len(differences) / 2) * (m - 1))
     expected = differences.sum(axis=1) + left * differences.mean(axis=1)
     deviation = np.sqrt(variances * (left + left**2 / m))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(deviation > 0, expected / deviation, np.where(expected > 0, np.inf, 0.0))
-    chances[finite] = stats.t.sf(t, degrees) if np.isfinite(degrees) else stats.norm.sf(t)
+    chances[finite] = stats.t.sf(t, degrees)
     return chances
 
 

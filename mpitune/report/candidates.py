@@ -195,20 +195,16 @@ def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] 
     for candidate in candidates.values():
         _value(candidate, goal)
     most = max((len(candidate.folds) for candidate in candidates.values() if candidate.value is not None), default=0)
-    for number, name in enumerate(sorted(candidates, key=_in_order) if staged else candidates):
+    by_number = lambda key: (len(key), key)  # noqa: E731 - of trials, and of stages of one
+    for number, name in enumerate(sorted(candidates, key=by_number) if staged else candidates):
         candidate = candidates[name]
         whole = candidate.value is not None and len(candidate.folds) == most
         candidate.number = number
         candidate.state = COMPLETE if whole else FAILED if candidate.failed else "incomplete"
         if staged:
-            candidate.state = state_of(sorted(candidate.parts, key=lambda part: _in_order(part.trial.key)))
+            candidate.state = state_of(sorted(candidate.parts, key=lambda part: by_number(part.trial.key)))
             candidate.value = candidate.value if candidate.state == COMPLETE else None
     return list(candidates.values())
-
-
-def _in_order(key: str) -> tuple[int, str]:
-    """Keys of trials, and of stages of one, ordered by their numbers."""
-    return len(key), key
 
 
 def _value(candidate: Candidate, goal: Goal | None) -> None:

@@ -238,7 +238,7 @@ class _Pruning(OneAtATime):
     def undecided(self) -> set[int]:
         return set(self._going)
 
-    def onward(self) -> TrialSegment | None:
+    def onward(self, at_end: bool = False) -> TrialSegment | None:
         return self._going.pop(min(self._going)) if self._going else None
 
 

@@ -183,7 +183,7 @@ class OneAtATime(TrialScheduler):
             if segment is None and (new := self._points.take(1)):
                 segment = _staged(*new[0], 0, self._rungs)
             if segment is None and not self._open:
-                segment = self.at_the_end()
+                segment = self.onward(at_end=True)
             if segment is None:
                 break
             segments.append(segment)
@@ -200,12 +200,8 @@ class OneAtATime(TrialScheduler):
         return _staged(segment.number, segment.point, (segment.stage or 0) + 1, self._rungs)
 
     @abstractmethod
-    def onward(self) -> TrialSegment | None:
-        """The next stage of a trial that goes on."""
-
-    def at_the_end(self) -> TrialSegment | None:
-        """What is done once all trials have begun and none goes on."""
-        return None
+    def onward(self, at_end: bool = False) -> TrialSegment | None:
+        """The next stage of a trial that goes on. at_end: all trials have begun, and none is open."""
 
     @abstractmethod
     def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
@@ -216,8 +212,7 @@ class OneAtATime(TrialScheduler):
 class ASHA(Staged):
     """Asynchronous successive halving: a trial goes on as soon as it is among the best 1 / eta of its stage so far.
 
-    Where none comes to its last stage so, the best of the highest stage is trained to its end.
-
+    Where none comes to its end so, the best of the highest stage does.
     Source: L. Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020.
     """
 
@@ -242,11 +237,13 @@ class _Promoting(OneAtATime):
         if segment.stage:  # also one that an earlier run has promoted
             self._promoted[segment.stage - 1].add(segment.number)
 
-    def onward(self) -> TrialSegment | None:
-        return self._promote(self._eta)
-
-    def at_the_end(self) -> TrialSegment | None:
-        return None if self._any_complete() else self._promote(1)
+    def onward(self, at_end: bool = False) -> TrialSegment | None:
+        for stage in range(len(self._rungs) - 2, -1, -1):
+            divisor = 1 if at_end and not self._any_complete() else self._eta
+            for segment in self._best(stage, len(self._feedback[stage]) // divisor):
+                self._promoted[stage].add(segment.number)
+                return self.next_stage(segment)
+        return None
 
     def undecided(self) -> set[int]:
         """Those that may be among the best of their stage when all trials have come to it."""
@@ -256,14 +253,6 @@ class _Promoting(OneAtATime):
 
     def _any_complete(self) -> bool:
         return any(feedback.losses is not None for _, feedback in self._feedback[-1])
-
-    def _promote(self, divisor: int) -> TrialSegment | None:
-        """The next stage of the best of the highest stage that has one among its first 1 / divisor."""
-        for stage in range(len(self._rungs) - 2, -1, -1):
-            for segment in self._best(stage, len(self._feedback[stage]) // divisor):
-                self._promoted[stage].add(segment.number)
-                return self.next_stage(segment)
-        return None
 
     def _best(self, stage: int, most: int) -> list[TrialSegment]:
         """Those among the first `most` of a stage that have not gone on and may."""

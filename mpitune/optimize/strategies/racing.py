@@ -5,7 +5,7 @@ differences to the leader. After m of k folds the sum of the other k - m differe
 standard deviation s of the m differences it lies around (k - m) d with standard deviation
 s sqrt((k - m) + (k - m)^2 / m), a Student t if differences are normal. A candidate whose sum over all folds would then
 fall below zero with probability p is dropped if the p of all that were dropped together stay below 1 - confidence. So
-the winner is meant to be that of all folds with at least that probability: docs/search.md has what was measured.
+the winner should be that of all folds with at least that probability; docs/search.md says what was measured.
 
 With two or three folds s says little by itself. It is moderated by those of the other candidates: G. K. Smyth, "Linear
 models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004. The differences
@@ -34,22 +34,18 @@ class Racing(Strategy):
     Attributes:
         folds: How many there are, in all repeats together.
         confidence: Probability that the winner is the one that would win with all folds.
-        first: Folds before the first test, at least 2; by default one more than a fifth of them.
         sampler: Draws the candidates, all at once: "grid", "random", "sobol" or "halton".
         repeats: Of the cross-validation. Folds of one are numbered one after the other, and evaluated together.
     """
 
     folds: int
     confidence: float = 0.95
-    first: int | None = None
     sampler: Any = "grid"
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        if not 2 <= (2 if self.first is None else self.first) <= self.folds:
-            raise UsageError(f"{self}: give 2 <= first <= folds")
-        if self.repeats < 1 or self.folds % self.repeats:
-            raise UsageError(f"{self}: give repeats that divide the folds")
+        if self.folds < 2 or self.repeats < 1 or self.folds % self.repeats:
+            raise UsageError(f"{self}: give at least 2 folds, and repeats that divide them")
         if not 0 < self.confidence < 1:
             raise UsageError(f"{self}: give a confidence between 0 and 1")
 
@@ -63,17 +59,9 @@ class Racing(Strategy):
 class Race:
     """Which candidates (by number) to evaluate on which folds; the other arguments are those of `Racing`."""
 
-    def __init__(
-        self,
-        candidates: Iterable[int],
-        folds: int,
-        *,
-        confidence: float = 0.95,
-        first: int | None = None,
-        repeats: int = 1,
-    ):
+    def __init__(self, candidates: Iterable[int], folds: int, *, confidence: float = 0.95, repeats: int = 1):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
-        self._folds, self._first = folds, first or min(1 + math.ceil(folds / 5), folds)
+        self._folds, self._first = folds, min(1 + math.ceil(folds / 5), folds)
         rng, each = np.random.default_rng(folds), folds // repeats
         self.order = [int(each * n + fold) for n in rng.permutation(repeats) for fold in rng.permutation(each)]
         self._left = 1 - confidence  # the chance to lose the winner that may still be taken
@@ -120,9 +108,7 @@ class _Racing(TrialScheduler):
     def __init__(self, racing: Racing, points: Points):
         self._candidates = dict(points.rest())
         self._folds = racing.folds
-        self._race = Race(
-            self._candidates, racing.folds, confidence=racing.confidence, first=racing.first, repeats=racing.repeats
-        )
+        self._race = Race(self._candidates, racing.folds, confidence=racing.confidence, repeats=racing.repeats)
 
     def ask(self, most: int) -> list[TrialSegment]:
         place = self._race.order.index

@@ -782,7 +782,7 @@ def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told:
 
 
 @pytest.mark.parametrize(
-    "bad", [lambda: Halving(0), lambda: Halving(9, eta=1), lambda: Racing(5, first=1), lambda: Racing(5, repeats=2)]
+    "bad", [lambda: Halving(0), lambda: Halving(9, eta=1), lambda: Racing(1), lambda: Racing(5, repeats=2)]
 )
 def test_options_of_strategies(bad: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match="give"):

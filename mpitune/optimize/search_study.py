@@ -146,7 +146,6 @@ class SearchStudy:
         states = [trial.state for trial in self.trials]
         counts = ", ".join(f"{states.count(state)} {state}" for state in (COMPLETE, PRUNED, FAILED) if state in states)
         lines = [f"{len(self.trials)} trials: {counts}" if self.trials else "no trials"]
-        lines[0] += f"; {self.window}" if self.window else ""
         best = self.pareto if len(self.objectives) > 1 else [self.best] if COMPLETE in states else []
         lines += ["the Pareto front:" if len(self.objectives) > 1 else "the best:"] if best else []
         for trial in best[:20]:
@@ -156,7 +155,7 @@ class SearchStudy:
         first = next((trial for trial in self.trials if trial.state == FAILED), None)
         if first is not None:
             lines.append(f"the first that failed, trial {first.number}: {first.error}")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.window] if self.window else lines)
 
     def _complete(self) -> list[TrialRecord]:
         return [trial for trial in self.trials if trial.state == COMPLETE]

@@ -20,6 +20,7 @@ from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband, Racing
+from mpitune.settings import window_of
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
 from tests.helpers import PATIENCE, ROOT, end_searches_with, journal_lines, wait_until
@@ -133,6 +134,20 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
         assert 4 <= len(study) < 3000 and len(study) == len(seen)
         assert workers or seen[:4] == [(1, 0), (2, 1), (3, 2), (4, 3)]
         seen.clear()
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [({"window": 3}, "window 3"), ({"round_size": 4}, "rounds of 4"), ({"strategy": "random", "window": 3}, "")],
+)
+def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order: dict[str, Any], said: str) -> None:
+    how: dict[str, Any] = {"strategy": "tpe", "n_trials": 4, "results": tmp_path / "r", **order}
+    study = searched(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)
+    assert study.report().endswith(f"\n{said}") is bool(said) and study.window == said
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert (
+        (window_of(read_study(tmp_path / "r").header["settings"]) == said and f"candidates; {said}" in page) or not said
+    )
 
 
 @pytest.mark.parametrize("order", [{"window": 3}, {"round_size": 3}, {"asynchronous": True}])

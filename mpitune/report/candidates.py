@@ -163,11 +163,9 @@ class ReportedStudy:
         if self.goal is None:
             return []
         best: list[tuple[float, float]] = []
-        for candidate in sorted(self.candidates, key=lambda candidate: candidate.ended):
-            value = candidate.value
-            if value is None or not math.isfinite(value) or candidate.state != COMPLETE:
-                continue
-            if not best or self.goal.better(value, best[-1][1]):
+        for candidate in sorted(self.valued, key=lambda candidate: candidate.ended):
+            value = candidate.value if candidate.state == COMPLETE and candidate.value is not None else math.nan
+            if math.isfinite(value) and (not best or self.goal.better(value, best[-1][1])):
                 best.append((candidate.ended, value))
         return best
 

@@ -163,15 +163,11 @@ class _Asking(Sampler):
 
     def _begun(self, point: Point) -> Any:
         """A trial of a point that the study's sampler has not drawn."""
-        parts = {name: self._problem.space.parts[name] for name in point}
+        parts = self._problem.space.parts
+        drawn_from = {name: _distribution(self._library, parts[name]) for name in point}
         with _quiet():
-            self._study.enqueue_trial(
-                {name: _nearest(part, point[name], _distribution(self._library, part)) for name, part in parts.items()}
-            )
-            trial = self._study.ask()
-            for name, part in parts.items():
-                suggested(trial, name, part)
-        return trial
+            self._study.enqueue_trial({n: _nearest(parts[n], value, drawn_from[n]) for n, value in point.items()})
+            return self._study.ask(drawn_from)
 
     def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
         """The trial, which knows the values of its steps and what its objective says of it."""
@@ -227,7 +223,8 @@ class _Pruning(OneAtATime):
         self._asking = asking
         self._going: dict[int, TrialSegment] = {}
 
-    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        super().tell(segment, feedback)
         self._going.pop(segment.number, None)
         ends, index = segment.last or feedback.losses is None, self._points.index_of(segment.number)
         if ends or self._asking.reported(index, segment.point, feedback).should_prune():

@@ -194,7 +194,6 @@ class OneAtATime(TrialScheduler):
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._open.discard(segment.key)
         self._points.known(segment.number)
-        self.heard(segment, feedback)
 
     def next_stage(self, segment: TrialSegment) -> TrialSegment:
         return _staged(segment.number, segment.point, (segment.stage or 0) + 1, self._rungs)
@@ -202,10 +201,6 @@ class OneAtATime(TrialScheduler):
     @abstractmethod
     def onward(self, at_end: bool = False) -> TrialSegment | None:
         """The next stage of a trial that goes on. at_end: all trials have begun, and none is open."""
-
-    @abstractmethod
-    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
-        """A stage has ended."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,8 @@ class _Promoting(OneAtATime):
         self._feedback: list[list[tuple[TrialSegment, Feedback]]] = [[] for _ in rungs]
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
-    def heard(self, segment: TrialSegment, feedback: Feedback) -> None:
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        super().tell(segment, feedback)
         self._feedback[segment.stage or 0].append((segment, feedback))
         if segment.last or feedback.losses is None:
             self._points.tell(segment, feedback)

@@ -30,6 +30,7 @@ HOSTILE = "../../<script>, \"quoted\"\n'or' $x$"
 
 
 def stepped(trial: Any) -> Any:
+    trial.set_user_attr("made", [trial.number, "é"])
     for step in range(trial.start, 4):
         yield {"step": step + 1, "loss": abs(trial.params["lr"] - 0.01) / (step + 1), "other": 2.0}
 
@@ -143,6 +144,8 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
 
     folder, ours = searched
     study = opened(exported(folder, "optuna", tmp_path / "s.log"))
+    assert [t.user_attrs["made"] for t in study.trials] == [[n, "é"] for n in range(6)]
+    assert study.best_trial.number == ours.best.number
     assert [t.value for t in study.trials if t.state.name == "COMPLETE"] == [
         t.values["loss"] for t in ours.trials if t.state == "complete"
     ]

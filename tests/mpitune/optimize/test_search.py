@@ -146,8 +146,8 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     assert study.report().endswith(f"\n{said}") is bool(said) and study.window == said
     page = (tmp_path / "r" / "report.html").read_text()
     assert (
-        (window_of(read_study(tmp_path / "r").header["settings"]) == said and f"candidates; {said}" in page) or not said
-    )
+        window_of(read_study(tmp_path / "r").header["settings"]) == said and f"candidates; {said}" in page
+    ) or not said
 
 
 @pytest.mark.parametrize("order", [{"window": 3}, {"round_size": 3}, {"asynchronous": True}])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.export.trials import load as load
     from mpitune.optimize.search import search as search
     from mpitune.optimize.spaces import Choice as Choice
+    from mpitune.optimize.spaces import Constant as Constant
     from mpitune.optimize.spaces import Float as Float
     from mpitune.optimize.spaces import Int as Int
     from mpitune.optimize.spaces import Ordinal as Ordinal
@@ -53,7 +54,7 @@ _HOME = {
     "mpitune.export.trials": ("load",),
     "mpitune.optimize.search": ("search",),
     "mpitune.settings": ("setting",),
-    "mpitune.optimize.spaces": ("Choice", "Float", "Int", "Ordinal", "Space", "When"),
+    "mpitune.optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),
     "mpitune.studies": ("evaluate", "run_study"),
     "mpitune.trial": ("Trial",),
 }

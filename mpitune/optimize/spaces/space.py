@@ -20,6 +20,7 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.optimize.spaces.parameters import Choice, Part, same, same_value, shown
+from mpitune.optimize.spaces.reading import When, part_of
 from mpitune.settings import without_address
 from mpitune.trial import Parameter
 
@@ -32,37 +33,12 @@ def key_of(point: Point) -> tuple[tuple[str, type, Parameter], ...]:
     return tuple((name, type(value), value) for name, value in point.items())
 
 
-class When:
-    """A parameter that is there only where others have certain values: `When(Int(1, 9), model="tree")`.
-
-    A value may be a tuple of values, of which one must hold; of several conditions all must hold.
-    """
-
-    def __init__(self, part: Part | Any, **conditions: Any):
-        if not conditions:
-            raise UsageError("When(...) without a condition: give one, such as kernel='rbf'")
-        self.part = part
-        self.conditions = {n: v if isinstance(v, tuple) else (v,) for n, v in conditions.items()}
-
-    def __repr__(self) -> str:
-        return f"When({self.part!r}, {', '.join(f'{n}={v!r}' for n, v in self.conditions.items())})"
-
-
-def _choice(name: str, options: list[Any]) -> Choice:
-    """What a list in a space is. Raises UsageError where it cannot be, as where it was meant as one value."""
-    try:
-        return Choice(options)
-    except UsageError as error:
-        fix = f"if the list is one value, write [{shown(options)}]"
-        raise UsageError(f"{name} is a list, so it is a choice: {error}; {fix}") from error
-
-
 class Space:
     """Parameters by name.
 
     Args:
-        parts: Float, Int, Choice, Ordinal, a list (a choice), `When` of one of these, or a constant; as a mapping or as
-            pairs.
+        parts: Float, Int, Choice, Ordinal, a list (a choice), a distribution of Optuna, a uniform one of scipy.stats,
+            `When` of one of these, or a constant; as a mapping or as pairs.
         constraints: Functions of a point (as the objective gets it), true where it is allowed.
 
     Raises:
@@ -91,7 +67,7 @@ class Space:
         for name, part in pairs:
             if isinstance(part, When):
                 self.conditions[name], part = part.conditions, part.part
-            self._parts[name] = _choice(name, part) if isinstance(part, list) else part
+            self._parts[name] = part_of(name, part)
         self.constants = {n: p for n, p in self._parts.items() if not isinstance(p, Part)}
         for name, constant in self.constants.items():
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpitune import Choice, Float, Int, RunOptions, When, search
+from mpitune import Choice, Constant, Float, Int, RunOptions, When, search
 from mpitune.errors import UsageError
 from mpitune.optimize.carried import parts_of
 from mpitune.optimize.spaces import Space
@@ -255,7 +255,7 @@ def test_constants_and_code_that_results_depend_on_must_be_the_same(tmp_path: Pa
 @pytest.mark.parametrize(
     "space",
     [
-        {"a": Float(0, 1), "b": Choice("x, y", "}", None), "c": (1, 2), "d": "it's, so: {", "e": [[1, 2], [3]]},
+        {"a": Float(0, 1), "b": Choice("x, y", "}", None), "c": Constant((1, 2)), "d": "it's, {", "e": [[1, 2], [3]]},
         {"a": When(Int(1, 2), b="x"), "b": Choice("x", "y"), "c": {"k": 'a"b', "l": [1]}, "d": None},
     ],
 )

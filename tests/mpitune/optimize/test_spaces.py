@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from mpitune import Choice, Float, Int, Ordinal, Space, When
+from mpitune import Choice, Constant, Float, Int, Ordinal, Space, When
 from mpitune.errors import UsageError
 
 UNIT = st.floats(0, 1, exclude_max=True)
@@ -85,13 +88,46 @@ def test_type_and_value_tell_options_apart() -> None:
 
 def test_a_list_is_a_choice_and_other_values_are_constants() -> None:
     options = {"x": [1, 2], "y": Choice(["a", "b"]), "z": Ordinal((4, 8)), "w": When([True, None], x=1)}
-    space = Space({**options, "one": [[64, 64]], "pair": (0.9, 0.99), "text": "ab"})
+    space = Space({**options, "one": [[64, 64]], "pair": Constant((0.9, 0.99)), "text": "ab"})
     same = Space({"x": Choice(1, 2), "y": Choice("a", "b"), "z": Ordinal(4, 8), "w": When(Choice(True, None), x=1)})
     assert all(repr(space.parts[name]) == repr(part) for name, part in same.parts.items())
     points = [space.given(point) for point in space.grid(None)]
     assert len(points) == 12 and points[0] == {
         "x": 1, "y": "a", "z": 4, "w": True, "one": [64, 64], "pair": (0.9, 0.99), "text": "ab"
     }  # fmt: skip
+
+
+def test_distributions_of_other_packages_are_the_ranges_that_they_describe() -> None:
+    theirs = {
+        "a": scipy.stats.loguniform(1e-3, 1), "b": scipy.stats.uniform(2, scale=3), "c": scipy.stats.randint(1, 5),
+        "d": FloatDistribution(0, 1, step=0.25), "e": IntDistribution(1, 64, log=True),
+        "f": CategoricalDistribution((1, None)),
+        "g": When(FloatDistribution(1e-3, 1, log=True), f=1),
+    }  # fmt: skip
+    ours = {
+        "a": Float(1e-3, 1.0, log=True), "b": Float(2.0, 5.0), "c": Int(1, 4), "d": Float(0.0, 1.0, step=0.25),
+        "e": Int(1, 64, log=True), "f": Choice(1, None), "g": When(Float(1e-3, 1.0, log=True), f=1),
+    }  # fmt: skip
+    assert repr(Space(theirs)) == repr(Space(ours))
+
+
+@pytest.mark.parametrize(
+    ("part", "fix"),
+    [
+        (np.logspace(0, 2, 3), "write [1.0, 10.0, 100.0] for a choice"),
+        (range(1, 4), "write [1, 2, 3] for a choice"),
+        ((1, 2), "write [1, 2] for a choice, or Constant"),
+        (iter([1]), "looks like a range"),
+        (scipy.stats.norm(), "looks like a range"),
+        (scipy.stats.loguniform(1, 2, loc=3), "looks like a range"),
+        ({"lr": Float(0, 1)}, 'as "p.lr": Float(low=0, high=1'),
+        ({"a": {"lr": FloatDistribution(0, 1)}}, 'as "p.a": '),
+        ([Float(0, 1), 3], "give that a name of its own"),
+    ],
+)
+def test_what_looks_like_a_range_and_is_none_is_refused(part: Any, fix: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(fix)):
+        Space({"x": Float(0, 1), "p": part})
 
 
 def test_a_grid_stays_on_steps_and_in_its_range() -> None:
@@ -133,7 +169,7 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
         (
             lambda: Space({"x": [64, 64]}),
             "x is a list, so it is a choice: Choice(64, 64): 64 is there twice, keep one; "
-            "if the list is one value, write [[64, 64]]",
+            "if the list is one value, write Constant([64, 64])",
         ),
         (lambda: Ordinal(1, 2, 1), "Ordinal(1, 2, 1): 1 is there twice, keep one"),
         (lambda: When(Float(0, 1)), "When(...) without a condition"),

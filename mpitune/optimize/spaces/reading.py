@@ -1,0 +1,102 @@
+"""What the values that users write into a space stand for: ranges, choices, conditions, constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces.parameters import Choice, Float, Int, Part, shown
+
+# What ranges of scipy.stats, scikit-optimize, Ray Tune and Hyperopt have, and hardly anything else.
+SIGNS = ("rvs", "low", "get_sampler", "pos_args")
+
+
+class When:
+    """A parameter that is there only where others have certain values: `When(Int(1, 9), model="tree")`.
+
+    A value may be a tuple of values, of which one must hold; of several conditions all must hold.
+    """
+
+    def __init__(self, part: Part | Any, **conditions: Any):
+        if not conditions:
+            raise UsageError("When(...) without a condition: give one, such as kernel='rbf'")
+        self.part = part
+        self.conditions = {n: v if isinstance(v, tuple) else (v,) for n, v in conditions.items()}
+
+    def __repr__(self) -> str:
+        return f"When({self.part!r}, {', '.join(f'{n}={v!r}' for n, v in self.conditions.items())})"
+
+
+class Constant:
+    """A value that each trial gets, where the value by itself looks like a range: `Constant((64, 64))`."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Constant({shown(self.value)})"
+
+
+def part_of(name: str, part: Any) -> Any:
+    """The part of a space, or the constant, that a user's value stands for. Raises UsageError where that is not clear.
+
+    A list is a choice. Distributions of scipy.stats and of Optuna are the ranges that they describe.
+    """
+    if isinstance(part, Constant | Float | Int):
+        return part.value if isinstance(part, Constant) else part
+    if isinstance(part, list):
+        try:
+            part = Choice(part)
+        except UsageError as error:
+            fix = f"if the list is one value, write {Constant(part)}"
+            raise UsageError(f"{name} is a list, so it is a choice: {error}; {fix}") from error
+    if isinstance(part, Choice):
+        if (inner := next((option for option in part.options if _is_drawn_from(option)), None)) is not None:
+            raise UsageError(f"{name} is a choice with {shown(inner)} in it: give that a name of its own")
+        return part
+    if isinstance(part, Mapping):
+        if (inner := next((key for key, value in part.items() if _is_drawn_from(value)), None)) is not None:
+            one = f'"{name}.{inner}": {shown(part[inner])}'
+            raise UsageError(f"{name} is a dict with ranges in it: give each a name of its own in the space, as {one}")
+        return part
+    if (known := _of_distribution(part)) is not None:
+        return known
+    if isinstance(part, type | np.generic):
+        return part
+    if isinstance(part, range | tuple | set | frozenset) or hasattr(part, "tolist"):
+        values = part.tolist() if hasattr(part, "tolist") else list(part)
+        raise UsageError(f"{name} = {shown(part)}: write {shown(values)} for a choice, or Constant(...) for one value")
+    if isinstance(part, Iterator) or any(hasattr(part, sign) for sign in SIGNS):
+        fix = "write Float(low, high), Int(low, high) or a list, or Constant(...) for one value"
+        raise UsageError(f"{name} = {shown(part)} looks like a range: {fix}")
+    return part
+
+
+def _is_drawn_from(value: Any) -> bool:
+    """Whether a value in another one is a part of a space, which nobody would draw from there."""
+    if isinstance(value, Mapping):
+        return any(map(_is_drawn_from, value.values()))
+    return isinstance(value, Part | When) or _of_distribution(value) is not None
+
+
+def _of_distribution(part: Any) -> Part | None:
+    """The range that a distribution of scipy.stats or Optuna is; None for anything else."""
+    kind = type(part).__name__
+    if kind == "CategoricalDistribution":
+        return Choice([*part.choices])
+    if kind in ("FloatDistribution", "IntDistribution"):
+        step = {} if part.log or part.step is None else {"step": part.step}
+        return (Float if kind[0] == "F" else Int)(part.low, part.high, part.log, **step)
+    scipys = getattr(getattr(part, "dist", None), "name", "")
+    if scipys not in ("uniform", "loguniform", "reciprocal", "randint"):
+        return None
+    low, high = (end.item() for end in part.support())
+    if scipys == "randint":
+        return Int(low, high)
+    log = scipys != "uniform"
+    moved = log and not math.isclose(part.median() ** 2, low * high)  # by loc
+    return None if moved else Float(float(low), float(high), log)

@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 from mpitune import Float, Int, search
-from mpitune.optimize.strategies import Hyperband
+from mpitune.strategies import Hyperband
 
 
 def objective(trial):

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from mpitune import Float, Int, search
-from mpitune.optimize.strategies import ASHA
+from mpitune.strategies import ASHA
 
 
 class Network:

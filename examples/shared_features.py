@@ -12,7 +12,7 @@ from sklearn.model_selection import cross_val_score
 
 from mpitune import Float, Ordinal, search
 from mpitune.optimize import Chain, Link
-from mpitune.optimize.strategies import Grid
+from mpitune.strategies import Grid
 
 images, labels = load_digits(return_X_y=True)
 

@@ -10,7 +10,7 @@
     print(study.best.params, study.best.values)
 
 `mpitune.optimize` has objectives that are commands, generators or classes, `ask` and `tell`, and the study that a
-search returns. `mpitune.optimize.strategies` has the strategies. `mpitune.sklearn` has scikit-learn's searches.
+search returns. `mpitune.strategies` has the strategies. `mpitune.sklearn` has scikit-learn's searches.
 
 An `Experiment` is a study with settings of its own. `run_study` runs it on all devices, `run` makes it a program with a
 command line, and `evaluate` runs it in this process, for a debugger. `mpitune.trial` and `mpitune.experiment` have the

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpitune.errors import UsageError, utf8
+from mpitune.errors import UsageError, named, utf8
 from mpitune.optimize.search_study import COMPLETE, FAILED, records
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study
@@ -140,6 +140,12 @@ class LoadedStudy(NamedTuple):
 
     trials: pandas.DataFrame
     arrays: Mapping[str, Mapping[str, np.ndarray]]
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{n} {state}" for state, n in self.trials["state"].value_counts().items())
+        columns = [name for name in self.trials if name.startswith(("param_", "value_"))]
+        arrays = f", arrays of {len(self.arrays)} in .arrays" if self.arrays else ""
+        return f"<{len(self.trials)} trials ({states}) in .trials, a table with {named(columns)}{arrays}>"
 
 
 def load(results: str | Path) -> LoadedStudy:

@@ -99,6 +99,27 @@ class SearchStudy:
         """The complete trials, the best first; of several objectives the first counts most."""
         return sorted(self._complete(), key=lambda trial: (self._losses(trial), trial.number))
 
+    # The names that Optuna's studies have for the same things.
+
+    @property
+    def best_trial(self) -> TrialRecord:
+        """`best`."""
+        return self.best
+
+    @property
+    def best_params(self) -> Mapping[str, Any]:
+        """The parameters of `best`."""
+        return self.best.params
+
+    @property
+    def best_value(self) -> float:
+        """The value of `best` that was searched for."""
+        return self.best.values[next(iter(self.objectives))]
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """`to_pandas`."""
+        return self.to_pandas()
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         from mpitune.optimize.notebook import html_of

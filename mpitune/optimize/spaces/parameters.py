@@ -14,6 +14,7 @@ from mpitune.settings import without_address
 from mpitune.trial import Parameter
 
 _PLAIN = (bool, int, float, str)
+GRID = "mpitune.strategies.Grid(points=5)"
 MOST = 10_000_000  # values of one range in a grid
 SHOWN = 100  # characters of a value in a message
 
@@ -83,7 +84,7 @@ class Float:
     def values(self, n: int | None) -> list[Parameter]:
         """All values, or n even ones from low to high. Raises UsageError for a range without a number."""
         if n is None and self.step is None:
-            raise UsageError(f"a grid needs to know how many values of {self} to try: give a step, or Grid(points=5)")
+            raise UsageError(f"a grid needs to know how many values of {self} to try: give a step, or strategy={GRID}")
         if n is None:
             assert self.step is not None
             _require_few(self, self.n_steps)
@@ -261,7 +262,7 @@ def _check_range(part: Float | Int) -> None:
 
 def _require_few(part: Float | Int, n: int) -> None:
     if n > MOST:
-        raise UsageError(f"a grid would have {n} values of {part}: give fewer, such as Grid(points=5)")
+        raise UsageError(f"a grid would have {n} values of {part}: give fewer, such as strategy={GRID}")
 
 
 def label_of(option: Any) -> Parameter:

@@ -48,10 +48,12 @@ def strategy_of(what: Any) -> Strategy:
         return NAMES[what]()
     if isinstance(what, str) and what in WITH_STEPS:
         name = WITH_STEPS[what].__name__
-        raise UsageError(f"{what} needs to know the steps of a whole trial: strategy={name}(max_steps=100)")
+        raise UsageError(
+            f"{what} needs to know the steps of a whole trial: strategy=mpitune.strategies.{name}(max_steps=100)"
+        )
     if isinstance(what, type) and issubclass(what, Strategy):
         raise UsageError(f"strategy={what.__name__} is a class: give one of it, strategy={what.__name__}(...)")
     if hasattr(what, "sample_relative"):
         return Optuna(what)
     known = ", ".join(NAMES)
-    raise UsageError(f"strategy={what!r}: give {known}, one of mpitune.optimize.strategies or a sampler of Optuna")
+    raise UsageError(f"strategy={what!r}: give {known}, one of mpitune.strategies or a sampler of Optuna")

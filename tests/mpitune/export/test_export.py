@@ -79,6 +79,9 @@ def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]
     assert trials.loc[HOSTILE, "state"] == "failed" and math.isnan(trials.loc[HOSTILE, "value_loss"])
     assert list(arrays) == ["a/0"]
     np.testing.assert_array_equal(arrays["a/0"]["p"], [0, 1, 2])
+    assert "3 trials (2 complete, 1 failed)" in repr(mpitune.load(written)) and "value_loss" in repr(
+        mpitune.load(written)
+    )
     folder, study = searched
     trials, arrays = mpitune.load(str(folder))
     assert list(trials["value_loss"]) == [trial.values["loss"] for trial in study.trials] and not arrays

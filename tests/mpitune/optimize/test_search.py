@@ -129,6 +129,8 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
     how: dict[str, Any] = dict(strategy=Grid(points=3), enqueue=[{"x": 0.25}])
     study = searched(lambda trial: trial.params["x"] + trial.params["more"], space, **how)
     assert [t.params["x"] for t in study.trials] == [0.25, 0, 0, 0.5, 0.5, 1, 1] and study.best.values == {"loss": 1.0}
+    assert (study.best_trial, study.best_params, study.best_value) == (study.best, study.best.params, 1.0)
+    assert list(study.trials_dataframe()["value_loss"]) == [trial.values["loss"] for trial in study.trials]
     for workers in (0, 2):  # short trials are sent ahead, so more than four may have begun
         study = searched(lambda t: 0.0, {"x": Float(0, 1)}, n_trials=3000, callbacks=[stop], workers=workers)
         assert 4 <= len(study) < 3000 and len(study) == len(seen)

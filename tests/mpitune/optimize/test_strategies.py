@@ -747,7 +747,11 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "change", "told"),
     [
-        ("hyperband", {}, "hyperband needs to know the steps of a whole trial: strategy=Hyperband(max_steps=100)"),
+        (
+            "hyperband",
+            {},
+            "hyperband needs to know the steps of a whole trial: strategy=mpitune.strategies.Hyperband(max_steps=100)",
+        ),
         (Halving(9), {"objective": lambda trial: 1.0}, "the objective must be a generator"),
         (Halving(9), {"minimize": ["loss", "cost"]}, "Halving compares one value, not loss, cost"),
         (Halving(9, sampler=Halving(3)), {}, "its sampler draws points"),

@@ -108,13 +108,12 @@ def page(reports: Sequence[Report]) -> str:
         (HERE / "echarts" / name).read_text(encoding="utf-8") for name in ("NOTICE", "LICENSE", "LICENSE-d3")
     )
     studies = [report.study for report in reports]
-    names = list(dict.fromkeys(study.name for study in studies))
     single = len(studies) == 1
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("template.html").render(
-        title=f"{', '.join(names)}: {'search' if single else f'{len(reports)} searches'}",
+        title=", ".join(dict.fromkeys(map(parts.title_of, studies))),
         subtitle=f"{studies[0].state}, {parts.when_of(studies[0])}" if single else "several studies side by side",
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),

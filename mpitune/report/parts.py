@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from mpitune.engine.progress import duration
@@ -18,6 +20,7 @@ from mpitune.storage.table import last_line
 
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
+SHORT_S = 60.0  # seconds, of which most are the start of workers
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
@@ -134,25 +137,35 @@ def importance(study: ReportedStudy) -> Panel:
 
 
 def history_of(study: ReportedStudy) -> list[Panel]:
-    """The best value so far over the time of running; nothing where times are not known."""
+    """The best value so far over the time of running, or over the candidates where that was short.
+
+    Nothing where times are not known.
+    """
     points, goal, time = study.best_so_far(), study.goal, study.timeline
     if not points or goal is None or time is None:
         return []
     unit, unit_seconds = _unit_of(time.seconds)
+    ends = sorted(candidate.ended for candidate in study.candidates)
+    short = time.seconds < SHORT_S
+    across = "candidates that have ended" if short else f"{unit} of running"
+
+    def place(ended: float) -> float:
+        return bisect_right(ends, ended) if short else time.running(ended) / unit_seconds
+
     dots = [
-        (time.running(candidate.ended) / unit_seconds, candidate.value)
+        (place(candidate.ended), candidate.value)
         for candidate in study.candidates
         if candidate.value is not None and math.isfinite(candidate.value)
     ]
     drawn = dots[:: -(-len(dots) // MOST_DOTS)]
     about = f"{goal.name}: the best so far as a line, candidates as dots"
     about += f"; {len(drawn):,} of {len(dots):,} are drawn." if len(drawn) < len(dots) else "."
-    x, y = [time.running(at) / unit_seconds for at, _ in points], [value for _, value in points]
+    x, y = [place(at) for at, _ in points], [value for _, value in points]
     line = [*x, max(at for at, _ in dots)], [*y, y[-1]]
     shown = [at for at, _ in drawn], [value for _, value in drawn]
     return [
         Lines(
-            "History of the best", about, f"{unit} of running", goal.name, {"best so far": line}, goal.percent, shown,
+            "History of the best", about, across, goal.name, {"best so far": line}, goal.percent, shown,
             steps=True,
         )
     ]  # fmt: skip
@@ -260,6 +273,15 @@ def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def _took(run: Mapping[str, Any]) -> str:
     return duration(float(run["seconds"])) if "seconds" in run else "killed, or running"
+
+
+def title_of(study: ReportedStudy) -> str:
+    """The study's folder, and the script or the program that made it, as far as its journal says."""
+    runs, header = study.history.runs, study.history.header
+    command = (runs[-1] if runs else header).get("command") or [""]
+    path = Path(str(command[0]))
+    script = path.parent.name if path.name == "__main__.py" else path.name
+    return f"{study.folder.resolve().name}" + (f" ({script})" if script and "ipykernel" not in script else "")
 
 
 def when_of(study: ReportedStudy) -> str:

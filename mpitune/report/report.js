@@ -7,10 +7,13 @@
     const text = atob(element.textContent.trim());
     const bytes = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-    element.remove();
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   };
+  // A page that a browser has saved has what was made before: it is made again.
+  document.querySelectorAll(".made").forEach((made) => made.remove());
+  document.querySelectorAll(".chart, .explore select, .trials thead").forEach((filled) => filled.replaceChildren());
   const library = document.createElement("script");
+  library.className = "made";
   library.textContent = await inflate(document.getElementById("library"));
   document.head.append(library);
   if (!window.echarts) return;
@@ -199,6 +202,7 @@
       }), (chart) => chart.on("click", (p) => { row = p.value[1]; select.value = row; boxes.draw(); }));
       const choice = element.parentElement.querySelector(".folds");
       const label = document.createElement("label");
+      label.className = "made";
       const select = document.createElement("select");
       ys.forEach((y, g) => select.add(new Option(number(y), g, false, g === row)));
       label.append(`folds at ${grid.y.name} = `, select);
@@ -543,7 +547,10 @@
   const articles = document.querySelectorAll("article");
   for (const [n, element] of [...document.querySelectorAll("script.data")].entries()) new View(articles[n], JSON.parse(await inflate(element)));
   document.documentElement.classList.add("moves");
-  addEventListener("beforeprint", () => charts.forEach((chart) => { chart.make(); chart.chart.resize({ width: Math.min(680, chart.element.clientWidth) }); }));
+  addEventListener("beforeprint", () => charts.forEach((chart) => {
+    chart.make();
+    chart.chart.resize({ width: Math.min(680, chart.element.clientWidth) });
+  }));
   addEventListener("afterprint", () => charts.forEach((chart) => chart.chart.resize({ width: "auto" })));
   dark.addEventListener("change", () => { View.prototype.dark = dark.matches; charts.forEach((chart) => chart.draw()); });
   document.documentElement.dataset.ready = Math.round(performance.now());

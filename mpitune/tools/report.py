@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, UsageError, named
 from mpitune.panels import Note, Section
 from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
@@ -45,6 +45,12 @@ class ReportOptions:
 
 def _of_journal(folder: Path, options: ReportOptions) -> Report:
     history = read_study(folder)
+    if options.goal is not None:
+        names = dict.fromkeys(name for result in history.results.values() for name in result.values)
+        if names and (wanted := Goal.of(options.goal).name) not in names:
+            raise UsageError(
+                f"--goal {options.goal!r}: no trial in {folder} has a value {wanted}, they have {named(names)}"
+            )
     settings = history.header["settings"]
     kind = experiments().get(settings["experiment"])
     experiment, data, notes = None, None, []

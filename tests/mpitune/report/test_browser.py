@@ -31,6 +31,7 @@ QUIET = (
     "--disable-sync"
 )
 CHARTS = (".HeatMap", ".folds", ".Lines", ".Bars", ".parallel", ".scatter", ".time")
+COLOURS = "new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
 PATIENCE_MS = 120_000  # for a machine that does much else
 
 
@@ -132,10 +133,7 @@ def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
     with Visit(chromium, shown, **SCREENS[screen]) as visit:
         for selector in CHARTS:
             canvas = visit.drawn(selector).locator("canvas").first
-            colours = canvas.evaluate(
-                "c => new Set(new Uint32Array("
-                "c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
-            )
+            colours = canvas.evaluate(f"c => {COLOURS}")
             assert colours > 3, f"{selector} shows nothing"
         width = visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1]
@@ -202,12 +200,26 @@ def test_without_javascript_the_tables_are_there(chromium: Any, shown: Path) -> 
 
 def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:
     with Visit(chromium, shown) as visit:
-        visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        drawn = f"[...document.querySelectorAll('.chart canvas:first-child')].map((c) => {COLOURS})"
+        colours = visit.page.evaluate(f"(dispatchEvent(new Event('beforeprint')), {drawn})")
+        assert min(colours) > 3, "a printer waits for no frame"
         visit.page.emulate_media(media="print")
         charts = visit.page.locator(".chart")
         assert charts.count() > 6 and visit.page.locator(".chart canvas").count() >= charts.count()
         assert max(box.bounding_box()["width"] for box in visit.page.locator(".chart canvas").all()) <= 680
         assert not visit.page.locator("nav").is_visible()
+
+
+def test_a_page_that_a_browser_has_saved_draws_all_again(chromium: Any, shown: Path, tmp_path: Path) -> None:
+    with Visit(chromium, shown) as visit:
+        for selector in CHARTS:
+            visit.drawn(selector)
+        (tmp_path / "saved.html").write_text(visit.page.content())
+    with Visit(chromium, tmp_path / "saved.html") as visit:
+        for selector in CHARTS:
+            assert visit.drawn(selector).locator("canvas").first.evaluate(f"c => {COLOURS}") > 3, selector
+        assert visit.n_shown() == 1000 and visit.page.locator(".panel select").first.locator("option").count() == 6
+        assert visit.page.locator(".live.trials thead tr").count() == 1 and visit.complaints == []
 
 
 def test_without_a_goal_there_is_nothing_to_explore_but_the_trials(chromium: Any, tmp_path: Path) -> None:

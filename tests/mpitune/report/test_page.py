@@ -56,7 +56,7 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
     for words in (
         "x = 1.5", "0.3", "95 % interval", "test error", "4.2 %", "1 min 40 s", "0.17", "ValueError: too wide",
         "killed by SIGKILL", "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
-        "before its first trial",
+        "before its first trial", "toy (toy.py)",
     ):  # fmt: skip
         assert words in seen.text, words
     assert {"table", "noscript", "details"} <= set(seen.tags)
@@ -160,6 +160,8 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any
     assert "report.html" in done.stdout
     again = Seen((tmp_path / "r" / "report.html").read_text())
     assert "x = 0" in again.text and "node hours at 2" in again.text
+    wrong = program("-m", "mpitune", "report", tmp_path / "r", "--goal", "minimize sqare", status=2)
+    assert "no trial in" in wrong.stderr and "they have square" in wrong.stderr
     both = tmp_path / "both.html"
     program("-m", "mpitune", "report", tmp_path / "r", tmp_path / "r", "--to", both)
     assert Seen(both.read_text()).tags.count("article") == 2

@@ -275,7 +275,9 @@ def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
     if data:
         settings["data_sha256"] = experiment.digest(data)
-    return {"settings": settings, "versions": versions(), "commit": commit(), "command": sys.argv}
+    origin = {"versions": versions(), "commit": commit(), "command": sys.argv}
+    goal = experiment.reporting().goal
+    return {"settings": settings, **origin, **({"goal": goal} if goal else {})}
 
 
 def _files(experiment: Experiment) -> Sequence[str] | None:

@@ -18,6 +18,7 @@ import numpy as np
 import sklearn
 from joblib.hashing import NumpyHasher
 from sklearn.base import clone
+from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 
@@ -211,7 +212,13 @@ class Folds(Experiment):
         )
 
     def reporting(self) -> Reporting:
-        return Reporting(stopped=lambda: "" if self.limit is None else self.limit.reached)
+        """Its goal is the score that the search refits for. Of several scores there may be none."""
+        goal = ""
+        if self.tasks and not isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer):
+            goal = "maximize test_scores"
+        elif self.tasks and isinstance(self.search.refit, str):
+            goal = f"maximize test_scores:{self.search.refit}"
+        return Reporting(goal, stopped=lambda: "" if self.limit is None else self.limit.reached)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""

@@ -11,7 +11,9 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from mpitune.settings import without_address
-from mpitune.trial import Trial
+from mpitune.trial import FOLDS, Trial
+
+TAKEN = {*FOLDS, "outer"}  # parameters that mean something to a report
 
 
 @dataclass
@@ -53,8 +55,9 @@ class Task:
         return [name for name in given if name != self.weight_name]
 
     def trial(self) -> Trial:
-        parameters = {name: _scalar(value) for name, value in self.parameters.items()}
-        return Trial(self.key, {"split": self.split, **{f"param_{name}": value for name, value in parameters.items()}})
+        """Its parameters are the candidate's; one that is called as the number of a fold gets another name."""
+        parameters = {f"param_{n}" if n in TAKEN else n: _scalar(value) for n, value in self.parameters.items()}
+        return Trial(self.key, {"split": self.split, **parameters})
 
 
 def _scalar(value: Any) -> float | int | str:

@@ -3,6 +3,7 @@
 import doctest
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -339,16 +340,26 @@ def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_pat
     assert "script.py: r holds a study with estimator = " in refused.stderr
 
 
+@pytest.mark.parametrize(("scoring", "refit"), [(None, True), (["accuracy", "neg_log_loss"], "neg_log_loss")])
+def test_the_report_answers_with_the_candidate_that_is_refitted(tmp_path: Path, scoring: Any, refit: Any) -> None:
+    grid = {"n_neighbors": [1, 5, 90], "p": [1, 2]}
+    search = GridSearchCV(KNeighborsClassifier(), grid, scoring=scoring, refit=refit, results=tmp_path).fit(X, Y)
+    page = re.sub(r"\s", " ", (tmp_path / "report.html").read_text())
+    best = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
+    assert f"<dt>best parameters</dt><dd>{best}" in page and f"{search.best_score_:.4g}" in page
+    assert (tmp_path / "trials.csv").read_text().startswith("key,param_split,param_n_neighbors,param_p,value_")
+
+
 def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
     def search(*penalties: float) -> GridSearchCV:
         return GridSearchCV(LogisticRegression(), {"C": penalties}, cv=3, workers=0, results=tmp_path / "r")
 
     first = search(0.1, 1.0).fit(X, Y)
     journal = journal_lines(tmp_path / "r")
-    assert len(journal) == 6 and journal[0]["params"] == {"split": 0, "param_C": 0.1}
+    assert len(journal) == 6 and journal[0]["params"] == {"split": 0, "C": 0.1}
     same(search(0.1, 1.0).fit(X, Y), first)
     assert len(journal_lines(tmp_path / "r")) == 6
-    with pytest.raises(UsageError, match="c00001/f0 with param_C = 1.0, this program asks for 2.0"):
+    with pytest.raises(UsageError, match="c00001/f0 with C = 1.0, this program asks for 2.0"):
         search(0.1, 2.0).fit(X, Y)
 
 

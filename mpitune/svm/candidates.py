@@ -12,7 +12,6 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -141,12 +140,11 @@ def clone_all(candidate: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shared(model: SVC) -> tuple[Any, ...]:
     """Properties that models must share to be solved together."""
-    chance = repr(model.random_state) if model._wants_probability else None
     gamma = model.gamma if model.kernel in ("rbf", "poly", "sigmoid") else 0.0
     function = KernelFunction.of(model.kernel, 1.0, model.degree, model.coef0)
     return (
-        function, gamma, repr(model.class_weight), model.tol, model.max_iter, model._wants_probability, chance,
-        bool(model.shrinking), libsvm.by_parameters(model),
+        function, gamma, repr(model.class_weight), model.tol, model.max_iter, bool(model.shrinking),
+        libsvm.by_parameters(model),
     )  # fmt: skip
 
 
@@ -263,14 +261,11 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
     penalties = np.unique([float(model.C) for _, model in models])
     for function, ready in together.items():
         begin = time.perf_counter()
-        # Each fit gets a copy of a generator, as in scikit-learn's search.
-        seeds = [check_random_state(clone(first.random_state, safe=False)).randint(np.iinfo("i").max) for _ in ready]
         trainings = [training for _, training, _ in ready]
         data = work.data(first.kernel)
         solved = solve(
             data, data.source(function, len(penalties), len(trainings)), penalties, trainings, first.tol,
-            first.max_iter, shrinking=bool(first.shrinking), seeds=seeds if first._wants_probability else None,
-            give_up=True,
+            first.max_iter, shrinking=bool(first.shrinking), give_up=True,
         )  # fmt: skip
         seconds = (time.perf_counter() - begin) / len(solved) / len(models)
         order = np.searchsorted(penalties, [float(model.C) for _, model in models]).tolist()
@@ -292,7 +287,7 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]] | None:
     """The weighted training set of a fold, and attributes of models fitted to it; None where it is not solved."""
-    key = repr(model.class_weight), model.kernel == "precomputed", model._wants_probability
+    key = repr(model.class_weight), model.kernel == "precomputed"
     if key not in fold.trainings:
         fold.trainings[key] = _weighted(work, fold, model)
     return fold.trainings[key]
@@ -319,6 +314,6 @@ def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[s
         "class_weight_": class_weight,
         "n_features_in_": n_features,
         "shape_fit_": (len(fold.train), n_features),
-        "_effective_probability": model._wants_probability,
+        "_effective_probability": False,
     }
     return TrainingSet(fold.train, weights, of_class), facts

@@ -4,13 +4,13 @@
 
 - whole fits whose answer is not one alone: a kernel that is not positive semidefinite or not known to be, a tolerance
   above the default, a limit of iterations;
+- whole fits with ``probability=True``, which scikit-learn will remove;
 - whole fits whose numbers this solver is not made for: an infinite C, weights that are not positive and finite, samples
   or kernel values too large or too small for float32;
 - whole fits that LIBSVM computes so coarsely that labels show how it rounds: its kernel is kept in float32. Samples are
   much nearer to each other than to the origin, from where it takes squares; or kernel values are all nearly the same;
   or multipliers are so large that what is lost of the kernel moves decision values by more than the default tolerance,
   or so small that their sums with 1 lose them;
-- with ``probability=True`` whole fits with a pair as below, also in a fold, or with a steep sigmoid, see `platt`;
 - else single pairs of classes whose threshold is not determined: no multiplier is between its bounds, and more
   thresholds than the tolerance allows are optimal, so LIBSVM's depends on how it rounds along its way; or the threshold
   is 0 within the tolerance, which then decides the labels of samples that have little to do with others.
@@ -49,7 +49,8 @@ def by_parameters(model: ScikitSVC) -> bool:
     """Whether every fit of a model with these parameters is left to LIBSVM."""
     indefinite = model.kernel == "sigmoid" or (model.kernel == "poly" and model.coef0 < 0)
     ends_early = model.tol > TOLERANCE or model.max_iter != -1
-    return bool(callable(model.kernel) or indefinite or ends_early or not np.isfinite(model.C))
+    other = callable(model.kernel) or model.probability is True
+    return bool(other or indefinite or ends_early or not np.isfinite(model.C))
 
 
 def by_weights(weights: np.ndarray) -> bool:

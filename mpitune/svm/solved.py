@@ -11,15 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from mpitune.svm.data import Data, Matrix, TrainingSet
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
-from mpitune.svm.decide.platt import sigmoids
 from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.solver.binary import Paths
 from mpitune.svm.solver.path import solve_paths
@@ -34,7 +32,6 @@ class Solved:
 
     Attributes:
         classes: indices of the classes that occur in it.
-        sigmoids: a and b of each problem of `solutions`, (2, n_penalties).
         left: bool (n_penalties,), whether the fit is left to LIBSVM as a whole; see `libsvm`.
     """
 
@@ -43,7 +40,6 @@ class Solved:
     training: TrainingSet
     classes: np.ndarray
     left: np.ndarray
-    sigmoids: list[np.ndarray] = field(default_factory=list)
 
     @cached_property
     def problems(self) -> list[tuple[int, int]]:
@@ -74,18 +70,6 @@ class Solved:
     def choose(self, values: np.ndarray) -> np.ndarray:
         """Numbers in ``classes``, int64 (n_penalties, n), from decision values (n, any) of all solutions."""
         return choose_classes(values, self.places, self.problems, len(self.classes))
-
-    def add_sigmoids(
-        self, matrix: np.ndarray, rows: np.ndarray, sign: np.ndarray, penalties: np.ndarray, *options: Any
-    ) -> None:
-        """Add the sigmoids of a pair for its first ``penalties``; ``options`` are the rest for `platt.sigmoids`."""
-        used = np.flatnonzero(sign)
-        order = used[np.lexsort([self._positions()[rows[used]], -sign[used]])]
-        slopes, count = np.zeros((2, self.solutions.n_penalties)), len(penalties)
-        if count:
-            slopes[:, :count], determined = sigmoids(matrix, sign, order, penalties, *options)
-            self.left[:count] |= ~determined
-        self.sigmoids.append(slopes)
 
     def _positions(self) -> np.ndarray:
         """Where in the training set the sample of a row is, int64 (width,); -1 where it is not there."""
@@ -131,15 +115,14 @@ class Solved:
             intercepts[p], steps[p] = -solutions.rhos[m][which], solutions.steps[m][c]
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(labels[support], kind="stable")]
-        slopes = [self.sigmoids[m][:, c] for m in numbers] if self.sigmoids else []
         return {
             "support_": support.astype(np.int32),
             "_n_support": np.bincount(labels[support], minlength=k).astype(np.int32),
             "dual_coef_": np.ascontiguousarray(coefficients[:, support]),
             "intercept_": intercepts,
             "_num_iter": steps,
-            "_probA": np.array([a for a, _ in slopes], np.float64),
-            "_probB": np.array([b for _, b in slopes], np.float64),
+            "_probA": np.empty(0),
+            "_probB": np.empty(0),
         }
 
 
@@ -187,7 +170,6 @@ def solve(
     *,
     libsvm: bool = True,
     shrinking: bool = True,
-    seeds: Sequence[int] | None = None,
     give_up: bool = False,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Solved]:
@@ -205,7 +187,6 @@ def solve(
         max_iter: iterations per binary problem and C, -1 for LIBSVM's own limit.
         libsvm: have LIBSVM's answers where there is more than one; see `libsvm`. If not, the solver's own are taken.
         shrinking: LIBSVM's option, for what is left to it.
-        seeds: of each training's folds for probabilities, where they are wanted.
         give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
             not converged; a training set then takes one such problem's time at most.
         report: called after each binary problem with how many are solved, for all C and training sets, and of how many.
@@ -219,7 +200,7 @@ def solve(
         Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
         for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
     ]
-    share = _LibsvmShare(data, source, tolerance, shrinking, seeds is not None) if libsvm else None
+    share = _LibsvmShare(data, source, tolerance, shrinking) if libsvm else None
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
     parts = data.parts(trainings)
@@ -236,10 +217,6 @@ def solve(
             if share is not None:
                 share.take(work, paths, penalties, solved)
             keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
-            if seeds is not None:
-                for p, n in enumerate(numbers):
-                    some, seed = penalties[: counts[n]], seeds[n]
-                    result[n].add_sigmoids(matrix, rows, signs[p], some, weights[p], tolerance, limit, seed)
         report(done, len(parts))
     return result
 
@@ -260,14 +237,12 @@ def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
 class _LibsvmShare:
     """Pairs of classes whose thresholds are not determined: LIBSVM's solutions take the place of those found here."""
 
-    def __init__(
-        self, data: Data, source: KernelSource, tolerance: float, shrinking: bool, with_probability: bool
-    ) -> None:
+    def __init__(self, data: Data, source: KernelSource, tolerance: float, shrinking: bool) -> None:
         from mpitune.svm import libsvm  # and scikit-learn, which takes a second to import, and which `mnist_svm` lacks
 
         self._rules = libsvm
         self._data, self._source, self._function = data, source, source.function
-        self._options, self._with_probability = (tolerance, shrinking), with_probability
+        self._options = tolerance, shrinking
         self._largest = libsvm.scale(data.x, source.function)
         self._distant = isinstance(source, RbfSource) and source.double is not None
 
@@ -280,10 +255,7 @@ class _LibsvmShare:
         for own, rough in zip(solved, paths.converged & self._rules.coarse(paths, self._largest), strict=True):
             own.left |= rough
         for p in np.flatnonzero(gaps.any(axis=1)).tolist():
-            if self._with_probability:
-                solved[p].left |= gaps[p]
-            else:
-                self._replace(solved[p].training, work, paths, p, penalties, zero[p])
+            self._replace(solved[p].training, work, paths, p, penalties, zero[p])
 
     def _replace(
         self, training: TrainingSet, work: Matrix, paths: Paths, p: int, penalties: np.ndarray, zero: np.ndarray

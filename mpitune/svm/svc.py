@@ -11,13 +11,11 @@ import numpy as np
 import scipy.sparse
 import sklearn
 from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mpitune.svm import libsvm
 from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.multiclass import binary_problems, choose_class
-from mpitune.svm.decide.platt import coupled
 from mpitune.svm.decide.sources import CHUNK, FINE, far, kernel_between, product
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, prepare
@@ -80,13 +78,13 @@ class SVC(ScikitSVC):
     ) -> None:
         """Fit with this solver, or else with scikit-learn's ``fit``."""
         self._given_sparse = scipy.sparse.issparse(X) and not callable(self.kernel)
-        self._by_libsvm = not self._solve(X, y, weights, random_seed)
+        self._by_libsvm = not self._solve(X, y, weights)
         if self._by_libsvm:
             fit(X, y, weights, *rest, random_seed=random_seed)
         else:
             self._sparse = False
 
-    def _solve(self, X: Any, y: np.ndarray, sample_weight: np.ndarray, random_seed: int) -> bool:
+    def _solve(self, X: Any, y: np.ndarray, sample_weight: np.ndarray) -> bool:
         """Solve the problem here, or return False where it is left to LIBSVM; arguments of `_dense_fit`."""
         if libsvm.by_parameters(self):
             return False
@@ -108,7 +106,6 @@ class SVC(ScikitSVC):
             self.tol,
             self.max_iter,
             shrinking=bool(self.shrinking),
-            seeds=[random_seed] if self._wants_probability else None,
         )
         if solved.left[0]:
             return False
@@ -118,10 +115,6 @@ class SVC(ScikitSVC):
         self.support_vectors_ = np.empty((0, 0)) if self.kernel == "precomputed" else X[self.support_]
         self._warn_from_fit_status()
         return True
-
-    @property
-    def _wants_probability(self) -> bool:
-        return self.probability is True
 
     @classmethod
     def _of(cls, model: SVC, solved: Solved, c: int, facts: dict[str, Any], later: Callable[[], np.ndarray]) -> SVC:
@@ -235,16 +228,6 @@ class SVC(ScikitSVC):
         if plain and self._asked(X):
             return int(np.count_nonzero(self.predict(X) == y)) / len(y)
         return float(super().score(X, y, sample_weight))
-
-    @available_if(lambda self: self._check_proba())
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities (n, n_classes) of samples; see `sklearn.svm.SVC.predict_proba`."""
-        check_is_fitted(self)
-        if vars(self).get("_by_libsvm") or not len(self._probA):
-            return super().predict_proba(X)
-        values = self._pair_decisions(X)
-        k = len(self.classes_)
-        return coupled(values, binary_problems(k, "ovo"), self._probA, self._probB, k)
 
 
 _LATER = {

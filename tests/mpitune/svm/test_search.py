@@ -211,19 +211,6 @@ def test_a_matrix_that_is_no_kernel_is_left_to_libsvm():
         assert np.array_equal(fitted.model.decision_function(fitted.x_validation), expected)
 
 
-@pytest.mark.filterwarnings("ignore:The `probability` parameter")
-def test_each_fold_has_a_copy_of_a_generator():
-    x, y = data()
-    splits = list(StratifiedKFold(3).split(x, y))
-    models = [SVC(probability=True, random_state=seed, **TIGHT) for seed in (3, np.random.RandomState(3))]
-    (first, second) = (
-        {f.split: f.model.predict_proba(f.x_validation) for f in fit_grid(model, [{}], x, y, splits)}
-        for model in models
-    )
-    for split in range(3):
-        np.testing.assert_array_equal(first[split], second[split])
-
-
 def test_one_class_pair_of_many_is_libsvms():
     """Weights of equal sums in one pair: its threshold depends on how LIBSVM rounds, the others' do not."""
     x, y = load_iris(return_X_y=True)

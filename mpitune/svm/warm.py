@@ -30,9 +30,7 @@ from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_cla
 from mpitune.svm.decide.sources import RbfSource, product
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Paths
-from mpitune.svm.solver.path import binaries, solve_paths
-from mpitune.svm.solver.projected import descend
-from mpitune.svm.solver.walk import STATE
+from mpitune.svm.solver.path import solve_paths
 
 ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
 
@@ -152,12 +150,6 @@ def _paths() -> None:
     solve_paths(matrix, sign[None], [0.01, 10.0], 1e-3, 1000)
 
 
-def _steps() -> None:
-    one, columns = np.zeros(1, np.int64), np.zeros((1, WIDE), np.int64)
-    problems = binaries(np.zeros((WIDE, WIDE), np.float32), one, columns)
-    descend(problems, one, 1e-3, 1, np.zeros((1, len(STATE)), np.int64))
-
-
 def _matrices() -> None:
     samples, half = _samples(), slice(0, WIDE)
     whole = kernel_minus_one(samples, 0.1)
@@ -182,7 +174,7 @@ def _answers() -> None:
     product(np.zeros((1, LANES), np.float32), np.zeros((1, 1)))
 
 
-PARTS = (_paths, _steps, _matrices, _answers)  # what is compiled apart, the longest first
+PARTS = (_paths, _matrices, _answers)  # what is compiled apart, the longest first
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from mpitune._jit import LANES
 from mpitune._jit.simd import aligned_zeros, writable
 from mpitune.svm.solver.binary import Binaries, Ending, Paths
-from mpitune.svm.solver.projected import descend
-from mpitune.svm.solver.walk import STATE, walk
+from mpitune.svm.solver.walk import walk
 
 TOGETHER = 32  # problems that are solved at a time, so that one training set for each sample takes no more memory
 
@@ -43,7 +41,7 @@ def solve_paths(
         counts: int64 (n,), how many penalties of each problem are solved, all if not given. The others have not
             converged, with zeros for their solution.
         give_up: leave out all C above the first that did not converge, too.
-        pair: steps of all multipliers may be made however many there are. Otherwise they are where there are no more
+        pair: a C may begin with a Newton step however many lanes there are. Otherwise it does where there are no more
             than MAX_ACTIVE.
     """
     n, width = signs.shape
@@ -59,16 +57,9 @@ def solve_paths(
     for first in range(0, n, TOGETHER):
         some = slice(first, first + TOGETHER)
         given = signs[some], weights[some], counts[some]
-        _solve(matrix, given, every, ending, Paths(*(array[some] for array in paths)))
+        into = Paths(*(array[some] for array in paths))
+        walk(binaries(matrix, into.lanes, into.columns), given, every, ending, into)
     return paths
-
-
-def _solve(matrix: np.ndarray, given: tuple[Any, ...], penalties: np.ndarray, ending: Ending, paths: Paths) -> None:
-    """As `solve_paths`, with arguments as of `walk`: some problems, whose solutions are written to ``paths``."""
-    problems, n = binaries(matrix, paths.lanes, paths.columns), len(paths.lanes)
-    state, group = np.zeros((n, len(STATE)), np.int64), np.empty(n, np.int64)
-    while count := walk(problems, given, penalties, ending, paths, state, group):
-        descend(problems, group[:count], ending.tolerance, ending.limit, state)
 
 
 def binaries(matrix: np.ndarray, lanes: np.ndarray, columns: np.ndarray) -> Binaries:

@@ -239,18 +239,6 @@ def set_masks(sign, beta, bounds, up, low):
 
 
 @part
-def violation_of(f, up, low):
-    """By how much the optimality conditions are violated."""
-    least, most = np.inf, -np.inf
-    for t in range(f.size):
-        if up[t]:
-            least = min(least, f[t])
-        if low[t]:
-            most = max(most, f[t])
-    return most - least
-
-
-@part
 def iterate(rows, blocks, sign, f, beta, up, low, bounds, tolerance, limit, extremes):
     """At most ``limit`` iterations. Returns (status, iterations).
 

@@ -8,19 +8,7 @@ takes fewer iterations.
 Where most multipliers are at their bound and C grows little, a C begins with all of them scaled as C is: those at their
 bound stay there. A step of Newton's method then moves the free ones, and those that leave their bounds (`newton`).
 
-Each C begins with steps of all multipliers at once where samples have little to do with each other (`projected`),
-unless it starts from zero although a smaller C was solved. Then pairs are moved; the lanes that still move are gathered
-now and then and solved alone, see `gathered`.
-
-The stages of a problem at one C, which `walk` takes it through:
-
-    UNKNOWN --_prepare--> WAITS --_begin--> BEGUN or PAIRS --_finish--> WAITS, for the next C
-                            |                 |
-                            |                 pause at BEGUN: `projected.descend` moves all multipliers, then PAIRS
-                            the solution of the C before is this one's too: WAITS, for the next C
-
-The walk pauses by returning which problems want steps of all multipliers, as these are compiled apart, by another
-process at the same time. It goes on when it is called again: all it knows is in ``state``.
+Then pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
 The arrays are listed in `smo`.
 """
@@ -34,7 +22,7 @@ from mpitune._jit.simd import compiled, part
 from mpitune.svm.solver.binary import Path, one_of
 from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
 from mpitune.svm.solver.newton import MOST, newton_step
-from mpitune.svm.solver.smo import CONVERGED, iterate, set_masks, violation_of
+from mpitune.svm.solver.smo import CONVERGED, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
@@ -45,18 +33,6 @@ GAP = 0.5  # or if it violates the optimality conditions by no more than this (z
 NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
-
-# The progress of a problem, a row of an int64 array.
-STATE = range(6)
-(
-    AT,  # the number of its C
-    STAGE,  # of that C, as drawn above
-    DONE,  # iterations at that C
-    PAYS,  # whether steps of all multipliers pay
-    ALL,  # whether steps of all multipliers may be made
-    NEWTON,  # whether this C begins with a Newton step
-) = STATE
-UNKNOWN, WAITS, BEGUN, PAIRS = range(4)  # stages
 
 
 @part
@@ -106,8 +82,11 @@ def _solve(own, ending, done):
 
 
 @part
-def _start(own, weights, bound, previous, converged, determined, state):
-    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; True if that is the solution already."""
+def _start(own, weights, bound, previous, converged, determined, may_newton):
+    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins.
+
+    Returns whether that is the solution already, and whether a Newton step is to follow.
+    """
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
     support = free = 0
@@ -119,11 +98,10 @@ def _start(own, weights, bound, previous, converged, determined, state):
             support += 1
             free += alpha < previous * weights[t]
     if determined and 0 < support == free:
-        return True
+        return True, False
     least, most = np.inf, -np.inf
     some = FEWEST <= free <= min(MOST, sign.size // SHARE, support // BOUNDED)
-    newton = state[ALL] and converged and some and bound <= NEAR * previous and sign.size >= LARGE
-    state[NEWTON] = newton
+    newton = may_newton and converged and some and bound <= NEAR * previous and sign.size >= LARGE
     if previous > 0.0:
         ratio = bound / previous
         scale = ratio if newton or quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
@@ -138,12 +116,10 @@ def _start(own, weights, bound, previous, converged, determined, state):
                 if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
     if previous == 0.0 or (not newton and FREE * free < support and most - least > GAP):
-        if previous > 0.0:  # few samples are in the solution then, so steps of all multipliers do not pay
-            state[PAYS] = False
         for t in range(sign.size):
             beta[t] = 0.0
             f[t] = -sign[t]
-    return False
+    return False, newton
 
 
 @part
@@ -190,62 +166,41 @@ def _row(paths, p):
 
 
 @part
-def _prepare(problems, p, signs, weights, count, pair, solved, state):
-    """Find the lanes of problem number ``p``, and leave out all but the first ``count`` penalties."""
-    lanes = _cover(signs, weights, problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p])
-    problems.lanes[p] = lanes
-    _leave_out(solved, count, lanes)
-    state[STAGE] = WAITS
-    state[PAYS] = state[ALL] = pair or lanes <= MAX_ACTIVE
-
-
-@part
-def _begin(problem, weights, penalties, solved, state):
-    """Set a problem to where the search for its C begins; where that is the solution, C is done."""
-    c = state[AT]
-    for t in range(weights.size):
-        problem.bounds[t] = penalties[c] * weights[t]
-    previous = penalties[c - 1] if c else 0.0
-    # A multiplier that rounding alone has left free does not make a solution that of larger C.
-    converged = c > 0 and solved.converged[c - 1]
-    determined = converged and solved.gaps[c - 1] == 0.0
-    same = _start(problem, weights, penalties[c], previous, converged, determined, state)
-    set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-    state[STAGE], state[DONE] = BEGUN, 0
-    if same:
-        for t in range(weights.size):
-            solved.betas[c, t] = solved.betas[c - 1, t]
-        solved.rhos[c], solved.converged[c], solved.iterations[c] = solved.rhos[c - 1], True, 0
-        solved.gaps[c] = 0.0
-        state[AT], state[STAGE] = c + 1, WAITS
-
-
-@part
-def _finish(problem, ending, solved, state):
-    """Move pairs of a problem until its C is done, after a Newton step of the free multipliers if that pays."""
-    if state[STAGE] == BEGUN and state[NEWTON]:
-        newton_step(problem, ending.tolerance)
+def _solve_all(problem, weights, penalties, count, ending, solved):
+    """Solve a problem for its first ``count`` penalties, from the smallest on."""
+    lanes = problem.f.size
+    may_newton = ending.pair or lanes <= MAX_ACTIVE
+    for c in range(count):
+        for t in range(lanes):
+            problem.bounds[t] = penalties[c] * weights[t]
+        previous = penalties[c - 1] if c else 0.0
+        # A multiplier that rounding alone has left free does not make a solution that of larger C.
+        converged = c > 0 and solved.converged[c - 1]
+        determined = converged and solved.gaps[c - 1] == 0.0
+        same, newton = _start(problem, weights, penalties[c], previous, converged, determined, may_newton)
         set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-        state[DONE] = 1
-    status, done = _solve(problem, ending, state[DONE])
-    c, lanes = state[AT], problem.f.size
-    for t in range(lanes):
-        solved.betas[c, t] = problem.beta[t]
-    solved.rhos[c], solved.gaps[c] = _intercept(problem)
-    solved.converged[c], solved.iterations[c] = status == CONVERGED, done
-    state[AT], state[STAGE] = c + 1, WAITS
-    if ending.give_up and not solved.converged[c]:
-        _leave_out(solved, c + 1, lanes)
-        state[AT] = solved.rhos.size
+        if same:
+            for t in range(lanes):
+                solved.betas[c, t] = solved.betas[c - 1, t]
+            solved.rhos[c], solved.converged[c], solved.iterations[c] = solved.rhos[c - 1], True, 0
+            solved.gaps[c] = 0.0
+            continue
+        if newton:
+            newton_step(problem, ending.tolerance)
+            set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
+        status, done = _solve(problem, ending, int(newton))
+        for t in range(lanes):
+            solved.betas[c, t] = problem.beta[t]
+        solved.rhos[c], solved.gaps[c] = _intercept(problem)
+        solved.converged[c], solved.iterations[c] = status == CONVERGED, done
+        if ending.give_up and not solved.converged[c]:
+            _leave_out(solved, c + 1, lanes)
+            break
 
 
 @compiled
-def walk(problems, given, penalties, ending, paths, state, group):
-    """Go along the penalties to the end, or until steps of all multipliers are needed.
-
-    All problems go to the next C together, as such steps read the matrix for all of them at once.
-
-    Returns how many problems need steps, whose numbers are in ``group``; 0 at the end.
+def walk(problems, given, penalties, ending, paths):
+    """Solve each problem along the penalties.
 
     Args:
         problems: `Binaries`, of which the matrix is there.
@@ -254,30 +209,13 @@ def walk(problems, given, penalties, ending, paths, state, group):
         penalties: float64 (n_penalties,).
         ending: `Ending`, as `path.solve_paths` is told.
         paths: `Paths`, written.
-        state: int64 (n, 6), 0 at first.
-        group: int64 (n,).
     """
     signs, weights, counts = given
-    n = signs.shape[0]
-    for p in range(n):
-        if state[p, STAGE] == UNKNOWN:
-            _prepare(problems, p, signs[p], weights[p], counts[p], ending.pair, _row(paths, p), state[p])
-    for c in range(penalties.size):
-        count = 0
-        for p in range(n):
-            if state[p, AT] == c < counts[p] and state[p, STAGE] == WAITS:
-                own_weights = problems.weights[p, : problems.lanes[p]]
-                _begin(one_of(problems, p), own_weights, penalties, _row(paths, p), state[p])
-            if state[p, AT] == c and state[p, STAGE] == BEGUN and state[p, PAYS] and not state[p, NEWTON]:
-                problem = one_of(problems, p)
-                if violation_of(problem.f, problem.up, problem.low) >= ending.tolerance:
-                    group[count] = p
-                    count += 1
-                else:  # the solution of the C before is good enough
-                    state[p, STAGE] = PAIRS
-        if count:
-            return count
-        for p in range(n):
-            if state[p, AT] == c < counts[p]:
-                _finish(one_of(problems, p), ending, _row(paths, p), state[p])
-    return 0
+    for p in range(signs.shape[0]):
+        lanes = _cover(
+            signs[p], weights[p], problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p]
+        )
+        problems.lanes[p] = lanes
+        solved = _row(paths, p)
+        _leave_out(solved, counts[p], lanes)
+        _solve_all(one_of(problems, p), problems.weights[p, :lanes], penalties, counts[p], ending, solved)

@@ -29,7 +29,7 @@ FINALIZE_SECONDS = 60.0  # that a rank waits for all others to end with it: a li
 
 
 class MpiTransport(Transport):
-    """Messages over MPI_COMM_WORLD.
+    """Messages over a duplicate of MPI_COMM_WORLD, so a script's own messages are apart from these.
 
     A rank polls for them and sleeps in between, which takes about 2 % of a core. No call waits for another rank, so the
     lock around every call is free again at once. The thread of the heartbeat takes that lock too. The beats change only
@@ -52,8 +52,9 @@ class MpiTransport(Transport):
                 f"{library()} gives less than MPI_THREAD_SERIALIZED, which the heartbeat of the ranks needs: "
                 "unset MPI4PY_RC_THREAD_LEVEL, or use Open MPI, MPICH or Intel MPI"
             )
+        self._pulse: Pulse | None = None
         atexit.register(of_this_process(self._finalize))
-        self._comm = MPI.COMM_WORLD
+        self._comm = _duplicate_of_world()
         self.rank, self.size = self._comm.rank, self._comm.size
         self._inbox: deque[tuple[int, Any]] = deque()
         self._arriving: dict[int, deque[MPI.Request]] = {}  # by sender, in the order sent
@@ -62,7 +63,6 @@ class MpiTransport(Transport):
         self._lost: set[int] = set()
         self._parted: set[int] = set()  # on rank 0: those that have come to the end of the study
         self._lock = threading.Lock()  # held during each call of MPI
-        self._pulse: Pulse | None = None
         self._study = 0
         # What the beats change:
         peers = range(1, self.size) if self.rank == 0 else [0]
@@ -337,9 +337,22 @@ class MpiTransport(Transport):
         _end_after(2.0)
         self._lock.acquire(timeout=1.0)
         try:
-            self._comm.Abort(status)
+            MPI.COMM_WORLD.Abort(status)
         finally:  # MPI may have ended before
             os._exit(status)
+
+
+def _duplicate_of_world() -> MPI.Intracomm:
+    """Wait asleep until all ranks have come here."""
+    try:
+        duplicate, made = MPI.COMM_WORLD.Idup()
+        while not made.Test():
+            time.sleep(MpiTransport.poll_seconds)
+    except MPI.Exception as error:  # of ULFM
+        print(f"a rank died while the job started: {error}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(Exit.ERROR)
+        raise
+    return duplicate
 
 
 def _end_after(seconds: float) -> None:

@@ -63,7 +63,7 @@ def test_a_rank_with_another_version_of_the_package_is_refused(tmp_path: Path) -
 OLDER = """
 import socket, sys
 from mpi4py import MPI
-world, rank = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
+world, rank = MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.rank
 if rank:
     world.send(socket.gethostname(), dest=0, tag=0)
     world.recv(source=0, tag=0)

@@ -89,6 +89,21 @@ def starts(transport: Transport) -> None:
     assert collect(transport, 1) == [(0, "first of the study")]
 
 
+def messages_of_the_script(transport: Transport) -> None:
+    """What a script sends by itself, whatever its tag, is not taken for a message of the transport, nor the reverse."""
+    from mpi4py import MPI
+
+    world, last = MPI.COMM_WORLD, transport.size - 1
+    theirs = [world.isend(("mine", tag), dest=last - transport.rank, tag=tag) for tag in range(3)]
+    awaited = world.irecv(tag=7)
+    messages(transport)
+    starts(transport)
+    world.send("prefetched", dest=last - transport.rank, tag=7)
+    assert [world.recv(tag=tag) for tag in range(3)] == [("mine", tag) for tag in range(3)]
+    assert awaited.wait() == "prefetched"
+    MPI.Request.waitall(theirs)
+
+
 def suspended(transport: Transport) -> None:
     """The last rank sleeps with messages under way to it and from it. It is lost, hears so, and comes to the end."""
     last = transport.size - 1
@@ -147,7 +162,8 @@ def blocked(seconds: float, pid: int) -> None:
             assert ctypes.CDLL(None).flock(file.fileno(), fcntl.LOCK_EX) == 0
 
 
-CASES = {case.__name__: case for case in (messages, large_messages, starts, suspended, waits_for_the_system)}
+_CASES = (messages, large_messages, starts, messages_of_the_script, suspended, waits_for_the_system)
+CASES = {case.__name__: case for case in _CASES}
 
 if __name__ == "__main__":
     transport = connect(launched(), heartbeat_timeout=SILENCE)

@@ -25,7 +25,8 @@ def test_one_process_keeps_the_contract(case: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
-    done = program("-m", "tests.mpitune.ranks.contract", "messages", "large_messages", "starts", ranks=ranks)
+    cases = ("messages", "large_messages", "starts", "messages_of_the_script")
+    done = program("-m", "tests.mpitune.ranks.contract", *cases, ranks=ranks)
     assert done.stdout.count(" ended") == ranks
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import zip_longest
@@ -110,22 +111,46 @@ class _Unpickler(pickle.Unpickler):
         return self._callbacks[pid]
 
 
-def packed_for(callbacks: Sequence[Any], thing: Any) -> bytes:
-    """A thing for another rank, with these callbacks and what they have heard."""
-    file = io.BytesIO()
-    _Pickler(file, callbacks).dump(thing)
-    return pickle.dumps((file.getvalue(), [packed(callback) for callback in callbacks]))
+def packed_for(callbacks: Sequence[Any], attributes: Mapping[str, Any]) -> bytes:
+    """Attributes for another rank, with these callbacks and what they have heard; for what cannot be pickled, why."""
+
+    def pickled(thing: Any) -> bytes:
+        file = io.BytesIO()
+        _Pickler(file, callbacks).dump(thing)
+        return file.getvalue()
+
+    them = [_or_why(packed, callback) for callback in callbacks]
+    return pickle.dumps(({name: _or_why(pickled, value) for name, value in attributes.items()}, them))
 
 
-def unpacked_for(callbacks: Sequence[Any], content: bytes) -> Any:
-    """The thing, in which callbacks are those of this rank where it has them too: they have now heard the same."""
-    thing, them = pickle.loads(content)
-    known = [_taught(*pair) for pair in zip_longest(callbacks, map(pickle.loads, them))]
-    return _Unpickler(thing, known).load()
+def unpacked_for(callbacks: Sequence[Any], content: bytes) -> dict[str, Any]:
+    """The attributes, in which callbacks are those of this rank where it has them too: they have now heard the same."""
+    attributes, them = pickle.loads(content)
+    known = [_taught(mine, _or_why(pickle.loads, theirs)) for mine, theirs in zip_longest(callbacks, them)]
+    read = {name: _or_why(lambda value: _Unpickler(value, known).load(), value) for name, value in attributes.items()}
+    for name, value in read.items():
+        if isinstance(value, _Why):
+            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {value}", UserWarning, stacklevel=4)
+    return {name: value for name, value in read.items() if not isinstance(value, _Why)}
+
+
+class _Why(str):
+    """In place of a thing that cannot be sent."""
+
+
+def _or_why(how: Callable[[Any], Any], thing: Any) -> Any:
+    if isinstance(thing, _Why):
+        return thing
+    try:
+        return how(thing)
+    except Exception as error:  # whatever the thing's own pickling raises
+        return _Why(f"{type(error).__name__}: {error}")
 
 
 def _taught(mine: Any, theirs: Any) -> Any:
     """This rank's callback, which now knows what rank 0's knows; rank 0's, if this rank has another. Listeners stay."""
+    if isinstance(theirs, _Why):
+        return mine
     if type(mine).__qualname__ != type(theirs).__qualname__:
         return theirs
     have = getattr(mine, "__dict__", {})

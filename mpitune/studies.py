@@ -167,7 +167,11 @@ def ask(task: Callable[[], Any]) -> None:
 def serve(transport: Transport) -> None:
     """On a rank other than 0: do what rank 0, which alone runs the script, asks for; until it `dismiss`es."""
     while content := transport.broadcast(None):
-        task = pickle.loads(content)
+        try:
+            task = pickle.loads(content)
+        except Exception as error:  # whatever the thing's own unpickling raises
+            print(f"what rank 0 sends for a study cannot be read: {type(error).__name__}: {error}", file=sys.stderr)
+            transport.abort(Exit.USAGE)
         with suppress(UsageError, StudyError, KeyboardInterrupt, SystemExit):  # rank 0 has it, too
             task()
     transport.settle()

@@ -13,7 +13,7 @@ import time
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,12 @@ class RemoteTraceback(Exception):
 
 def packed_error(error: BaseException, text: str) -> bytes:
     """An exception for another process, with its traceback; one that cannot be pickled is a RuntimeError with this."""
-    try:
-        content = cloudpickle.dumps((error, text))
-        pickle.loads(content)
-    except Exception:  # whatever its own pickling raises
-        content = cloudpickle.dumps((RuntimeError(text), text))
-    return bytes(content)
+    for dumps in (pickle.dumps, cloudpickle.dumps):  # by name if possible: a script's class is known where it runs
+        with suppress(Exception):  # whatever its own pickling raises
+            content = bytes(dumps((error, text)))
+            pickle.loads(content)
+            return content
+    return pickle.dumps((RuntimeError(text), text))
 
 
 def unpacked_error(content: bytes) -> Any:

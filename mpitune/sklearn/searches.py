@@ -39,11 +39,11 @@ from mpitune import svm
 from mpitune.callbacks import packed_for, unpacked_for
 from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
-from mpitune.errors import Caller, UsageError
+from mpitune.errors import Caller, StudyError, UsageError, own_traceback
 from mpitune.output import outliving
 from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import every_rank_runs, launched
-from mpitune.ranks.process import WORKERS_HERE, can_be_sent
+from mpitune.ranks.process import WORKERS_HERE, can_be_sent, packed_error, unpacked_error
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
@@ -117,16 +117,18 @@ class OnEngine(_search.BaseSearchCV):
                     given = {*self.get_params(deep=False), "_skl_callbacks"}
                     fitted = {name: value for name, value in self.__dict__.items() if name not in given}
                     message: tuple[str, Any] = ("done", packed_for(callbacks_of(self), fitted))
-                except Exception as error:
-                    message = ("error", error)
+                except BaseException as error:
+                    transport.broadcast(("error", packed_error(error, own_traceback(error))))
+                    transport.settle()
+                    raise
                 transport.broadcast(message)
             else:
                 while (message := transport.broadcast(None))[0] == "study":
-                    with suppress(UsageError):  # rank 0 has it too, and says so next
+                    with suppress(UsageError, StudyError, KeyboardInterrupt, SystemExit):  # rank 0 says it next
                         run_study(Folds(), message[1])
             transport.settle()
             if message[0] == "error":
-                raise message[1]
+                raise unpacked_error(message[1])
             if transport.rank:
                 self.__dict__.update(unpacked_for(callbacks_of(self), message[1]))
             return self

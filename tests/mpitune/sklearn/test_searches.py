@@ -35,7 +35,7 @@ from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.searches import THEIRS
 from mpitune.studies import run_study
-from tests.helpers import ROOT, journal_lines
+from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same, table
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
@@ -501,3 +501,43 @@ def test_fits_in_this_process_have_one_thread_each_as_in_workers(program: Any, t
     two = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
     done = program(tmp_path / "threads.py", cwd=tmp_path, env=two)
     assert done.stdout.splitlines().count("2 1.0 1.0 2 2") == 2, done.stdout
+
+
+ENDS = """
+import os, sys, threading
+from sklearn.tree import DecisionTreeClassifier
+from mpitune.sklearn import GridSearchCV
+from tests.mpitune.sklearn.iris import X, Y
+
+class Two(Exception):
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+class Tree(DecisionTreeClassifier):
+    def fit(self, X, y):
+        if how == "dies":
+            os._exit(1)
+        if how == "raises" and len(X) == len(Y):
+            raise Two(1, 2)
+        if how == "exits" and len(X) == len(Y):
+            sys.exit(3)
+        self.lock_ = threading.Lock()
+        return super().fit(X, y)
+
+for how in ("raises", "exits", "dies", "fits"):
+    search = GridSearchCV(Tree(random_state=0), {"max_depth": [1, 2]}, cv=2, workers=1)
+    try:
+        print(how, search.fit(X, Y).best_params_, hasattr(search, "best_estimator_"))
+    except BaseException as error:
+        print(how, type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_all_ranks_go_on_after_a_refit_whose_end_cannot_be_sent(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(ENDS)
+    done = program(tmp_path / "script.py", ranks=2, timeout=PATIENCE)
+    ends = ["raises Two", "raises RuntimeError", *["exits SystemExit"] * 2, *["dies StudyError"] * 2]
+    fits = [f"fits {{'max_depth': 2}} {here}" for here in (False, True)]
+    assert sorted(done.stdout.splitlines()) == sorted([*ends, *fits])
+    assert done.stderr.count("best_estimator_ is on rank 0 alone, as it cannot be pickled: TypeError") == 1

@@ -1,5 +1,8 @@
 """Which launcher is told from which variables. The variables are those that the launchers were seen to set."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pytest
 
 from mpitune.errors import UsageError
 from mpitune.ranks.launch import Launch, connect, end_of_job, launched
+from tests.helpers import ROOT
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
 SRUN = {**BATCH, "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
@@ -45,6 +49,22 @@ DAEMONS = {**SRUN, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
 )  # fmt: skip
 def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], launch: Launch) -> None:
     assert launched(environ) == launch
+
+
+@pytest.mark.parametrize(
+    ("own_group", "rank", "launcher"),
+    [(True, "0", "''"), (False, "0", "'srun'"), (True, "1", "'srun'")],
+    ids=["in its shell", "by a script", "another task"],
+)
+@pytest.mark.parametrize("how", [PMIX, PMI2, {}], ids=["pmix", "pmi2", "none"])
+def test_a_shell_of_srun_is_alone(how: dict[str, str], own_group: bool, rank: str, launcher: str) -> None:
+    ranks = {name: rank for name in how if name.endswith("_RANK")}
+    environ = {**os.environ, **SRUN, **how, **ranks, "SLURM_PROCID": rank, "SLURM_PTY_PORT": "4000"}
+    environ["SLURM_TASK_PID"] = str(os.getpid())
+    command = [sys.executable, "-c", "from mpitune.ranks.launch import launched; print(launched())"]
+    group = 0 if own_group else None
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, process_group=group)
+    assert done.stdout.startswith(f"Launch(launcher={launcher}, "), done
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from mpitune.errors import Exit, StudyError, UsageError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.fork_server import installed_modules_of
-from mpitune.ranks.process import WORKERS_HERE, WithSource, packed_error, unpacked_error
+from mpitune.ranks.process import IN_WORKER, WithSource, packed_error, unpacked_error
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
 log = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class Service:
     def is_open(self) -> bool:
         """Whether this thread may have calls made: not in a worker, a fork or another child, nor within a study."""
         is_child = multiprocessing.parent_process() is not None or os.getpid() != self._pid
-        return not is_child and WORKERS_HERE not in os.environ and not studies.leads()
+        return not is_child and not IN_WORKER and not studies.leads()
 
     def works_for_others(self, caller: threading.Thread | None) -> bool:
         """Whether calls of other threads than this one are open, which still live."""

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -209,10 +210,13 @@ def _device(entry: str) -> Device:
     return Device(f"cuda:{entry}", entry)
 
 
+_environ = threading.RLock()  # held while it is that of a worker: searches of several threads start workers
+
+
 @contextmanager
 def environment(device: Device, threads: int, workers: int = 1) -> Iterator[None]:
     """The environment of a worker: its device, its threads, the number of workers here, safe caches, no launcher."""
-    with safe_caches():  # restores all
+    with _environ, safe_caches():  # restores all
         os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
         os.environ[WORKERS_HERE] = str(workers)
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):

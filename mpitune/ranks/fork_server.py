@@ -246,6 +246,7 @@ def installed_modules_of(pickled: bytes) -> list[str]:
     return sorted(word for word, file in files.items() if file and file.startswith(folders))
 
 
+_lock = threading.Lock()  # of these two, as searches of several threads ask
 _servers: dict[Any, ForkServer] = {}
 _ended: list[ForkServer] = []  # or are about to
 
@@ -258,19 +259,20 @@ def server_for(modules: Sequence[str], environ: Mapping[str, str]) -> ForkServer
     same = frozenset((name, value) for name, value in environ.items() if name not in OWN)
     thread = threading.get_native_id()  # a server ends with the thread that started it
     key = os.getpid(), thread, os.getcwd(), tuple(sys.path), same
-    for other, server in list(_servers.items()):
-        if other[0] != key[0]:  # of the process that this one was forked from
-            del _servers[other]
-        elif not server.is_alive or (other != key and not server.forks):
-            _end(_servers.pop(other))
-    _ended[:] = [server for server in _ended if server.is_alive]  # which takes notice of those that have ended
-    old = _servers.get(key)
-    if old is None or not old.serves(modules):
-        known = old.modules if old else frozenset()
-        _servers[key] = ForkServer(sorted(known.union(modules)), environ)
-        if old:
-            _end(old)
-    return _servers[key] if _servers[key].is_fit else None
+    with _lock:
+        for other, server in list(_servers.items()):
+            if other[0] != key[0]:  # of the process that this one was forked from
+                del _servers[other]
+            elif not server.is_alive or (other != key and other[1] == thread and not server.forks):
+                _end(_servers.pop(other))
+        _ended[:] = [server for server in _ended if server.is_alive]  # which takes notice of those that have ended
+        old = _servers.get(key)
+        if old is None or not old.serves(modules):
+            known = old.modules if old else frozenset()
+            _servers[key] = ForkServer(sorted(known.union(modules)), environ)
+            if old:
+                _end(old)
+        return _servers[key] if _servers[key].is_fit else None
 
 
 def _end(server: ForkServer) -> None:

@@ -15,6 +15,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from mpitune.errors import UsageError
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # they ask a search to stop
 WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are on its node
+# As this process began: later, a thread that starts a worker sets it for a moment.
+IN_WORKER = WORKERS_HERE in os.environ
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,9 +46,55 @@ def can_be_sent(thing: object) -> bool:
 
 
 class WithSource(cloudpickle.Pickler):
-    """Code that goes by value takes its file's name and lines along, so that a traceback shows them: also a cell's."""
+    """Code that goes by value takes its file's name and lines along, so that a traceback shows them: also a cell's.
+
+    What a script or a notebook defines under a name is under that name in a worker, too; see `Main`.
+    """
 
     dispatch_table = ChainMap({types.CodeType: lambda code: _sent(code)}, cloudpickle.Pickler.dispatch_table)
+
+    def reducer_override(self, thing: Any) -> Any:
+        reduced = super().reducer_override(thing)
+        if reduced is NotImplemented or not _is_of_main(thing):
+            return reduced
+        make, arguments, *rest = reduced
+        return _named, (thing.__name__, make, *arguments), *rest
+
+
+def _is_of_main(thing: Any) -> bool:
+    if not isinstance(thing, types.FunctionType | type) or thing.__module__ != "__main__":
+        return False
+    return getattr(sys.modules["__main__"], thing.__qualname__, None) is thing
+
+
+def _named(name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    thing = make(*arguments)
+    if isinstance(main := sys.modules["__main__"], Main):
+        setattr(main, name, thing)
+    return thing
+
+
+class Main(types.ModuleType):
+    """The `__main__` of a worker, in which pickle finds what a script defines: a pool of processes in a trial needs it.
+
+    Forks of the worker have it. A process that is spawned there gets it before its target.
+    """
+
+    @staticmethod
+    def begin() -> None:
+        """This process is a worker."""
+        main = sys.modules["__main__"] = Main("__main__")
+        state = lambda process: {"_main": main, **vars(process)}  # noqa: E731
+        setattr(BaseProcess, "__getstate__", state)  # noqa: B010 - a type checker would not see it as a method
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        things = {name: thing for name, thing in vars(self).items() if _is_of_main(thing)}
+        return _begin_main, (packed(things) if can_be_sent(things) else packed({}),)
+
+
+def _begin_main(content: bytes) -> None:
+    Main.begin()
+    pickle.loads(content)
 
 
 def _sent(code: types.CodeType) -> tuple[Any, ...]:
@@ -59,10 +108,10 @@ def _arrived(make: Callable[..., types.CodeType], parts: Any, file: str, lines: 
     return make(*parts).replace(co_filename=file)
 
 
-def packed(thing: object) -> bytes:
+def packed(thing: object, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
     """A thing for another process, which pickle alone unpacks: what a script or a notebook defines goes by value."""
     file = io.BytesIO()
-    WithSource(file).dump(thing)
+    WithSource(file, 5, buffer_callback).dump(thing)
     return file.getvalue()
 
 

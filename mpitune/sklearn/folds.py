@@ -27,6 +27,7 @@ from mpitune.devices.devices import free_memory
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.cache import Cache, buffers_for, in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
+from mpitune.ranks.process import packed
 from mpitune.settings import without_address
 from mpitune.sklearn.answers import (
     Answer,
@@ -157,7 +158,7 @@ class Folds(Experiment):
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
         what = list(self.tasks), self.sharing, sklearn.get_config()
-        content = cloudpickle.dumps(what, 5, buffer_callback=buffers.append)
+        content = packed(what, buffers.append)
         steps = isinstance(self.tasks[0].estimator, Pipeline)
         arrays = {"tasks": np.frombuffer(content, np.uint8), "steps": np.array([steps])}
         for number, buffer in enumerate(buffers):

@@ -43,7 +43,7 @@ from mpitune.errors import Caller, StudyError, UsageError, own_traceback
 from mpitune.output import outliving
 from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import every_rank_runs, launched
-from mpitune.ranks.process import WORKERS_HERE, can_be_sent, packed_error, unpacked_error
+from mpitune.ranks.process import IN_WORKER, can_be_sent, packed_error, unpacked_error
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
@@ -212,7 +212,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _in_this_process(self) -> bool:
         """Whether the folds are evaluated here, without a study: as asked for, or inside a worker of any kind."""
-        inside = multiprocessing.parent_process() is not None or WORKERS_HERE in os.environ
+        inside = multiprocessing.parent_process() is not None or IN_WORKER
         return inside or (self.workers == 0 and self.results is None and launched().size == 1)
 
     def _begins_here(self, tasks: list[Task]) -> bool:

@@ -245,3 +245,41 @@ def test_the_example_of_the_docstring_runs(program: Any) -> None:
     code = "\n".join(line[4:] for line in (mpitune.__doc__ or "").splitlines() if line.startswith("    "))
     done = program("-c", code, status=None, preexec_fn=on_one_core)
     assert done.stdout.startswith("{'lr': 0.0") and "'loss': " in done.stdout, done.stderr
+
+
+POOLS = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from joblib import Parallel, delayed, parallel_config
+import mpitune.joblib
+from mpitune import Float, search
+
+class Box:
+    def __init__(self, number):
+        self.number = number
+
+def begin(number):
+    global factor
+    factor = number
+
+def fold(box):
+    return Box(box.number * factor)
+
+def total(trial):
+    kind = multiprocessing.get_context(KIND)
+    with kind.Pool(2, begin, (3,)) as pool, ProcessPoolExecutor(2, kind, begin, (4,)) as more:
+        return sum(box.number for run in (pool.map, more.map) for box in run(fold, map(Box, range(4))))
+
+if __name__ == "__main__":
+    study = search(total, {"x": Float(0, 1)}, strategy="random", n_trials=2, minimize="loss", workers=1)
+    with parallel_config("mpitune", n_jobs=2):
+        print(study.best.values, Parallel()(delayed(total)(None) for number in range(2)))
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["fork", *[pytest.param(kind, marks=pytest.mark.slow) for kind in ("spawn", "forkserver")]]
+)
+def test_a_pool_of_processes_in_a_trial_finds_what_the_script_defines(program: Any, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "script.py").write_text(POOLS.replace("KIND", repr(kind)))
+    assert program(tmp_path / "script.py").stdout == "{'loss': 42.0} [42, 42]\n"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import cloudpickle
@@ -259,6 +259,28 @@ def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:
     found[0]._process.join(PATIENCE)
     assert not found[0]._process.is_alive()
     assert server_for(["tests.mpitune.ranks.test_fork_server"], environ) not in (None, found[0])
+
+
+def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:
+    before, at_once, kept = dict(os.environ), Barrier(3), []
+
+    def search(number: int) -> None:
+        at_once.wait()
+        found = set()
+        for _ in range(20):
+            with environment(CPU, 1 + number):
+                found.add(server_for(["json"], os.environ))
+                assert os.environ["OMP_NUM_THREADS"] == str(1 + number)
+        at_once.wait()
+        (server,) = found
+        kept.append(server is not None and server.is_alive)
+
+    threads = [Thread(target=search, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kept == [True] * 3 and dict(os.environ) == before
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

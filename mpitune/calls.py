@@ -59,15 +59,16 @@ Known = dict[int, tuple[weakref.ref[np.ndarray], str]]
 
 @dataclass(frozen=True)
 class Calls(Experiment):
-    """The study of calls. modules: that its workers import."""
+    """The study of calls. modules: that its workers import. environ: their variables."""
 
     modules: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
 
     def searches(self) -> Iterator[Rounds]:
         return iter(())
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(preload=(__name__, *self.modules), prints_plainly=True)
+        return Scheduling(preload=(__name__, *self.modules), prints_plainly=True, environ=dict(self.environ))
 
     def objective(self, worker: WorkerContext) -> Objective:
         import_module("mpitune.joblib")  # a call may name the backend
@@ -268,7 +269,7 @@ class Service:
             caller: who waits for it. Its calls are not ended by those of others.
             begin: a pickled call that each worker makes before the first one with it.
             writeable: whether the call has copies of the arrays.
-            options: of the run.
+            options: of the run, and `environ` of its workers.
         """
         texts = {"call": content.decode("latin-1"), "begin": begin.decode("latin-1"), "arrays": " ".join(names)}
         trial = Trial(f"call{next(self._numbers)}", {**texts, "writeable": writeable})
@@ -377,8 +378,9 @@ class Service:
     def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
         """Begin a run with these options, once no calls are open in one with others."""
         self._close_once_idle()
-        options = RunOptions(quiet=True, **dict(asked))
-        experiment = Calls(tuple(installed_modules_of(content)))
+        given = dict(asked)
+        experiment = Calls(tuple(installed_modules_of(content)), given.pop("environ"))
+        options = RunOptions(quiet=True, **given)
         with self._lock:
             if self._is_over:
                 raise StudyError(ENDED)

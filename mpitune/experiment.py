@@ -111,6 +111,7 @@ class Scheduling:
             workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
             without it.
         prints_plainly: whether what trials print is printed as it is, without the trial's key.
+        environ: variables of the workers, which count more than the number of threads.
         enough: asked on rank 0 while the study runs. When it is True, nothing more is begun; what runs may end.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
@@ -130,6 +131,7 @@ class Scheduling:
     shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
     preload: Sequence[str] = ()
     prints_plainly: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[], bool] = lambda: False
     why_cores: str = ""
 

@@ -31,7 +31,7 @@ from joblib.parallel import (
 )
 
 from mpitune.calls import LARGE, Known, Writer, service, value_of
-from mpitune.devices.devices import usable_cores, visible_gpus
+from mpitune.devices.devices import THREADS, usable_cores, visible_gpus
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks import launch
@@ -57,7 +57,8 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
     As with joblib's own processes: an exception in a call is raised here, caused by its traceback there; arrays of a
     megabyte and more are read-only memory that all workers of a node share (`max_nbytes`, `mmap_mode`); a memory-mapped
     file that may be written to is opened there, by its path on all nodes; calls within a call use threads, and below
-    them none; a worker's libraries use as many threads as there are cores for it.
+    them none; a worker's libraries use as many threads as there are cores for it, or as OMP_NUM_THREADS,
+    OPENBLAS_NUM_THREADS and their like say.
     Otherwise than there: a call whose worker died is made once more, elsewhere if possible, and so is one that raised,
     where there is another node; what a call prints comes to the stdout of its rank.
 
@@ -117,12 +118,14 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         begin = options.get("initializer")
         self._begin = b"" if begin is None else packed(functools.partial(begin, *options.get("initargs", ())))
         workers = max(min(self._most, -(-n_jobs // size)), 1)
-        threads = self.inner_max_num_threads or max(usable_cores() // workers, 1)
+        asked = self.inner_max_num_threads
+        threads = asked or max(usable_cores() // workers, 1)
         self._options: dict[str, Any] = {
             "gpu": "none" if self._gpu is None else self._gpu,
             "workers": workers if self._gpu is None else None,
             "threads": threads,
             "trial_timeout": self._timeout,
+            "environ": tuple((name, os.environ[name]) for name in THREADS if name in os.environ and not asked),
             "writeable": options.get("mmap_mode", "r") != "r",
         }
         return n_jobs

@@ -39,6 +39,7 @@ CPU = Device("cpu", "")
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
 DEVICE_FILES = "/dev/nvidia[0-9]*"
 ASK_S = 30.0  # within which nvidia-smi and the driver must answer
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 HOSTS = "SEARCH_HOSTS"  # set for each batch: the nodes that it has to itself, with commas between
 
 
@@ -219,8 +220,7 @@ def environment(device: Device, threads: int, workers: int = 1) -> Iterator[None
     with _environ, safe_caches():  # restores all
         os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
         os.environ[WORKERS_HERE] = str(workers)
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
-            os.environ[name] = str(threads)
+        os.environ.update(dict.fromkeys(THREADS, str(threads)))
         # PyTorch's large tensors on huge pages: a step that allocates them takes a third less time.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
         for name in list(os.environ):

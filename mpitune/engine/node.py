@@ -75,6 +75,7 @@ def run(
             preload = part.preload(packed)
             if preload:
                 with environment(devices[0], 1, len(devices)):
+                    os.environ.update(part.scheduling.environ)
                     server_for(preload, os.environ)  # it imports while the data are loaded
             nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes, keeps=arrivals is None, durable=load_finish is not None)
@@ -236,7 +237,9 @@ class _RanksPart:
             return InlineAgent(tell, self.experiment, shared.arrays)
         agent = Agent(
             tell,
-            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory()),
+            worker.Setup(
+                packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), self.scheduling.environ
+            ),
             devices,
             places,
             threads=options.threads,

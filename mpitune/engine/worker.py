@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
@@ -62,6 +62,7 @@ class Setup:
     parent: int  # process id of the rank
     buffers: Mapping[str, Spec]
     memory: int = 0  # bytes that were free on the node when its rank began
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

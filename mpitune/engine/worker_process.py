@@ -100,6 +100,7 @@ class WorkerProcess:
         pipes = (worker_batches, worker_results, worker_output)
         handle: Any = None
         with environment(device, threads, n_workers):
+            os.environ.update(setup.environ)
             if preload and threads == 1 and (server := server_for(preload, os.environ)):
                 handle = server.fork(os.environ, work, pipes)
             if handle is None:

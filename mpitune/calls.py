@@ -88,28 +88,26 @@ class Calls(Experiment):
         callbacks.deliver(content)
 
 
-class _Reader(pickle.Unpickler):
-    """Reads a call; its large arrays are read-only views, or copies where that is asked for."""
+_reading: tuple[Data, bool] = {}, False  # of the call that is read: its arrays, and whether it may write to them
 
-    def __init__(self, content: bytes, data: Data, writeable: bool) -> None:
-        super().__init__(io.BytesIO(content))
-        self._data, self._writeable = data, writeable
 
-    def persistent_load(self, pid: Any) -> np.ndarray:
-        name, dtype, shape, order = pid
-        array: np.ndarray = self._data[name].view(dtype).reshape(shape, order=order)
-        return array.copy(order="K") if self._writeable else array
+def _large(name: str, dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
+    """A large array of the call that is read: a read-only view, or a copy where that is asked for."""
+    data, writeable = _reading
+    array: np.ndarray = data[name].view(dtype).reshape(shape, order=order)
+    return array.copy(order="K") if writeable else array
 
 
 def _called(trial: Trial, data: Data, begun: set[str]) -> Evaluation:
     """The pickled result of a call, or its exception, which another node may not have."""
+    global _reading
     try:
         begin = str(trial.params["begin"])
         if begin and begin not in begun:
             pickle.loads(begin.encode("latin-1"))()
             begun.add(begin)
-        content = str(trial.params["call"]).encode("latin-1")
-        result = _Reader(content, data, bool(trial.params["writeable"])).load()()
+        _reading = data, bool(trial.params["writeable"])
+        result = pickle.loads(str(trial.params["call"]).encode("latin-1"))()
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         WithSource(file, 5, buffer_callback=buffers.append).dump(result)
@@ -149,20 +147,18 @@ class Writer(WithSource):
         self._keep, self._large = keep, large
         self.names: list[str] = []
 
-    def persistent_id(self, thing: Any) -> Any:
-        if type(thing) not in (np.ndarray, np.memmap) or thing.nbytes < self._large or thing.dtype.hasobject:
-            return None
-        if not thing.nbytes or _file_of(thing) is not None:
-            return None
+    def reducer_override(self, thing: Any) -> Any:
+        if not isinstance(thing, np.ndarray):
+            return super().reducer_override(thing)
+        if (file := _file_of(thing)) is not None:
+            return _reduce_memmap_backed(thing, file)
+        plain = type(thing) in (np.ndarray, np.memmap) and not thing.dtype.hasobject
+        if not plain or thing.nbytes < max(self._large, 1):
+            return NotImplemented
         order = "F" if thing.flags.f_contiguous and not thing.flags.c_contiguous else "C"
         name = self._keep(thing)
         self.names.append(name)
-        return name, thing.dtype, thing.shape, order
-
-    def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, np.ndarray) and (file := _file_of(thing)) is not None:
-            return _reduce_memmap_backed(thing, file)
-        return super().reducer_override(thing)
+        return _large, (name, thing.dtype, thing.shape, order)
 
 
 def _file_of(array: np.ndarray) -> np.memmap | None:

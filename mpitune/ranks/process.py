@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 import types
-from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -51,7 +50,10 @@ class WithSource(cloudpickle.Pickler):
     What a script or a notebook defines under a name is under that name in a worker, too; see `Main`.
     """
 
-    dispatch_table = ChainMap({types.CodeType: lambda code: _sent(code)}, cloudpickle.Pickler.dispatch_table)
+    def __init__(self, *how: Any, **more: Any) -> None:
+        own, everybodys = cloudpickle.Pickler.dispatch_table.maps  # which would be searched in Python for each object
+        self.dispatch_table = {**everybodys, **own, types.CodeType: _sent}
+        super().__init__(*how, **more)
 
     def reducer_override(self, thing: Any) -> Any:
         reduced = super().reducer_override(thing)

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from mpitune.ranks.process import packed
+from mpitune.ranks.process import can_be_sent, packed
 
 log = logging.getLogger(__name__)
 
@@ -113,44 +113,32 @@ class _Unpickler(pickle.Unpickler):
 
 def packed_for(callbacks: Sequence[Any], attributes: Mapping[str, Any]) -> bytes:
     """Attributes for another rank, with these callbacks and what they have heard; for what cannot be pickled, why."""
-
-    def pickled(thing: Any) -> bytes:
-        file = io.BytesIO()
-        _Pickler(file, callbacks).dump(thing)
-        return file.getvalue()
-
-    them = [_or_why(packed, callback) for callback in callbacks]
-    return pickle.dumps(({name: _or_why(pickled, value) for name, value in attributes.items()}, them))
+    content: dict[str, Any] = {}
+    for name, value in attributes.items():
+        try:
+            _Pickler(file := io.BytesIO(), callbacks).dump(value)
+            content[name] = file.getvalue()
+        except Exception as error:  # whatever the thing's own pickling raises
+            content[name] = error.__class__.__name__, str(error)
+    return pickle.dumps((content, [packed(callback) if can_be_sent(callback) else b"" for callback in callbacks]))
 
 
 def unpacked_for(callbacks: Sequence[Any], content: bytes) -> dict[str, Any]:
     """The attributes, in which callbacks are those of this rank where it has them too: they have now heard the same."""
     attributes, them = pickle.loads(content)
-    known = [_taught(mine, _or_why(pickle.loads, theirs)) for mine, theirs in zip_longest(callbacks, them)]
-    read = {name: _or_why(lambda value: _Unpickler(value, known).load(), value) for name, value in attributes.items()}
-    for name, value in read.items():
-        if isinstance(value, _Why):
-            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {value}", UserWarning, stacklevel=4)
-    return {name: value for name, value in read.items() if not isinstance(value, _Why)}
-
-
-class _Why(str):
-    """In place of a thing that cannot be sent."""
-
-
-def _or_why(how: Callable[[Any], Any], thing: Any) -> Any:
-    if isinstance(thing, _Why):
-        return thing
-    try:
-        return how(thing)
-    except Exception as error:  # whatever the thing's own pickling raises
-        return _Why(f"{type(error).__name__}: {error}")
+    known = [_taught(mine, pickle.loads(its) if its else mine) for mine, its in zip_longest(callbacks, them)]
+    read = {}
+    for name, value in attributes.items():
+        try:
+            read[name] = _Unpickler(value, known).load()
+        except Exception as error:
+            why = ": ".join(value) if isinstance(value, tuple) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {why}", UserWarning, stacklevel=4)
+    return read
 
 
 def _taught(mine: Any, theirs: Any) -> Any:
     """This rank's callback, which now knows what rank 0's knows; rank 0's, if this rank has another. Listeners stay."""
-    if isinstance(theirs, _Why):
-        return mine
     if type(mine).__qualname__ != type(theirs).__qualname__:
         return theirs
     have = getattr(mine, "__dict__", {})

@@ -41,7 +41,7 @@ from mpitune.engine.usage import Meter
 from mpitune.errors import own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.ranks.process import Main
+from mpitune.ranks.process import begin_main
 from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
 
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
@@ -163,7 +163,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     """Entry point of the process."""
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
-    Main.begin()
+    begin_main()
     wire = _Wire(results)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[wire])
     logging.captureWarnings(True)

@@ -82,21 +82,17 @@ class Main(types.ModuleType):
     Forks of the worker have it. A process that is spawned there gets it before its target.
     """
 
-    @staticmethod
-    def begin() -> None:
-        """This process is a worker."""
-        main = sys.modules["__main__"] = Main("__main__")
-        state = lambda process: {"_main": main, **vars(process)}  # noqa: E731
-        setattr(BaseProcess, "__getstate__", state)  # noqa: B010 - a type checker would not see it as a method
-
     def __reduce__(self) -> tuple[Any, ...]:
         things = {name: thing for name, thing in vars(self).items() if _is_of_main(thing)}
-        return _begin_main, (packed(things) if can_be_sent(things) else packed({}),)
+        return begin_main, (packed(things) if can_be_sent(things) else b"",)
 
 
-def _begin_main(content: bytes) -> None:
-    Main.begin()
-    pickle.loads(content)
+def begin_main(content: bytes = b"") -> None:
+    """This process is a worker, or one that a worker has spawned: it has a `Main`, with this in it."""
+    main = sys.modules["__main__"] = Main("__main__")
+    setattr(BaseProcess, "__getstate__", lambda process: {"_main": main, **vars(process)})  # noqa: B010 - for mypy
+    if content:
+        pickle.loads(content)
 
 
 def _sent(code: types.CodeType) -> tuple[Any, ...]:

@@ -6,14 +6,20 @@ import argparse
 import dataclasses
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitune.errors import Exit, UsageError, print_error
+
+LONGEST = 10**9  # seconds, some 32 years: the most that is taken for a time
+_hints = cache(typing.get_type_hints)
 
 
 def setting(
@@ -200,8 +206,36 @@ def _plain(value: Any) -> Any:
 
 def require_seconds(name: str, value: Any) -> None:
     """Raise UsageError unless the argument of that name is None or a number of seconds above 0."""
-    if value is not None and not (isinstance(value, int | float) and value > 0):
-        raise UsageError(f"{name}={value!r}: give a number of seconds above 0")
+    right: Any = Real
+    if value is not None and (not isinstance(value, right) or isinstance(value, bool) or not 0 < value <= LONGEST):
+        raise UsageError(f"{name}={value!r:.100}: give a number of seconds above 0, or None for no limit")
+
+
+def require_whole(name: str, value: Any, low: int) -> None:
+    """Raise UsageError unless the argument of that name is None or a whole number of at least `low`."""
+    if value is not None:
+        _require_number(name, value, int, low, None)
+
+
+def require_numbers(instance: Any, **lows: int) -> None:
+    """Raise UsageError unless the numbers of a dataclass instance, which may be made in Python, are in their ranges.
+
+    `lows` are the smallest values where they are others than on a command line, by name.
+    """
+    hints = _hints(type(instance))  # type: ignore[arg-type]  # classes are hashable
+    for field in dataclasses.fields(instance):
+        (kind, many), value, meta = _kind(hints[field.name]), getattr(instance, field.name), field.metadata
+        if kind in (int, float) and not many and "help" in meta and not (value is None and field.default is None):
+            _require_number(field.name, value, kind, lows.get(field.name, meta["low"]), meta["high"])
+
+
+def _require_number(name: str, value: Any, kind: type, low: float | None, high: float | None) -> None:
+    right: Any = Integral if kind is int else Real
+    noun = "a whole number" if kind is int else "a number"
+    ends = " and".join(f" at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
+    below, above = -sys.float_info.max if low is None else low, sys.float_info.max if high is None else high
+    if not isinstance(value, right) or isinstance(value, bool) or not below <= value <= above:
+        raise UsageError(f"{name}={value!r:.100}: give {noun}{' of' if ends else ''}{ends}")
 
 
 def without_address(text: str) -> str:

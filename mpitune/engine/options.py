@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 
 from mpitune.errors import UsageError
-from mpitune.settings import setting
+from mpitune.settings import LONGEST, require_numbers, setting
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,23 @@ class RunOptions:
     )  # fmt: skip
     retry_failed: bool = setting(False, "evaluate again the trials that have failed", advanced=True)
     trial_timeout: float | None = setting(
-        None, "seconds without a result after which a trial is killed and tried again", low=0.001, metavar="S",
-        advanced=True,
+        None, "seconds without a result after which a trial is killed and tried again", low=0.001, high=LONGEST,
+        metavar="S", advanced=True,
     )  # fmt: skip
     join: bool = setting(
         False, "work on the study in the results folder beside other jobs that join it, now or later", advanced=True
     )
     grace: float = setting(
-        30.0, "seconds left to running trials when the job is told to stop", low=0.0, metavar="S", advanced=True
-    )
+        30.0, "seconds left to running trials when the job is told to stop", low=0, high=LONGEST, metavar="S",
+        advanced=True,
+    )  # fmt: skip
     walltime_margin: float = setting(
-        60.0,
-        "begin no batch that would end later than this before the time limit of a Slurm job",
-        low=0.0,
-        metavar="S",
-        advanced=True,
-    )
+        60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0,
+        high=LONGEST, metavar="S", advanced=True,
+    )  # fmt: skip
     heartbeat_timeout: float = setting(
-        20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never", low=0.0, metavar="S",
-        advanced=True,
+        20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never", low=0, high=LONGEST,
+        metavar="S", advanced=True,
     )  # fmt: skip
     expect_nodes: int | None = setting(
         None, "refuse to run on another number of nodes", low=1, metavar="N", advanced=True
@@ -78,6 +76,7 @@ class RunOptions:
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
     def __post_init__(self) -> None:
+        require_numbers(self, workers=0)  # in Python 0 is for none: everything in this process
         if self.adapt and self.restart:
             raise UsageError("adapt uses the results of the old study, restart uses none: give one of them")
         if self.join and (self.restart or self.retry_failed or self.adapt):

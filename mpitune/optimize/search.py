@@ -33,11 +33,10 @@ from mpitune.optimize.tuning import (
     WorkersPart,
     described,
     problem_of,
-    require_whole,
 )
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
-from mpitune.settings import require_seconds, without_address
+from mpitune.settings import require_seconds, require_whole, without_address
 from mpitune.storage.files import TRIALS
 from mpitune.storage.history import read_header
 from mpitune.studies import ADVICE, on_all_ranks, run_study
@@ -151,17 +150,25 @@ def search(
         raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
     given["adapt"] = adapt is not False or None
     given["results"] = None if results is None else Path(results)
-    options = replace(options, **{name: value for name, value in given.items() if value is not None})
+    order = refusal = ""
+    try:
+        options = replace(options, **{name: value for name, value in given.items() if value is not None})
+    except UsageError as error:
+        refusal = str(error)
     transport = wires(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
-        problem, chosen, gang_of, slots, order, refusal = None, None, None, 0, "", ""
+        problem, chosen, gang_of, slots = None, None, None, 0
         try:
+            if refusal:
+                raise UsageError(refusal)
             if not callable(objective):
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
-            _check_numbers(workers, window, round_size, trial_timeout, timeout)
+            require_whole("window", window, 1)
+            require_whole("round_size", round_size, 1)
+            require_seconds("timeout", timeout)
             order = _order(window, round_size, asynchronous)
             if options.adapt and options.results is None:
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
@@ -222,15 +229,6 @@ def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, Run
     if not isinstance(objective, Command) or options.trial_timeout is None:
         return objective, options
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
-
-
-def _check_numbers(workers: Any, window: Any, round_size: Any, trial_timeout: Any, timeout: Any) -> None:
-    """Raise UsageError for values that are not numbers, or out of their range."""
-    require_whole("workers", workers, 0)
-    require_whole("window", window, 1)
-    require_whole("round_size", round_size, 1)
-    require_seconds("trial_timeout", trial_timeout)
-    require_seconds("timeout", timeout)
 
 
 def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ import sklearn.experimental.enable_halving_search_cv  # noqa: F401
 import sklearn.model_selection as theirs
 
 import mpitune.sklearn as ours
-from mpitune import Float
+from mpitune import Float, RunOptions
 from mpitune.errors import Caller, StorageError, UsageError, called_from, or_typed, typed
+from mpitune.optimize.commands import Command
 from mpitune.settings import from_namespace
 from mpitune.storage.history import read_header
 from tests.helpers import HEADER, ROOT
@@ -22,6 +23,19 @@ def test_a_wrong_value_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="low must be below high"):
         Float(1, 0)
     assert issubclass(StorageError, UsageError) and issubclass(UsageError, ValueError)
+
+
+NUMBERS = [field.name for field in fields(RunOptions) if field.type.removesuffix(" | None") in ("int", "float")]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_of_the_options_is_one_and_in_its_range(name: str) -> None:
+    for value in (float("nan"), float("inf"), -1, 10**400, "5", True, [1]):
+        with pytest.raises(UsageError, match=re.escape(f"{name}={value!r:.100}: give a ")):
+            RunOptions(**{name: value})
+        with pytest.raises(UsageError, match=re.escape(f"timeout={value!r:.100}: give a number of seconds above 0")):
+            Command("true", timeout=value)
+    assert getattr(RunOptions(**{name: 3}), name) == 3
 
 
 def test_an_error_of_ours_is_not_wrapped_as_a_librarys(tmp_path: Path) -> None:

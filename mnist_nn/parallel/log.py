@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from mpitune.engine.progress import duration
 from mpitune.errors import StorageError
-from mpitune.storage.table import write_table
+from mpitune.storage.table import read_table, write_table
 
 TABLE = "ddp.csv"
 COLUMNS = (
@@ -119,7 +118,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Add a row of `COLUMNS` to a table, which is whole at all times, and gets those columns that it lacks."""
     rows: list[Mapping[str, Any]] = []
     with contextlib.suppress(FileNotFoundError), open(path, newline="", encoding="utf-8", errors="replace") as file:
-        rows = list(csv.DictReader(file))
+        rows = list(read_table(file))
     names = dict.fromkeys(name for name in (*(rows[0] if rows else ()), *COLUMNS) if name)
     write_table(path, [{name: each.get(name, "") for name in names} for each in (*rows, row)])
 

@@ -237,9 +237,7 @@ class _RanksPart:
             return InlineAgent(tell, self.experiment, shared.arrays)
         agent = Agent(
             tell,
-            worker.Setup(
-                packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), self.scheduling.environ
-            ),
+            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), self.scheduling.environ),
             devices,
             places,
             threads=options.threads,

@@ -26,6 +26,7 @@ TRIALS = "trials"  # the folder of the folders of a search's trials
 JOBS = "jobs"  # the folder of jobs that have joined it
 ALIVE = "alive"  # in the folder of each: touched as long as it lives
 CLAIMS = "claims"  # there, see `mpitune.storage.jobs`
+_BLOCK = 1 << 20  # bytes that are copied at a time
 _LEVELS = 4  # of folders in the folder of a study
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed
 
@@ -86,9 +87,8 @@ class OpenFolder:
 def read_at_most(path: Path, most: int) -> bytes:
     """The content of a small file. Raises OSError, for a larger one too."""
     with open(regular_file(path), "rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        if os.fstat(file.fileno()).st_size > most or len(content := file.read(most + 1)) > most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     return content
 
 
@@ -147,7 +147,8 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
     """Copy a folder, which appears under its new name when it is complete. No link is followed.
 
     Links in it are copied as links: one that leads into the folder leads into its copy. Files named in `but` have that
-    text in the copy, or are not there where it is empty. Raises OSError, also for a pipe or a device.
+    text in the copy, or are not there where it is empty. Raises OSError, also for a pipe, a device, or folders that lie
+    too deep in each other.
     """
     part = f".{target.name}.{os.getpid()}"
     with _parent_of(source / "any") as old, _parent_of(target) as folder:
@@ -156,7 +157,14 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
         clear = partial(shutil.rmtree, part, dir_fd=folder, ignore_errors=True)
         clear()  # what a process has left that was killed and had this number
         try:
-            shutil.copytree(f"/proc/self/fd/{old}", copy, symlinks=True, ignore=ignore, copy_function=_copy_file)
+            try:
+                shutil.copytree(f"/proc/self/fd/{old}", copy, symlinks=True, ignore=ignore, copy_function=copy_file)
+            except shutil.Error as error:  # of several files: the first
+                name, _, why = error.args[0][0]
+                words = f"{source / name.partition(f'/fd/{old}/')[2]}: {why.rpartition('] ')[2]}"
+                raise OSError(errno.EIO, words) from error
+            except RecursionError as error:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)) from error
             for below, folders, names in os.walk(copy):
                 for link in (Path(below, name) for name in folders + names if Path(below, name).is_symlink()):
                     if (leads := os.readlink(link)).startswith(f"{source}/"):
@@ -170,9 +178,27 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
             clear()
 
 
-def _copy_file(source: str, target: str) -> None:
-    _require(stat.S_ISREG(os.stat(source, follow_symlinks=False).st_mode))
-    shutil.copy2(source, target, follow_symlinks=False)
+def copy_file(source: str, target: str) -> None:
+    """Copy a regular file with its holes, which a stranger may have made larger than a disk. Raises OSError.
+
+    The copy is a new file. It belongs to the user, so of its mode only the right to run it is taken over.
+    """
+    with open(regular_file(Path(source)), "rb", 0) as old:
+        state, at = os.fstat(old.fileno()), 0
+        mode = 0o777 if state.st_mode & stat.S_IXUSR else 0o666
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb", 0) as new:
+            new.truncate(state.st_size)
+            while at < state.st_size:
+                try:
+                    at = os.lseek(old.fileno(), at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:  # which says that only a hole is left
+                        raise
+                    break
+                end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
+                while at < end and (block := os.pread(old.fileno(), min(end - at, _BLOCK), at)):
+                    at += os.pwrite(new.fileno(), block, at)
+            os.utime(new.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 @contextmanager

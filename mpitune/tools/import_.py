@@ -5,17 +5,23 @@
     FILE.json              the same by columns or by rows, as pandas and scikit-learn's users write it
     RESULTS                folders of studies of the same settings, which are joined
 
-Sources are only read. Files that Python would unpickle are refused, since such a file may run any code.
+Sources are only read, and may be of strangers: files that Python would unpickle are refused, since such a file may run
+any code; so are links, pipes and devices, and databases that have more than tables. What cannot be imported whole
+leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
-import shutil
+import os
+import re
+import sqlite3
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,10 +34,14 @@ from mpitune.optimize.spaces.parameters import label_of
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.tuning import Tuning, described
 from mpitune.settings import program, setting
-from mpitune.storage.history import NAME, History, counts, read_study, require_same_study
+from mpitune.storage.earlier import earlier_studies
+from mpitune.storage.files import copy_file, copy_folder, make_folder, read_at_most, regular_file, sync_folder
+from mpitune.storage.history import NAME, counts, read_study, require_same_study
 from mpitune.storage.journal import Journal, require_unused
 from mpitune.storage.provenance import commit, versions
-from mpitune.trial import Place, Result
+from mpitune.storage.records import UNREADABLE
+from mpitune.storage.table import read_table
+from mpitune.trial import Outcome, Place, Result
 
 ANY = "Any()"  # what a space says for a parameter of which only values are known
 SQLITE = "sqlite:///"
@@ -39,7 +49,8 @@ PICKLES = (".pkl", ".pickle", ".joblib")
 STATES = ("complete", "COMPLETE", "")  # of a trial in a table that has such a column
 SCORE = "mean_test_"
 LATEST = 9e9  # seconds that a journal takes
-AT_ONCE = 1000  # trials that are written down together
+MOST = 1 << 29  # bytes of a file that is read at once
+TABLE = re.compile(r"(?is)CREATE (TABLE|(UNIQUE )?INDEX) (?!.*\bAS\b)")  # how one is made that computes nothing
 
 
 @dataclass(frozen=True)
@@ -84,9 +95,9 @@ def _import(options: ImportOptions) -> Exit:
     if options.into is None:
         raise UsageError("--into is missing: name the results folder for what is imported")
     require_unused(options.into)
-    folders = [Path(source) for source in options.sources if Path(source).is_dir()]
+    folders = [Path(source) for source in options.sources if os.path.isdir(source)]
     if folders and len(folders) == len(options.sources):
-        n, left_out = len(merge(folders, options.into).results), 0
+        n, left_out = merge(folders, options.into), 0
     elif folders or len(options.sources) > 1:
         raise UsageError("several sources are joined only if all are results folders: import one file at a time")
     else:
@@ -101,35 +112,55 @@ def _import(options: ImportOptions) -> Exit:
     return Exit.DONE
 
 
-def merge(folders: Sequence[Path], into: Path) -> History:
+def merge(folders: Sequence[Path], into: Path) -> int:
     """Add to the study in `into` every result of `folders` that it lacks, or has as a failure only.
 
+    Returns how many it has then.
+
     Raises:
-        UsageError: a folder holds no study, or one of other settings, and nothing was written; or `into` cannot be
-            written, or holds a study of other settings.
+        UsageError: a folder holds no study, or one of other settings, or what cannot be read; `into` cannot be
+            written, or holds a study of other settings. Nothing was written.
     """
     histories = [read_study(folder) for folder in folders]
     header = histories[0].header
     for folder, history in zip(folders, histories, strict=True):
         fix = "join studies of the same settings"
         require_same_study(folder, history.header["settings"], header["settings"], fix=fix, first=folders[0])
-    with closing(Journal(into, {name: header[name] for name in header if name not in ("format", "aside")})) as journal:
-        for entry in header.get("before", ()):  # the earlier studies that it takes results from
-            if not (into / entry["folder"]).exists():
-                shutil.copytree(folders[0] / entry["folder"], into / entry["folder"], symlinks=True)
-        known = journal.history.results
-        for history in histories:
-            fresh = [
-                (history.trials[key], result)
-                for key, result in history.results.items()
-                if counts(result, known.get(key))
-            ]
-            if fresh:
-                for run in history.runs:
-                    journal.note(run=run)
-                journal.append(fresh)
-                known.update((result.key, result) for _, result in fresh)
-        return journal.history
+    with _written_whole(into) as place:
+        for earlier in earlier_studies(folders[0], header):  # from which it takes results
+            if place != into:
+                copy_folder(earlier.folder, place / earlier.folder.name, {})
+        own = {name: value for name, value in header.items() if name not in ("format", "aside")}
+        with closing(Journal(place, own)) as journal:
+            known, runs, fresh = dict(journal.history.results), [], dict[str, Outcome]()
+            for history in histories:
+                new = {key: each for key, each in history.results.items() if counts(each, known.get(key))}
+                known.update(new)
+                fresh.update((key, Outcome(history.trials[key], result)) for key, result in new.items())
+                runs += history.runs if new else []
+            journal.append(list(fresh.values()))  # first, as arrays may be damaged
+            for run in runs:
+                journal.note(run=run)
+    return len(known)
+
+
+@contextmanager
+def _written_whole(into: Path) -> Iterator[Path]:
+    """A folder that becomes `into` once all is written; `into` itself where it holds a study. Raises UsageError."""
+    if os.path.lexists(into / NAME):
+        yield into
+        return
+    target = Path(os.path.realpath(into))
+    try:
+        make_folder(target.parent)
+        with TemporaryDirectory(prefix=".import-", dir=target.parent) as part:
+            (place := Path(part, "results")).mkdir()
+            yield place
+            os.rename(place, target)
+            sync_folder(target.parent)
+    except OSError as error:
+        fix = "give what can be read, and a new folder"
+        raise UsageError(f"{into} cannot be made ({error.strerror}): {fix}") from error
 
 
 def _read(source: str, options: ImportOptions) -> Known:
@@ -141,22 +172,22 @@ def _read(source: str, options: ImportOptions) -> Known:
         raise UsageError(f"{source} is a pickle, which may run any code when it is read: give a table, such as {save}")
     try:
         if path.suffix == ".csv":
-            with open(path, newline="", encoding="utf-8-sig") as file:
-                return _table(source, _typed(list(csv.DictReader(file))))
+            text = read_at_most(path, MOST).decode("utf-8-sig")
+            return _table(source, _typed(read_table(io.StringIO(text, newline=""))))
         if path.suffix == ".json":
-            return _table(source, list(_rows(json.loads(path.read_text()))))
-        with open(path, "rb") as file:
+            return _table(source, list(_rows(json.loads(read_at_most(path, MOST)))))
+        with open(regular_file(path), "rb") as file:
             is_database = file.read(15) == b"SQLite format 3"
     except UsageError:
         raise
     except OSError as error:
         raise UsageError(f"{source} cannot be read ({error.strerror}): give a file or a results folder") from error
-    except (ValueError, csv.Error, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (*UNREADABLE, MemoryError, csv.Error) as error:
         raise UsageError(f"{source} is no table ({error}): give columns param_... and value_...") from error
     return _of_optuna(source, path, is_database, options)
 
 
-def _typed(rows: Sequence[Mapping[str | None, Any]]) -> list[dict[str, Any]]:
+def _typed(rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
     """The rows of a CSV file, None for an empty cell. Whether a column has numbers is told by all of its cells."""
     read: list[dict[str, Any]] = [dict.fromkeys(map(str, row)) for row in rows]
     for name in rows[0] if rows else ():
@@ -179,7 +210,7 @@ def _text(cell: str) -> str:
 def _all(kind: Any, cells: Any) -> bool:
     try:
         return all(kind(cell) is not None for cell in cells)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):  # the last for more digits than a float has
         return False
 
 
@@ -204,7 +235,7 @@ def _table(source: str, rows: Sequence[Mapping[str, Any]]) -> Known:
     known.goals = {name.removeprefix(start): start == SCORE for name in values[:1]}
     for row in rows:
         there = {name: row[name] for name in values if row.get(name) is not None}
-        wrong = next((v for v in there.values() if not isinstance(v, int | float) or isinstance(v, bool)), None)
+        wrong = next((v for v in there.values() if type(v) not in (int, float) or not _all(float, [v])), None)
         if wrong is not None:
             raise UsageError(f"{source} has the value {wrong!r:.100}: give numbers")
         given = {name.removeprefix("param_"): row[name] for name in params if row.get(name) is not None}
@@ -222,12 +253,17 @@ def _of_optuna(source: str, path: Path, is_database: bool, options: ImportOption
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         copy = Path(folder, "study")
-        for suffix in ("", "-wal"):
-            if Path(f"{path}{suffix}").exists():
-                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
         try:
+            for suffix in ("", "-wal") if is_database else ():
+                if os.path.lexists(f"{path}{suffix}"):
+                    copy_file(f"{path}{suffix}", f"{copy}{suffix}")
+            if is_database:
+                _require_tables(copy)
+            else:
+                copy.write_bytes(read_at_most(path, MOST))
             storage: Any = f"{SQLITE}{copy}" if is_database else JournalStorage(JournalFileBackend(str(copy)))
             names = optuna.get_all_study_names(storage)
             name = options.study or (names[0] if len(names) == 1 else "")
@@ -235,19 +271,38 @@ def _of_optuna(source: str, path: Path, is_database: bool, options: ImportOption
                 raise UsageError(f"{source} has no study of Optuna: give one, or a table, FILE.csv or FILE.json")
             if name not in names:
                 raise UsageError(f"{source} has the studies {named(names)}: say which with --study NAME")
-            study = optuna.load_study(study_name=name, storage=storage)
-            trials, ways = study.get_trials(), [way.name == "MAXIMIZE" for way in study.directions]
-            metrics = options.names or study.metric_names
+            return _known(optuna.load_study(study_name=name, storage=storage), options.names)
         except UsageError:
             raise
         except Exception as error:  # whatever Optuna raises for a file that is none of its own
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise UsageError(f"{source} has no study of Optuna that can be read ({said})") from error
-    metrics = metrics or (["value"] if len(ways) == 1 else [f"value_{n}" for n in range(len(ways))])
+
+
+def _require_tables(database: Path) -> None:
+    """Raise ValueError for a view, which may have no end, for what else runs when it is read, and for damage.
+
+    Damage may be pages that are each other's part, which have no end either.
+    """
+    with closing(sqlite3.connect(database)) as connection:
+        for pragma in ("trusted_schema = off", "query_only = on", "ignore_check_constraints = on"):
+            connection.execute(f"PRAGMA {pragma}")
+        for name, text in connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"):
+            if not TABLE.match(text):
+                raise ValueError(f"{name} is no plain table")
+        (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if state != "ok":
+            raise ValueError(state)
+
+
+def _known(study: Any, names: Sequence[str]) -> Known:
+    """What a study of Optuna knows; names of its values, where the user says them."""
+    ways = [way.name == "MAXIMIZE" for way in study.directions]
+    metrics = names or study.metric_names or (["value"] if len(ways) == 1 else [f"value_{n}" for n in range(len(ways))])
     if len(metrics) != len(ways):
         raise UsageError(f"--names {' '.join(metrics)}: the study has {len(ways)} values, name all of them")
     known = Known(goals=dict(zip(metrics, ways, strict=True)))
-    for trial in trials:
+    for trial in study.get_trials():
         for name, distribution in trial.distributions.items():
             text = _part(distribution)
             known.parts[name] = text if known.parts.get(name, text) == text else ANY
@@ -274,7 +329,7 @@ def _part(distribution: Any) -> str:
 
 def _write(known: Known, into: Path) -> None:
     """Write what is known as the journal of a search into a new folder."""
-    if (into / NAME).exists():
+    if os.path.lexists(into / NAME):
         raise UsageError(f"{into} holds a study: give a new folder with --into")
     space = ", ".join(f"{name}: {text}" for name, text in known.parts.items())
     settings = {
@@ -289,6 +344,6 @@ def _write(known: Known, into: Path) -> None:
         except ValueError as error:
             raise UsageError(f"{error}, or leave it out") from error
         outcomes.append((trial, Result(trial.key, values, read=(), seconds=seconds, ended=ended, place=place)))
-    with closing(Journal(into, {"settings": settings, "versions": versions(), "commit": commit()})) as journal:
-        for begin in range(0, len(outcomes), AT_ONCE):
-            journal.append(outcomes[begin : begin + AT_ONCE])
+    header = {"settings": settings, "versions": versions(), "commit": commit()}
+    with _written_whole(into) as folder, closing(Journal(folder, header)) as journal:
+        journal.append(outcomes)

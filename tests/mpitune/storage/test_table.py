@@ -9,7 +9,10 @@ import pytest
 
 import mpitune
 from mpitune import Choice, Int
+from mpitune.errors import Exit
+from mpitune.storage.history import read_study
 from mpitune.storage.table import write_trials
+from mpitune.tools import export, import_
 from mpitune.trial import Outcome, Result, Trial
 from tests.helpers import table
 from tests.mpitune.optimize.objectives import searched
@@ -38,3 +41,24 @@ def test_values_and_parameters_may_be_called_as_any_column(tmp_path: Path) -> No
                 assert float(row[f"value_{name}"]) == trial.values[name], (which, name)
     assert list(loaded["seconds"]) == pytest.approx([trial.seconds for trial in study.trials], abs=1e-6)
     assert [row["state"] for row in kept] == ["complete"] * 2
+
+
+TEXTS = ("=1+1", "+cmd|' /C calc'!A0", "-x", "@SUM(1)", "\t=1", "'=1", "''=1", "'a", "-1", "a", '=a,"b"', "- 1")
+
+
+def test_a_spreadsheet_runs_no_text_and_import_gives_it_back(tmp_path: Path) -> None:
+    """Numbers stay numbers; the table of the search, the one of `export` and those of experiments are written alike."""
+    space = {"kind": Choice(*TEXTS), "n": Choice(-1, -2.5)}
+    study = searched(lambda trial: {"loss": -1.0}, space, strategy="grid", minimize="loss", results=tmp_path / "r")
+    assert export.main([str(tmp_path / "r"), "--to", "csv"]) == Exit.DONE
+    write_trials(tmp_path / "r" / "own.csv", [
+        Outcome(Trial(f"t{t.number:06}", t.params), Result(f"t{t.number:06}", t.values)) for t in study.trials
+    ])  # fmt: skip
+    for name in ("trials.csv", "export.csv", "own.csv"):
+        rows = table(tmp_path / "r" / name)
+        assert {row["param_n"] for row in rows} == {"-1", "-2.5"} and {row["value_loss"] for row in rows} == {"-1.0"}
+        cells = {row["param_kind"] for row in rows}
+        assert len(cells) == len(TEXTS) and {cell for cell in cells if cell[0] in "=+-@\t"} == {"-1"}
+        assert import_.main([str(tmp_path / "r" / name), "--into", str(tmp_path / name)]) == Exit.DONE
+        known = [trial.params for trial in read_study(tmp_path / name).trials.values()]
+        assert known == [trial.params for trial in study.trials]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
 from mpitune.errors import Exit
-from mpitune.storage.history import read_study
+from mpitune.storage.history import NAME, read_study
 from mpitune.tools import export
 from mpitune.tools.import_ import main
 
@@ -191,6 +194,91 @@ def test_what_cannot_be_imported_is_said_in_one_line(tmp_path: Path, capsys: pyt
     assert "holds a study: give a new folder" in capsys.readouterr().err
     assert (tmp_path / "known" / "journal.jsonl").read_bytes() == journal and not (tmp_path / "into").exists()
     assert json.dumps(read_study(tmp_path / "known").header)
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x study_id, 's' study_name FROM c"
+HOSTILE = {  # what a stranger's file is, by its name
+    "pipe.csv": os.mkfifo,
+    "pipe": os.mkfifo,
+    "link.csv": lambda path: path.symlink_to("/etc/passwd"),
+    "hole.csv": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+    "hole": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+    "digits.csv": lambda path: path.write_text(f"param_x,value_loss\n1,{'9' * 309}\n"),
+    "digits.json": lambda path: path.write_text(f'[{{"param_x": 1, "value_loss": {"9" * 309}}}]'),
+    "deep.json": lambda path: path.write_text("[" * 200_000),
+    "pipe.db": lambda path: (stored(path), os.mkfifo(f"{path}-wal")),
+    "link.db": lambda path: (stored(path), os.symlink("/etc/passwd", f"{path}-wal")),
+    "endless.db": lambda path: stored(path, "ALTER TABLE studies RENAME TO s", f"CREATE VIEW studies AS {ENDLESS}"),
+    "trigger.db": lambda path: stored(path, "CREATE TRIGGER t AFTER INSERT ON studies BEGIN SELECT 1; END"),
+    "computed.db": lambda path: stored(path, "ALTER TABLE trials ADD COLUMN big AS (hex(zeroblob(9)))"),
+    "state.db": lambda path: stored(path, "UPDATE trials SET state = 'ODD'"),
+    "value.db": lambda path: stored(path, "UPDATE trial_values SET value = 'odd'"),
+    "values.db": lambda path: stored(path, "DELETE FROM trial_values"),
+    "goals.db": lambda path: stored(path, "INSERT INTO study_directions VALUES (9, 'MINIMIZE', 1, 5)"),
+    "date.db": lambda path: stored(path, "UPDATE trials SET datetime_complete = '0001-01-01 00:00:00.0'"),
+    "range.db": lambda path: stored(path, "UPDATE trial_params SET distribution_json = '[1]'"),
+    "name.db": lambda path: stored(path, "UPDATE trial_params SET param_name = x'ff' || param_name"),
+}  # fmt: skip
+
+
+def stored(path: Path, *changes: str) -> None:
+    """A study of Optuna in a database, then changed."""
+    study = optuna.create_study(storage=f"sqlite:///{path}")
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    with closing(sqlite3.connect(path)) as connection:
+        for change in changes:
+            connection.execute(change)
+        connection.commit()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_of_a_stranger_is_refused_in_one_line(name: str, tmp_path: Path, capsys: Any) -> None:
+    HOSTILE[name](tmp_path / name)
+    there = sorted(tmp_path.iterdir())
+    assert main([str(tmp_path / name), "--into", str(tmp_path / "into")]) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and not out and sorted(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "missing", "damaged", "deep", "sound"])
+def test_an_earlier_study_is_copied_whole_or_nothing_is_written(what: str, tmp_path: Path, capsys: Any) -> None:
+    """Of its files their content alone: nothing through a link, no hole filled, no right to act as their owner."""
+    source, into = tmp_path / "r", tmp_path / "into"
+    go_on(source, 3, strategy="random")
+    go_on(source, 4, strategy="random", seed=1)
+    before = source / "before-1"
+    with open(before / "hole", "wb") as file:
+        file.seek(1 << 40)
+        file.write(b"end")
+    (before / "hole").chmod(0o6777)
+    if what in ("link", "missing"):
+        before.rename(tmp_path / "private")
+    if what == "link":
+        before.symlink_to(tmp_path / "private")
+    elif what == "pipe":
+        os.mkfifo(before / "pipe")
+    elif what == "damaged":
+        (before / NAME).write_text("mine")
+    elif what == "deep":
+        below = os.open(before, os.O_RDONLY)
+        for _ in range(600):
+            os.mkdir("d", dir_fd=below)
+            below, above = os.open("d", os.O_RDONLY, dir_fd=below), below
+            os.close(above)
+        os.close(below)
+    status = main([str(source), "--into", str(into)])
+    if what != "sound":
+        assert status == Exit.USAGE and capsys.readouterr().err.count("\n") == 1
+        assert {path.name for path in tmp_path.iterdir()} <= {"r", "private"}
+        return
+    copy = os.stat(into / "before-1" / "hole")
+    assert status == Exit.DONE and copy.st_mode & 0o6000 == 0 and copy.st_blocks < 100
+    assert go_on(into, 4, strategy="random", seed=1)[1] == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    assert main([str(source), "--into", str(tmp_path / "mine")]) == Exit.USAGE
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
 
 
 def test_odd_times_and_values_of_steps_leave_a_journal_that_can_be_read(tmp_path: Path) -> None:

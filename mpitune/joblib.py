@@ -36,6 +36,7 @@ from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks import launch
 from mpitune.ranks.process import packed
+from mpitune.settings import require_seconds
 from mpitune.studies import n_ranks
 
 
@@ -75,8 +76,8 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         super().__init__(**options)
         if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
-        self._gpu = RunOptions(gpu=gpu, trial_timeout=trial_timeout).gpu  # type: ignore[arg-type]
-        self._timeout = trial_timeout
+        require_seconds("trial_timeout", trial_timeout)
+        self._gpu, self._timeout = RunOptions(gpu=gpu).gpu, trial_timeout  # type: ignore[arg-type]
         self._known: Known = {}
         self._caller = threading.current_thread()
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
-from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +16,6 @@ from typing import Any, NoReturn
 from mpitune.errors import Exit, UsageError, print_error
 
 LONGEST = 10**9  # seconds, some 32 years: the most that is taken for a time
-_hints = cache(typing.get_type_hints)
 
 
 def setting(
@@ -206,36 +202,32 @@ def _plain(value: Any) -> Any:
 
 def require_seconds(name: str, value: Any) -> None:
     """Raise UsageError unless the argument of that name is None or a number of seconds above 0."""
-    right: Any = Real
-    if value is not None and (not isinstance(value, right) or isinstance(value, bool) or not 0 < value <= LONGEST):
+    if value is not None and (_fault(value, float, 0, LONGEST) or not value):
         raise UsageError(f"{name}={value!r:.100}: give a number of seconds above 0, or None for no limit")
 
 
-def require_whole(name: str, value: Any, low: int) -> None:
-    """Raise UsageError unless the argument of that name is None or a whole number of at least `low`."""
-    if value is not None:
-        _require_number(name, value, int, low, None)
-
-
 def require_numbers(instance: Any, **lows: int) -> None:
-    """Raise UsageError unless the numbers of a dataclass instance, which may be made in Python, are in their ranges.
+    """Raise UsageError for a number of a dataclass instance that a command line would refuse, as Python may make it.
 
-    `lows` are the smallest values where they are others than on a command line, by name.
+    `lows` are the smallest values where they are others, by name.
     """
-    hints = _hints(type(instance))  # type: ignore[arg-type]  # classes are hashable
-    for field in dataclasses.fields(instance):
+    hints = typing.get_type_hints(type(instance))
+    for field in (field for field in dataclasses.fields(instance) if "help" in field.metadata):
         (kind, many), value, meta = _kind(hints[field.name]), getattr(instance, field.name), field.metadata
-        if kind in (int, float) and not many and "help" in meta and not (value is None and field.default is None):
-            _require_number(field.name, value, kind, lows.get(field.name, meta["low"]), meta["high"])
+        if kind not in (int, float) or many or (value is None and field.default is None):
+            continue
+        if fault := _fault(value, kind, lows.get(field.name, meta["low"]), meta["high"]):
+            raise UsageError(f"{field.name}={value!r:.100} {fault}")
 
 
-def _require_number(name: str, value: Any, kind: type, low: float | None, high: float | None) -> None:
+def _fault(value: Any, kind: type, low: float | None, high: float | None) -> str:
+    """What is wrong with a number, "" for nothing."""
     right: Any = Integral if kind is int else Real
-    noun = "a whole number" if kind is int else "a number"
-    ends = " and".join(f" at {word} {end}" for word, end in (("least", low), ("most", high)) if end is not None)
-    below, above = -sys.float_info.max if low is None else low, sys.float_info.max if high is None else high
-    if not isinstance(value, right) or isinstance(value, bool) or not below <= value <= above:
-        raise UsageError(f"{name}={value!r:.100}: give {noun}{' of' if ends else ''}{ends}")
+    if not isinstance(value, right) or isinstance(value, bool) or value != value:
+        return f"is not {'a whole number' if kind is int else 'a number'}"
+    if low is not None and value < low:
+        return f"is too small: give at least {low}"
+    return f"is too large: give at most {high}" if high is not None and value > high else ""
 
 
 def without_address(text: str) -> str:
@@ -269,14 +261,9 @@ def _converter(kind: type, meta: Any) -> Any:
         try:
             value = kind(text)
         except (ValueError, OverflowError):
-            noun = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {noun}") from None
-        if isinstance(value, float) and math.isnan(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-        if low is not None and value < low:
-            raise argparse.ArgumentTypeError(f"{text} is too small: give at least {low}")
-        if high is not None and value > high:
-            raise argparse.ArgumentTypeError(f"{text} is too large: give at most {high}")
+            value = None
+        if fault := _fault(value, kind, low, high):
+            raise argparse.ArgumentTypeError(f"{repr(text) if value is None or value != value else text} {fault}")
         return value
 
     return convert

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 
 from mpitune.errors import UsageError
 from mpitune.settings import LONGEST, require_numbers, setting
+
+seconds = partial(setting, low=0, high=LONGEST, metavar="S", advanced=True)
 
 
 @dataclass(frozen=True)
@@ -42,25 +45,19 @@ class RunOptions:
         (), "functions that were changed since, by name, whose known results still count", metavar="NAME", advanced=True
     )  # fmt: skip
     retry_failed: bool = setting(False, "evaluate again the trials that have failed", advanced=True)
-    trial_timeout: float | None = setting(
-        None, "seconds without a result after which a trial is killed and tried again", low=0.001, high=LONGEST,
-        metavar="S", advanced=True,
-    )  # fmt: skip
+    trial_timeout: float | None = seconds(
+        None, "seconds without a result after which a trial is killed and tried again", low=0.001
+    )
     join: bool = setting(
         False, "work on the study in the results folder beside other jobs that join it, now or later", advanced=True
     )
-    grace: float = setting(
-        30.0, "seconds left to running trials when the job is told to stop", low=0, high=LONGEST, metavar="S",
-        advanced=True,
-    )  # fmt: skip
-    walltime_margin: float = setting(
-        60.0, "begin no batch that would end later than this before the time limit of a Slurm job", low=0,
-        high=LONGEST, metavar="S", advanced=True,
-    )  # fmt: skip
-    heartbeat_timeout: float = setting(
-        20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never", low=0, high=LONGEST,
-        metavar="S", advanced=True,
-    )  # fmt: skip
+    grace: float = seconds(30.0, "seconds left to running trials when the job is told to stop")
+    walltime_margin: float = seconds(
+        60.0, "begin no batch that would end later than this before the time limit of a Slurm job"
+    )
+    heartbeat_timeout: float = seconds(
+        20.0, "seconds without a heartbeat after which a node counts as dead; 0 for never"
+    )
     expect_nodes: int | None = setting(
         None, "refuse to run on another number of nodes", low=1, metavar="N", advanced=True
     )

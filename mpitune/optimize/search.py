@@ -33,10 +33,11 @@ from mpitune.optimize.tuning import (
     WorkersPart,
     described,
     problem_of,
+    require_whole,
 )
 from mpitune.ranks.launch import launched
 from mpitune.ranks.process import can_be_sent
-from mpitune.settings import require_seconds, require_whole, without_address
+from mpitune.settings import require_seconds, without_address
 from mpitune.storage.files import TRIALS
 from mpitune.storage.history import read_header
 from mpitune.studies import ADVICE, on_all_ranks, run_study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -26,7 +27,7 @@ from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
-from mpitune.settings import require_whole, window_of
+from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.history import read_journal
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
@@ -331,6 +332,12 @@ def problem_of(
         raise UsageError(f"enqueue={shown(enqueue)}: give a list of points, each with its parameters by name")
     space = space if isinstance(space, Space) else Space(space)
     return Problem(space, dict(names), int(seed), None if n_trials is None else int(n_trials), 1, staged, points)
+
+
+def require_whole(name: str, value: Any, low: int) -> None:
+    """Raise UsageError unless the argument of that name is None or a whole number of at least `low`."""
+    if value is not None and (not isinstance(value, numbers.Integral) or value < low):
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {low}")
 
 
 def described(objectives: Mapping[str, bool]) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ TRIALS = "trials"  # the folder of the folders of a search's trials
 JOBS = "jobs"  # the folder of jobs that have joined it
 ALIVE = "alive"  # in the folder of each: touched as long as it lives
 CLAIMS = "claims"  # there, see `mpitune.storage.jobs`
-_BLOCK = 1 << 20  # bytes that are copied at a time
 _LEVELS = 4  # of folders in the folder of a study
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed
 
@@ -147,8 +146,7 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
     """Copy a folder, which appears under its new name when it is complete. No link is followed.
 
     Links in it are copied as links: one that leads into the folder leads into its copy. Files named in `but` have that
-    text in the copy, or are not there where it is empty. Raises OSError, also for a pipe, a device, or folders that lie
-    too deep in each other.
+    text in the copy, or are not there where it is empty. Raises OSError, also for a pipe or a device.
     """
     part = f".{target.name}.{os.getpid()}"
     with _parent_of(source / "any") as old, _parent_of(target) as folder:
@@ -159,12 +157,9 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
         try:
             try:
                 shutil.copytree(f"/proc/self/fd/{old}", copy, symlinks=True, ignore=ignore, copy_function=copy_file)
-            except shutil.Error as error:  # of several files: the first
-                name, _, why = error.args[0][0]
-                words = f"{source / name.partition(f'/fd/{old}/')[2]}: {why.rpartition('] ')[2]}"
-                raise OSError(errno.EIO, words) from error
-            except RecursionError as error:
-                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)) from error
+            except (shutil.Error, RecursionError) as error:  # the first of a list of errors; too deep folders
+                name, why = error.args[0][0][::2] if isinstance(error, shutil.Error) else (".", "too many folders")
+                raise OSError(errno.EIO, f"{name.replace(f'/proc/self/fd/{old}', str(source))}: {why}") from error
             for below, folders, names in os.walk(copy):
                 for link in (Path(below, name) for name in folders + names if Path(below, name).is_symlink()):
                     if (leads := os.readlink(link)).startswith(f"{source}/"):
@@ -179,9 +174,9 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a regular file with its holes, which a stranger may have made larger than a disk. Raises OSError.
+    """Copy a regular file with its holes, which may be larger than a disk, to a new one. Raises OSError.
 
-    The copy is a new file. It belongs to the user, so of its mode only the right to run it is taken over.
+    Of its mode only the right to run it is taken over: a stranger's may let others act as the owner, now the user.
     """
     with open(regular_file(Path(source)), "rb", 0) as old:
         state, at = os.fstat(old.fileno()), 0
@@ -192,11 +187,11 @@ def copy_file(source: str, target: str) -> None:
                 try:
                     at = os.lseek(old.fileno(), at, os.SEEK_DATA)
                 except OSError as error:
-                    if error.errno != errno.ENXIO:  # which says that only a hole is left
+                    if error.errno != errno.ENXIO:  # only a hole is left
                         raise
                     break
                 end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
-                while at < end and (block := os.pread(old.fileno(), min(end - at, _BLOCK), at)):
+                while at < end and (block := os.pread(old.fileno(), min(end - at, 1 << 20), at)):
                     at += os.pwrite(new.fileno(), block, at)
             os.utime(new.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
 

@@ -1,12 +1,12 @@
 """CSV tables. Floats are written as their shortest exact form, so equal tables are equal files.
 
-A spreadsheet takes a text that begins with = + - or @ for a formula and runs it. Such a text has one ' more in front in
-a file, unless it is a number; `read_table` takes it away again.
+A text that a spreadsheet would run as a formula has one ' more in front in a file; `read_table` takes it away again.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from mpitune.trial import Outcome
 # Columns of a table of trials that say when, where and by what a trial was computed: they differ from run to run.
 RUN_COLUMNS = ("seconds", "cpu_seconds", "peak_mib", "gpu", "gpu_mib", "place", "attempt")
 LONGEST_LINE = 4000  # characters of an error where it has one line
-FORMULAS = tuple("=+-@\t\r\n")  # how they begin, as far as spreadsheets look
+# A text that a spreadsheet would run: it begins as a formula, and is no number. In a file it has ' in front.
+FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?\Z)[-=+@\t\r\n]", re.IGNORECASE)
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -27,27 +28,18 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
             writer.writeheader()
-            writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
+            writer.writerows({n: f"'{cell}" if _runs(cell) else cell for n, cell in row.items()} for row in rows)
 
 
 def read_table(lines: Iterable[str]) -> list[dict[str, Any]]:
     """The rows of a CSV table, texts as `write_table` got them. Raises csv.Error."""
-    rows = csv.DictReader(lines)
-    return [{n: c[1:] if c and c[0] == "'" and _is_formula(c) else c for n, c in row.items()} for row in rows]
+    return [
+        {n: c[1:] if c and c[0] == "'" and _runs(c) else c for n, c in row.items()} for row in csv.DictReader(lines)
+    ]
 
 
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if _is_formula(value) else value
-
-
-def _is_formula(value: Any) -> bool:
-    """Whether it is a text that, without any ' in front, would be taken for a formula."""
-    if not isinstance(value, str) or not (bare := value.lstrip("'")).startswith(FORMULAS):
-        return False
-    try:
-        return float(bare) is None
-    except ValueError:
-        return True
+def _runs(cell: Any) -> bool:
+    return isinstance(cell, str) and FORMULA.match(cell) is not None
 
 
 def named_columns(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

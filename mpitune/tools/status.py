@@ -22,7 +22,7 @@ from typing import Any
 
 from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of, read_status_file
 from mpitune.errors import Exit, UsageError, printable
-from mpitune.settings import program, setting
+from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS, job_folders
 from mpitune.storage.history import NAME, History, read_study
 from mpitune.storage.jobs import n_claimed
@@ -103,6 +103,7 @@ class Status:
         of_trials: where `finished` counts stages of trials, to how many trials they belong.
         jobs: that have joined it.
         twice: results of jobs that another job had found, too.
+        order: in which a search tells its strategy results, such as "window 32".
     """
 
     folder: Path
@@ -119,6 +120,7 @@ class Status:
     stopped: str = ""
     jobs: Sequence[Job] = ()
     twice: int = 0
+    order: str = ""
 
     @property
     def exit(self) -> Exit:
@@ -200,6 +202,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         seen=(_together(jobs) or read_status_file(folder)) if running else None,
         jobs=jobs,
         twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
+        order=window_of(history.header["settings"]),
         of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
     )
 
@@ -217,6 +220,8 @@ def described(status: Status) -> list[str]:
         f"trials     {status.finished}{of} finished, {len(status.failures)} of them failed{missing}",
         f"runs       {status.runs}" + (f", in which {status.deaths} workers died" if status.deaths else ""),
     ]
+    if status.order:
+        lines.append(f"order      {status.order}")
     if status.seen is not None:
         lines.append(f"now        {now(status.seen)}")
     lines += [

@@ -311,7 +311,7 @@ def closes_over(lock: Any) -> Any:
         ({"window": 0}, "window=0: give a whole number of at least 1"),
         ({"window": 4, "round_size": 2}, "window=4 and round_size=2 are two orders of telling results: give one"),
         ({"window": 4, "asynchronous": True}, "window=4 and asynchronous=True are two orders of telling results"),
-        ({"trial_timeout": 0}, "trial_timeout=0: give a number of at least 0.001"),
+        ({"trial_timeout": 0}, "trial_timeout=0 is too small: give at least 0.001"),
         ({"results": 5}, "results=5: give the path of a folder"),
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
         ({"strategy": Grid}, "strategy=Grid is a class: give one of it, strategy=Grid(...)"),

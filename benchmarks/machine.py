@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import OPENBLAS
 from mpitune.devices.devices import usable_cores
 from mpitune.storage.provenance import commit, versions
 
@@ -20,6 +21,7 @@ def circumstances(*libraries: str, **facts: Any) -> str:
             f"{time.strftime('%F')}, {processor()}, {usable_cores()} cores, commit {(commit() or 'unknown')[:12]}",
             ", ".join(f"{name} {version}" for name, version in versions(libraries).items()),
             ", ".join(f"{name} = {value}" for name, value in facts.items()),
+            ", ".join(f"{name} {os.environ.get(name, 'unset')}" for name in OPENBLAS),
         ]
     )
 

@@ -4,9 +4,17 @@
     python -m benchmarks.nn_step --results FILE --figure FOLDER      draw a table that was kept; nothing is measured
 
 The reference way is a DataLoader over a data set of PIL images with torchvision's transforms, autograd, and
-torch.optim.SGD, one network at a time. "fused", "kept" and "compiled" are the best that PyTorch offers for images that
-stay on the device. "fused" is autograd with fused SGD. "kept" is the same with gradients that are zeroed instead of
-made again. "compiled" is the same with loss and gradient compiled by torch.compile; compiling is not in the time.
+torch.optim.SGD, one network at a time. The others are the best that PyTorch offers for images that stay on the device:
+
+    autograd    plain autograd and SGD
+    foreach     autograd, SGD over lists of weights
+    fused       autograd, fused SGD
+    kept        the same, with gradients that are zeroed instead of made again
+    compiled    loss and gradient compiled by torch.compile, fused SGD
+    both        the same, with the step of SGD compiled, too
+    whole       loss, gradient and the arithmetic of SGD compiled as one function
+
+`vmap` is for many networks at once, and one step is that of one. Compiling is not in the time.
 
 All ways train in one process on one thread with the same batch size; they alternate round by round. What is shown is
 the median round's CPU time per step, and the median over rounds of the ratios: the reference's time to ours, and the
@@ -22,7 +30,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -43,7 +51,15 @@ BATCH_SIZE, CLASSES = 10, 10
 BYTES = 20  # that the manual step moves on a CPU for each weight
 CORE = 42e9  # bytes per second that one core of an AMD EPYC of family 26 (Zen 5) reads weights in order
 WAYS = ("reference", "autograd", "manual")
-PYTORCH = ("autograd", "fused", "kept", "compiled")  # images on the device, and nothing but PyTorch
+PYTORCH = (
+    "autograd",
+    "foreach",
+    "fused",
+    "kept",
+    "compiled",
+    "both",
+    "whole",
+)  # images on the device, and nothing but PyTorch
 
 
 def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
@@ -100,28 +116,57 @@ def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
 
 
 def pytorch(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
-    """One step of PyTorch with fused SGD each time it is advanced. name: "fused", "kept" or "compiled"."""
+    """One step of PyTorch each time it is advanced. name: of `PYTORCH`, but "autograd"."""
     weights = net.initial_weights(params, (images.shape[1], images.shape[2]), 10, seed=1, device=images.device)
-    leaves = {key: weight.requires_grad_() for key, weight in weights.items()}
-    optimizer = torch.optim.SGD(
-        leaves.values(), lr=float(params["learning_rate"]), momentum=float(params["momentum"]), fused=True
-    )
-
-    def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(net.logits(leaves, x), y)
-
-    loss = torch.compile(loss_of) if name == "compiled" else loss_of
+    step = _whole(weights, params) if name == "whole" else _with_optimizer(name, weights, params)
     total = torch.zeros((), device=images.device)
     while True:
         for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
             pixels = net.normalised(images[block], 255.0)
             for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
-                value = loss(x, y)
-                optimizer.zero_grad(set_to_none=name != "kept")
-                value.backward()
-                optimizer.step()
-                total += value.detach()
+                total += step(x, y)
                 yield
+
+
+def _with_optimizer(name: str, weights: dict[str, Tensor], params: Params) -> Callable[[Tensor, Tensor], Tensor]:
+    """A step that autograd and torch.optim.SGD take; it returns the loss."""
+    leaves = {key: weight.requires_grad_() for key, weight in weights.items()}
+    optimizer = torch.optim.SGD(
+        leaves.values(), lr=float(params["learning_rate"]), momentum=float(params["momentum"]),
+        **({"foreach": True} if name in ("foreach", "both") else {"fused": True}),
+    )  # fmt: skip
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(net.logits(leaves, x), y)
+
+    loss = torch.compile(loss_of) if name in ("compiled", "both") else loss_of
+    learn = torch.compile(optimizer.step) if name == "both" else optimizer.step
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        value = loss(x, y)
+        optimizer.zero_grad(set_to_none=name != "kept")
+        value.backward()
+        learn()
+        return value.detach()
+
+    return step
+
+
+def _whole(weights: dict[str, Tensor], params: Params) -> Callable[[Tensor, Tensor], Tensor]:
+    """A step that is compiled as one function, with what SGD does; it returns the loss."""
+    rate, momentum = float(params["learning_rate"]), float(params["momentum"])
+    speeds = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+
+    @torch.compile
+    def step(weights: dict[str, Tensor], speeds: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        learn = torch.func.grad_and_value(lambda these: F.cross_entropy(net.logits(these, x), y))
+        gradients, value = learn(weights)
+        for name, gradient in gradients.items():
+            speeds[name].mul_(momentum).add_(gradient)
+            weights[name].sub_(speeds[name], alpha=rate)
+        return value
+
+    return lambda x, y: step(weights, speeds, x, y)
 
 
 def measure(size: str, images: Tensor, labels: Tensor, rounds: int, momentum: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mpitune import Float
+from mpitune import Float, search
 from mpitune.engine.progress import STATUS_FILE, read_status_file
 from mpitune.errors import Exit
 from mpitune.optimize.strategies import Halving
@@ -53,6 +53,14 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     program(*TOYS, "3", "--gpu", "none", "--workers", "1", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
     text = said(tmp_path / "f", Exit.FAILED_TRIALS)
     assert "failed     t1 at" in text and "exit code 7" in text
+
+
+def test_the_window_of_a_search_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how: dict[str, Any] = dict(strategy="tpe", n_trials=2, minimize="loss", window=3, workers=0, results=tmp_path)
+    search(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)
+    capsys.readouterr()
+    assert main([str(tmp_path)]) == Exit.DONE and "order      window of 3\n" in capsys.readouterr().out
+    assert "<td>window of 3</td>" in (tmp_path / "report.html").read_text()
 
 
 def read(terminal: int) -> bytes:

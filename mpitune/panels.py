@@ -5,7 +5,7 @@ A panel holds plain arrays and texts; how it is drawn is the page's matter. All 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,7 @@ class Lines:
         percent: y is a fraction.
         dots: (x, y) of points behind the curves.
         steps: a curve keeps each value until the next one, as the best value so far does.
+        faint: names of curves that are drawn in grey.
     """
 
     title: str
@@ -72,6 +73,7 @@ class Lines:
     percent: bool = False
     dots: tuple[Sequence[float], Sequence[float]] = ((), ())
     steps: bool = False
+    faint: Collection[str] = ()
 
 
 @dataclass(frozen=True)

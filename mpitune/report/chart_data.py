@@ -46,7 +46,10 @@ class Charts:
                     "best": panel.best,
                 }
             case Lines():
-                curves = [{"name": name, "x": _numbers(x), "y": _numbers(y)} for name, (x, y) in panel.curves.items()]
+                curves = [
+                    {"name": name, "x": _numbers(x), "y": _numbers(y), "faint": name in panel.faint}
+                    for name, (x, y) in panel.curves.items()
+                ]
                 dots = [_numbers(values) for values in panel.dots]
                 drawn = {
                     "kind": "lines", "x": panel.x, "y": panel.y, "curves": curves, "dots": dots, "steps": panel.steps

@@ -137,6 +137,7 @@ def _study(report: Report) -> dict[str, Any]:
         for section in report.sections
         if section.panels
     ]
+    candidates = (*parts.history_of(study), *parts.learning_of(study), parts.importance(study))
     links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
     links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({len(study.failures)})")]
     links += [("trials", "Trials"), ("about", "Settings")]
@@ -147,7 +148,7 @@ def _study(report: Report) -> dict[str, Any]:
         "facts": parts.facts_of(study, report.sections, report.dollars),
         "notes": parts.notes_of(study),
         "sections": sections,
-        "candidates": [_panel(panel, charts) for panel in (*parts.history_of(study), parts.importance(study))],
+        "candidates": [_panel(panel, charts) for panel in candidates],
         **parts.time_of(study),
         **parts.failures_of(study),
         **parts.table_of(study),

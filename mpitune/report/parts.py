@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import COMPILE, REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
+from mpitune.trial import PRUNED, Result
 
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
 SHORT_S = 60.0  # seconds, of which most are the start of workers
+MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
@@ -169,6 +171,33 @@ def history_of(study: ReportedStudy) -> list[Panel]:
             steps=True,
         )
     ]  # fmt: skip
+
+
+def learning_of(study: ReportedStudy) -> list[Panel]:
+    """A curve for each trial of a search that tells its values step by step; grey where it was pruned."""
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    pruned: list[str] = []
+    if (goal := study.goal) is None:
+        return []
+    for candidate in study.candidates:
+        values = {step: value for _, result in candidate.parts for step, value in _steps_of(result, f"{goal.name}@")}
+        if values:
+            name = f"trial {candidate.number}" + (" (pruned)" if candidate.state == PRUNED else "")
+            curves[name] = (sorted(values), [values[step] for step in sorted(values)])
+            pruned += [name] if candidate.state == PRUNED else []
+    if not curves:
+        return []
+    names = list(curves)[:: -(-len(curves) // MOST_CURVES)]
+    about = f"{goal.name} of each trial, in grey where the strategy stopped it"
+    about += f"; {len(names):,} of {len(curves):,} are drawn." if len(names) < len(curves) else "."
+    some = {name: curves[name] for name in names}
+    return [Lines("Learning curves", about, "step", goal.name, some, goal.percent, faint=pruned)]
+
+
+def _steps_of(result: Result, start: str) -> Iterator[tuple[int, float]]:
+    for name, value in result.values.items():
+        if name.startswith(start) and (step := name.removeprefix(start)).isdecimal():
+            yield int(step), value
 
 
 def _unit_of(seconds: float) -> tuple[str, float]:

@@ -131,7 +131,7 @@
           }] : []),
           ...curves.map((curve, n) => ({
             type: "line", name: curve.name, step: steps ? "end" : false, symbolSize: 5, showSymbol: curve.x.length <= 60 && !steps,
-            color: style(steps ? "--red" : many ? "--blue" : colours[n]), lineStyle: { width: many ? 1 : 2, opacity: many ? 0.4 : 1 },
+            color: style(steps ? "--red" : curve.faint ? "--gone" : many ? "--blue" : colours[n]), lineStyle: { width: many ? 1 : 2, opacity: many ? 0.4 : 1 },
             data: curve.x.map((a, i) => [a, Number.isFinite(curve.y[i]) ? curve.y[i] : null]),
           })),
         ],

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpitune.panels import Lines
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.report.importance import importance_of
 from mpitune.report.page import report_of
-from mpitune.report.parts import notes_of
+from mpitune.report.parts import learning_of, notes_of
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
@@ -74,6 +75,18 @@ def test_of_equal_trials_of_a_search_the_first_is_the_best_whichever_ended_first
     both, one = (report_of(folder, read_study(folder), None, None, goal=goal).study for goal in (None, "minimize b"))
     assert both.best is None and "best for a and b together" in notes_of(both)[0]
     assert one.best is not None and one.best.params == {"x": 0}
+
+
+def test_a_curve_for_each_trial_that_says_steps_and_the_pruned_are_faint(tmp_path: Path) -> None:
+    lines = [
+        trial_line("t000000/0", {"x": 1, "@last": False}, {"loss": 0.5, "loss@1": 0.5}, begin=0, end=1),
+        trial_line("t000000/1", {"x": 1}, {"loss": 0.2, "loss@2": 0.3, "loss@3": 0.2}, begin=1, end=2),
+        trial_line("t000001/0", {"x": 2, "@last": False}, {"loss": 0.9, "loss@1": 0.9}, begin=2, end=3),
+    ]
+    heading = header(objectives=["minimize loss"])
+    (curves,) = learning_of(read(write(tmp_path, lines, heading=heading)))
+    assert isinstance(curves, Lines) and curves.faint == ["trial 1 (pruned)"]
+    assert curves.curves == {"trial 0": ([1, 2, 3], [0.5, 0.3, 0.2]), "trial 1 (pruned)": ([1], [0.9])}
 
 
 def test_the_best_so_far_only_improves(tmp_path: Path) -> None:

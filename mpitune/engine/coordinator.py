@@ -39,7 +39,7 @@ from mpitune.engine.study import Study
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.ranks.transport import Lost
 from mpitune.storage.journal import Journal
-from mpitune.storage.table import last_line
+from mpitune.storage.table import kind_of, last_line
 from mpitune.trial import Batch, Gang, NoRoom, Outcome, Place, Result, Trial
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class Coordinator:
                 self._give_up(slot)
         elif self._held and (self._succeeded or self._has_tried_all):
             for trial, result in self._held if self._succeeded else ():  # else the end says it
-                log.error("trial %s failed: %s", trial.key, last_line(result.error))
+                self._say_once(trial, result.error, "failed")
             self._fresh, self._held = self._held + self._fresh, []
         if self._fresh:
             fresh, self._fresh = self._fresh, []
@@ -313,14 +313,18 @@ class Coordinator:
         state.pending.add(trial.key)
         state.cause, state.is_failing = result.error or result.doubt or "", True
         if result.failed:
-            why = f"the objective raised {last_line(state.cause)}" if result.raised else last_line(state.cause)
-            level = logging.DEBUG if why in self._said else logging.WARNING
-            self._said.add(why)
-            log.log(level, "trial %s failed and is tried once more: %s", trial.key, why)
+            self._say_once(trial, state.cause, "failed and is tried once more")
         else:
             log.info("trial %s is tried on another node: %s", trial.key, last_line(state.cause))
             self._doubtful[trial.key] = replace(result, doubt=None)
         self.dispatch.add((trial,), result.attempt + 1, avoid=slot)
+
+    def _say_once(self, trial: Trial, error: str | None, what: str) -> None:
+        """Tell the first failure of its kind; the end has their number."""
+        kind = kind_of(trial.params, error)
+        level = logging.DEBUG if kind in self._said else logging.WARNING
+        self._said.add(kind)
+        log.log(level, "trial %s %s: %s", trial.key, what, last_line(error))
 
     def _done(self, slot: SlotId, trial: Trial, result: Result, given: Given) -> None:
         """A trial has succeeded: what failed on this slot before is forgiven."""

@@ -34,7 +34,7 @@ from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.files import PAGE
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
-from mpitune.storage.table import last_line
+from mpitune.storage.table import kind_of, last_line
 from mpitune.storage.waiting import working
 from mpitune.trial import Outcome, Result
 
@@ -99,7 +99,7 @@ class RankZero:
             return self._unfinished(study, coordinator)
         journal.verify()
         outcomes = self._outcomes(study)
-        failed = [outcome.result for outcome in outcomes if outcome.result.failed]
+        failed = [outcome for outcome in outcomes if outcome.result.failed]
         if not complete and study.others_succeed:  # the last job writes
             self._note_end(complete=False, **self._stopped())
             return Ended(Exit.DONE, outcomes)
@@ -119,12 +119,12 @@ class RankZero:
             with working("report.html is written", rank=0):
                 load_finish()(folder, self.experiment, self.data)
             print(f"results: {folder}")
-        causes: dict[str, list[Result]] = {}
-        for result in failed:
-            causes.setdefault(last_line(result.error), []).append(result)
-        for why, (first, *others) in causes.items():
+        kinds: dict[str, list[Result]] = {}
+        for trial, result in failed:
+            kinds.setdefault(kind_of(trial.params, result.error), []).append(result)
+        for first, *others in kinds.values():
             more = f" and {len(others)} more" if others else ""
-            log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, why)
+            log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, last_line(first.error))
         return Ended(Exit.FAILED_TRIALS if failed and complete else Exit.DONE, outcomes)
 
     def _outcomes(self, study: Study) -> list[Outcome]:

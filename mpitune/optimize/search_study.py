@@ -174,7 +174,7 @@ class SearchStudy:
             params = ", ".join(f"{name}={short(value)}" for name, value in trial.params.items())
             lines.append(f"  trial {trial.number}: {values} with {params}")
         first = next((trial for trial in self.trials if trial.state == FAILED), None)
-        if first is not None:
+        if first is not None and len(states) > states.count(FAILED):  # else the search raises, and says it
             lines.append(f"the first that failed, trial {first.number}: {first.error}")
         return "\n".join([*lines, self.window] if self.window else lines)
 

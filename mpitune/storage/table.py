@@ -85,6 +85,14 @@ def last_line(error: str | None) -> str:
     return " ".join(shortened(lines[-1], LONGEST_LINE).split("\n")) if lines else ""
 
 
+def kind_of(params: Mapping[str, Any], error: str | None) -> str:
+    """The last line of a trial's error without the values of its parameters, by which equal failures differ."""
+    line = last_line(error)
+    for name, value in params.items():
+        line = line.replace(text, f"{{{name}}}") if len(text := str(value)) > 2 else line
+    return line
+
+
 def _union(mappings: Any) -> list[str]:
     """Names of all mappings in the order first seen."""
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))

@@ -55,6 +55,21 @@ def test_a_mistake_is_told_with_the_lines_of_its_author(program: Any, tmp_path: 
     assert "died" not in done.stderr and "Traceback" not in done.stderr
 
 
+COMMAND = """
+import sys
+from mpitune import Float, search
+command = ["sh", "-c", "echo no such file >&2; exit $(expr 3 - $2)", "sh", "{x}", sys.argv[1]]
+search(command, {"x": Float(0, 1)}, n_trials=6, minimize="loss", workers=2, results=sys.argv[2])
+"""
+
+
+def test_failures_that_differ_in_their_parameters_alone_are_told_once_and_counted(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(COMMAND)
+    done = program(tmp_path / "script.py", 0, tmp_path / "r", status=1, cwd=tmp_path)
+    assert done.stderr.count("no such file") <= 3 * 2, "when it happens, at the end, and as the reason of the end"
+    assert " and 5 more: " in done.stderr and "no such file" not in done.stdout
+
+
 CELLS = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
@@ -79,7 +94,7 @@ def test_a_cell_shows_an_error_that_its_reader_can_mend_as_one_line(tmp_path: Pa
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
     command = [sys.executable, "-c", CELLS.format(parts=parts)]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.stdout.strip() == "UsageError: workers=-1: give a whole number of at least 0"
+    assert done.stdout.strip() == "UsageError: workers=-1 is too small: give at least 0"
 
 
 def test_the_worker_goes_on_unless_the_objective_says_otherwise() -> None:

@@ -34,6 +34,7 @@ SHORT_S = 2.0  # batches that take less are claimed before a slot is free
 TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
 REPORT = "@report"  # what the job claims that makes tables and figures
+MOST_OPEN = 200  # folders of other jobs that are kept open
 
 
 class JoinedStudy(Study):
@@ -66,6 +67,7 @@ class JoinedStudy(Study):
         self._heard = dict(history.trials)
         super().__init__(searches, self._heard, dict(history.results), before=before)
         self._folder, self._job, self._n_slots = folder, job, n_slots
+        self._settings = history.header["settings"]
         with written_into(folder):
             self._lives = Lives(folder, job, timeout)
             self._claims = Claims(folder, job)
@@ -101,7 +103,7 @@ class JoinedStudy(Study):
     def others_succeed(self) -> bool:  # type: ignore[override]
         """Whether a trial has succeeded in another job, which still lives."""
         able = {name for name in self._able if not self._others[name].ended}
-        return bool(able - self._lives.gone(able, seen=0))
+        return bool(able - self._lives.gone(able))
 
     @property
     def has_more(self) -> bool:  # type: ignore[override]
@@ -152,10 +154,10 @@ class JoinedStudy(Study):
 
     def _look(self) -> None:
         """Take in what others have found out since the last time."""
-        for folder in new_jobs(self._folder, {self._job, *self._others}):
-            self._others[folder.name] = Follower(folder)
-        for other in self._others.values():
-            for line in other.read() if not other.ended else ():
+        new = new_jobs(self._folder, {self._job, *self._others})
+        self._others.update((folder.name, Follower(folder, self._settings)) for folder in new)
+        for other in [other for other in self._others.values() if not other.ended]:
+            for line in other.read():
                 trial, result = line.trial, line.result(self._folder / JOBS / other.name)
                 if not result.failed:
                     self._able.add(other.name)
@@ -165,6 +167,9 @@ class JoinedStudy(Study):
                     self._take_in(result)
                 elif result.key not in self.results:  # of a batch that this job will only ask for
                     self._heard[trial.key], self.results[trial.key] = trial, result
+            if other.ended or len(self._others) > MOST_OPEN:
+                other.close()
+        self._lives.gone({folder.name for folder in new} - self._ended)  # from now on their silence counts
         self._next_look = time.monotonic() + self._pause
 
     def _take_in(self, result: Result) -> None:
@@ -208,6 +213,11 @@ class JoinedStudy(Study):
         return len(self._mine) - self._n_held
 
     @property
+    def _ended(self) -> set[str]:
+        """The other jobs that have said that they end."""
+        return {name for name, other in self._others.items() if other.ended}
+
+    @property
     def _n_live(self) -> int:
         return 1 + sum(not other.ended for other in self._others.values())
 
@@ -245,14 +255,14 @@ class JoinedStudy(Study):
         return names
 
     def _claims_of_the_gone(self) -> None:
-        """Free the batches of jobs that have ended, or have given no sign for too long."""
+        """Free the batches of jobs that have ended, or have given no sign for too long, and those this never took."""
         self._free.difference_update(self._claims.read())
         held: dict[str, list[str]] = {}
         for name in self._open:
             if name not in self._mine and name not in self._free:
                 held.setdefault(self._claims.owner[name], []).append(name)
-        ended = {job for job in held if job in self._others and self._others[job].ended}
-        gone = self._lives.gone(held.keys() - ended - {self._job})
+        ended = held.keys() & {self._job, *self._ended}
+        gone = self._lives.gone(held.keys() - ended)
         for job in sorted(gone):
             log.warning("job %s has given no sign of life: its work goes to the others", job)
         for job in ended | gone:
@@ -274,7 +284,7 @@ class JoinedStudy(Study):
                 ended, complete = (other.ended, other.complete) if other else (False, False)
                 if complete and is_written():
                     return False
-                if (complete or not ended) and not self._lives.gone([owner], seen=0):
+                if (complete or not ended) and not self._lives.gone([owner]):
                     if not said:
                         log.info("job %s makes the tables and figures", owner)
                     said = True

@@ -11,14 +11,13 @@ from pathlib import Path
 from mpitune.ranks.heartbeat import BEATS, Pulse
 from mpitune.storage.files import ALIVE, JOBS, make_folder, regular_file
 
-SEEN = 3  # own heartbeats during which another job made none, before it counts as gone
-
 
 class Lives:
     """Which other jobs live, by the files that each touches.
 
-    Clocks of hosts differ, so only times of the file server are compared: those of others' files with that of one's
-    own. A job that was suspended, as others may have been, looks for some own heartbeats before it blames anybody.
+    A job counts as gone when the time of its file has stayed the same during so many heartbeats of one's own. No time
+    is compared with that of a clock: clocks differ, and are set. A job that was suspended, as others may have been,
+    made no heartbeats meanwhile, so it blames nobody.
 
     Args:
         timeout: seconds without a sign after which a job counts as gone; 0 for never.
@@ -26,29 +25,27 @@ class Lives:
 
     def __init__(self, folder: Path, job: str, timeout: float):
         self._folder, self._mine = folder / JOBS, folder / JOBS / job / ALIVE
-        self._timeout = timeout or math.inf
         self._beats = 0
         self._seen: dict[str, tuple[float, int]] = {}  # the time of a job's file, and the beat that first saw it
         make_folder(self._mine.parent)
         os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))
-        self._touch()
         self._pulse = Pulse(self._touch, timeout / (BEATS + 1)) if timeout else None
 
     def _touch(self) -> None:
         with suppress(OSError):
+            os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))  # it may have been removed
             os.utime(self._mine)
         self._beats += 1
 
-    def gone(self, jobs: Iterable[str], seen: int = SEEN) -> set[str]:
-        """Those of the jobs that have given no sign for too long, and for so many heartbeats of this job."""
-        beats, now = self._beats, _time_of(self._mine)
-        gone = set()
+    def gone(self, jobs: Iterable[str]) -> set[str]:
+        """Those of the jobs that have given no sign for too long, since this was first asked."""
+        beats, gone = self._beats, set()
         for job in jobs:
             time = _time_of(self._folder / job / ALIVE)
             last, since = self._seen.setdefault(job, (time, beats))
             if last != time:
                 self._seen[job] = (time, beats)
-            elif now - time > self._timeout and beats - since >= seen:
+            elif beats - since > BEATS:
                 gone.add(job)
         return gone
 

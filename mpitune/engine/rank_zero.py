@@ -32,6 +32,7 @@ from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.files import PAGE
+from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import kind_of, last_line
@@ -97,14 +98,15 @@ class RankZero:
         complete = study.finished
         if not complete and not (coordinator.has_enough and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
-        journal.verify()
         outcomes = self._outcomes(study)
+        journal.verify(outcome.result for outcome in outcomes)
         failed = [outcome for outcome in outcomes if outcome.result.failed]
+        ending = self._all_of(study) if complete else {"complete": False}
         if not complete and study.others_succeed:  # the last job writes
-            self._note_end(complete=False, **self._stopped())
+            self._note_end(**ending, **self._stopped())
             return Ended(Exit.DONE, outcomes)
         if complete and isinstance(study, JoinedStudy) and not study.may_report((folder / PAGE).exists):
-            self._note_end(complete=True, failed=len(failed))
+            self._note_end(**ending, failed=len(failed))
             print(f"all trials are done: {folder}")
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if importing:
@@ -113,7 +115,7 @@ class RankZero:
             with working(doing, rank=0), written_into(folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, folder)
-        seconds = self._note_end(complete=complete, failed=len(failed), **self._stopped())
+        seconds = self._note_end(**ending, failed=len(failed), **self._stopped())
         if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
@@ -136,6 +138,13 @@ class RankZero:
             n_used = sum(outcome.result.ended < began for outcome in outcomes)
             log.info("%d of these %d results are of before, %d are new", n_used, len(outcomes), len(outcomes) - n_used)
         return outcomes
+
+    def _all_of(self, study: Study) -> dict[str, object]:
+        """What makes a study complete, for readers of all journals: the results there, of trials asked for or not."""
+        history = self.journal.history
+        keys = {*study.results, *history.trials}
+        n_alone = history.n_alone + (not self.options.join)
+        return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
     def _stopped(self) -> dict[str, str]:
         return {"stopped": by} if (by := self.experiment.reporting().stopped()) else {}

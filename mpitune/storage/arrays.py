@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -26,11 +27,21 @@ def array_path(folder: Path, key: str) -> Path:
     return folder / "arrays" / (quote(key, safe="", errors="surrogatepass") + ".npz")
 
 
+def lost_arrays(folder: Path, keys: Iterable[str]) -> list[str]:
+    """Those of the keys whose file of arrays is not there."""
+    try:
+        there = set(os.listdir(folder / "arrays"))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        there = set()
+    return [key for key in keys if array_path(folder, key).name not in there]
+
+
 class StoredArrays(Mapping[str, np.ndarray]):
     """The arrays of one trial, read from their file each time one is asked for."""
 
     def __init__(self, path: Path, names: Sequence[str]):
         self._path, self._names = path, tuple(names)
+        self.folder = path.parent.parent  # of the journal that names them
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._names:

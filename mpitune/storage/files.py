@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from mpitune.errors import UsageError
 from mpitune.storage.waiting import waiting
 
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
@@ -50,8 +51,11 @@ def regular_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def job_folders(folder: Path) -> list[Path]:
-    """The folders of all jobs that have joined the study in `folder`, in the order of their names."""
-    return new_jobs(folder, ())
+    """The folders of all jobs that have joined the study in `folder`, by name. Raises UsageError."""
+    try:
+        return new_jobs(folder, ())
+    except OSError as error:
+        raise UsageError(f"{folder / JOBS} cannot be read: {error.strerror}") from error
 
 
 def new_jobs(folder: Path, known: Container[str]) -> list[Path]:
@@ -61,7 +65,14 @@ def new_jobs(folder: Path, known: Container[str]) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     new = [folder / JOBS / name for name in names if name != CLAIMS and name not in known]
-    return [job for job in new if (job / JOURNAL).is_file()]
+    return [job for job in new if _has_journal(job)]
+
+
+def _has_journal(job: Path) -> bool:
+    try:
+        return stat.S_ISREG((job / JOURNAL).stat().st_mode)
+    except OSError as error:
+        return error.errno == errno.EACCES  # who reads it is told
 
 
 class OpenFolder:
@@ -71,13 +82,13 @@ class OpenFolder:
         with _parent_of(path / "any") as descriptor:
             self.descriptor = os.dup(descriptor)
 
-    def read(self, name: str, start: int = 0) -> bytes:
-        """What a file has from a position on. It is opened again, so that NFS asks its server. Raises OSError."""
+    def read(self, name: str, most: int, start: int = 0) -> bytes:
+        """At most so many bytes of a file, from `start` on. It is opened again: NFS asks its server. Raises OSError."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(name, flags, dir_fd=self.descriptor), "rb") as file:
             state = os.fstat(file.fileno())
             _require(stat.S_ISREG(state.st_mode))
-            return os.pread(file.fileno(), max(0, state.st_size - start), start)
+            return os.pread(file.fileno(), min(most, max(0, state.st_size - start)), start)
 
     def close(self) -> None:
         os.close(self.descriptor)

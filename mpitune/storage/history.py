@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +16,8 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import astuple
 
-from mpitune.errors import UsageError, or_typed, printable, shortened
+from mpitune.errors import UsageError, named, or_typed, printable, shortened
+from mpitune.storage.arrays import lost_arrays
 from mpitune.storage.files import JOURNAL, job_folders, regular_file
 from mpitune.storage.records import (
     UNPACKABLE,
@@ -34,6 +37,8 @@ from mpitune.storage.records import (
     require_checksum,
 )
 from mpitune.trial import Result, Trial
+
+log = logging.getLogger(__name__)
 
 NAME = JOURNAL
 FORMAT = 2
@@ -55,16 +60,17 @@ class History:
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
     deaths: list[Death] = field(default_factory=list)
     with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
+    lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
-    complete: bool = False  # the last thing written is the mark of a finished study
+    complete: bool = False  # an end line says so, and all that it has counted is here
     jobs: Mapping[str, History] = field(default_factory=dict)  # what each job found, where some have joined
     begun: bool = False  # it has more than its header
 
     @property
-    def last_time(self) -> float:
-        """When the last run ended, or began if it has no end."""
-        return self.runs[-1].get("began", 0.0) + self.runs[-1].get("seconds", 0.0) if self.runs else 0.0
+    def n_alone(self) -> int:
+        """How many jobs have worked on the study alone, one after the other."""
+        return len(self.jobs[""].runs if self.jobs else self.runs)
 
     @property
     def half_moved(self) -> bool:
@@ -73,8 +79,24 @@ class History:
 
     @property
     def stopped(self) -> str:
-        """By what the last run was stopped before all was done, such as "its time"; "" by nothing."""
-        return "" if self.open or not self.ends else printable(self.ends[-1].get("stopped", ""))
+        """By what the last run was stopped before all was done, such as "its time"; "" by nothing.
+
+        Of jobs that have joined nobody knows which was the last: by what one was stopped after which none has more.
+        """
+        every = list(self.jobs.values()) or [self]
+        ends = [each.ends[-1] for each in every if each.ends and not each.open]
+        last = [end for end in ends if end["complete"] == self.complete]
+        return next((printable(end["stopped"]) for end in last if end.get("stopped")), "")
+
+    def forget_lost(self, folder: Path) -> None:
+        """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""
+        if self.lost:
+            log.warning(
+                "%d trials are evaluated again, as their arrays are no longer in %s: %s",
+                len(self.lost), folder, named(sorted(self.lost)),
+            )  # fmt: skip
+        for key in self.lost:
+            del self.results[key]
 
 
 @dataclass(frozen=True)
@@ -98,25 +120,70 @@ class Damage:
 def read_journal(folder: Path) -> History | None:
     """Read the journal in `folder`, and those of jobs that have joined its study; None where there is none.
 
+    What a job has that cannot be read is left out: its whole journal, or a damaged line. A line of the log names it.
+
     Raises:
         UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
     """
+    history = _read(folder, of_job=False)
+    if history is None:
+        return None
+    if said := [each.ends[-1] for each in history.jobs.values() or [history] if each.complete]:
+        here = counted(history.n_alone, history.results.keys() - history.lost)
+        history.complete = any("results" not in end or here.items() <= end.items() for end in said)
+        history.open = history.open and not history.complete  # jobs that were killed
+    return history
+
+
+def counted(n_alone: int, keys: Iterable[str]) -> dict[str, Any]:
+    """What the end line of a complete study says of its results, by which readers know whether they have them all.
+
+    Of jobs that have joined each has said it for all of them, in its own journal. So it counts no more once a job has
+    begun to work alone, which may try failures again: `n_alone` are the starts of such jobs.
+    """
+    ordered = sorted(keys)
+    text = "\n".join([str(n_alone), *ordered])
+    return {"results": len(ordered), "digest": sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]}
+
+
+def _read(folder: Path, *, of_job: bool) -> History | None:
     read = read_lines(folder)
     if read is None:
         return None
     history, damaged = read
     if damaged:
         more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
-        raise UsageError(
+        error = UsageError(
             f"{folder / NAME}, {damaged[0]}{more}: run python -m mpitune status --repair {folder}, "
             "then the same command evaluates again what was lost"
         )
-    jobs = [] if history.half_moved else job_folders(folder)
-    others = {job: theirs for job in jobs if (theirs := read_journal(job)) is not None}
-    for job, theirs in others.items():
-        fix = f"move {job} elsewhere, such as into the folder of its study"
-        require_same_study(job, theirs.header["settings"], history.header["settings"], fix=fix, first=folder)
-    return _joined({"": history, **{job.name: theirs for job, theirs in others.items()}}) if others else history
+        if not of_job:
+            raise error
+        leave_out(folder / NAME, error, "it is not used")
+    history.lost.update(lost_arrays(folder, history.with_arrays) if history.with_arrays else ())
+    jobs = {}
+    for job in [] if history.half_moved else job_folders(folder):
+        try:
+            if (theirs := _read(job, of_job=True)) is not None:
+                require_same_study(job, theirs.header["settings"], history.header["settings"], fix="", first=folder)
+                jobs[job.name] = theirs
+        except UsageError as error:
+            leave_out(job / NAME, error)
+    return _joined({"": history, **jobs}) if jobs else history
+
+
+_left_out: set[Path] = set()
+
+
+def leave_out(path: Path, why: Exception, done: str = "its results are not used") -> None:
+    """Say in a line that a file of another job is left out, once for each. The advice of an error does not fit."""
+    if path in _left_out:
+        return
+    _left_out.add(path)
+    words = f"{path} cannot be read ({getattr(why, 'strerror', None) or why})"
+    if isinstance(why, UsageError):
+        words = str(why) if isinstance(why.__cause__, OSError) else str(why).rpartition(": ")[0]
+    log.warning("%s: %s", words, done)
 
 
 def counts(result: Result, known: Result | None) -> bool:
@@ -127,21 +194,22 @@ def counts(result: Result, known: Result | None) -> bool:
 def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
     first, *others = every = list(jobs.values())
-    trials, results = dict(first.trials), dict(first.results)
+    trials, results, lost = dict(first.trials), dict(first.results), set(first.lost)
     for history in others:
         for key, result in history.results.items():
-            if counts(result, results.get(key)):
+            if counts(result, None if key in lost else results.get(key)):
                 trials[key], results[key] = history.trials[key], result
-    in_time = sorted(every, key=lambda history: history.last_time)
+                (lost.add if key in history.lost else lost.discard)(key)
     return replace(
         first,
         trials=trials,
         results=results,
+        lost=lost,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
-        ends=[end for history in in_time for end in history.ends],
+        ends=[end for history in every for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
-        open=in_time[-1].open,
-        complete=in_time[-1].complete,
+        open=any(history.open for history in every),
+        complete=False,
         jobs=jobs,
     )
 
@@ -156,7 +224,7 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
     first = next(blocks, [])
     if not first:
         return None
-    history = History(_read_header(folder / NAME, first[0]), size=len(first[0]) + 1)
+    history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
     records: dict[str, Packed] = {}
     damaged: list[Damage] = []
     start = 2
@@ -185,7 +253,6 @@ def _read_some(
                 record = read_trial(line)
             except msgspec.MsgspecError:
                 other = read_other(line)
-                history.complete = False
                 if isinstance(other, dict):
                     _read_note(other, history)
                     continue
@@ -252,7 +319,7 @@ def _line_of(file: IO[bytes], path: Path) -> bytes:
 def read_header(folder: Path) -> dict[str, Any] | None:
     """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
     first = next(_blocks(folder), [])
-    return _read_header(folder / NAME, first[0]) if first else None
+    return header_of(folder / NAME, first[0]) if first else None
 
 
 def read_study(folder: Path) -> History:
@@ -294,7 +361,8 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _read_header(path: Path, line: bytes) -> dict[str, Any]:
+def header_of(path: Path, line: bytes) -> dict[str, Any]:
+    """The first line of a journal. Raises UsageError where it is none that can be trusted."""
     try:
         header = read_other(line)
         if not isinstance(header, dict):
@@ -318,6 +386,10 @@ def _no_header(path: Path) -> UsageError:
 
 def _read_note(record: dict[str, Any], history: History) -> None:
     """Take in a line that is no trial: a start, an end, a death or a repair."""
+    if "repair" in record:  # it says for people what was set aside, which is not counted; older ends do not count
+        history.complete = history.complete and "results" in history.ends[-1]
+        return
+    history.complete = False
     if "run" in record:
         history.runs.append(checked(record["run"], RunLine))
         history.open = True
@@ -332,7 +404,7 @@ def _read_note(record: dict[str, Any], history: History) -> None:
         history.complete = end["complete"]
     elif "death" in record:
         history.deaths.append(msgspec.convert(record["death"], Death))
-    elif "repair" not in record:  # which says for people what was set aside
+    else:
         raise ValueError("it has no key, run or end")
 
 

@@ -16,29 +16,31 @@ import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mpitune.errors import UsageError
 from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
+from mpitune.storage.history import LONGEST_LINE, header_of, leave_out, require_same_study
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
 
 log = logging.getLogger(__name__)
 
 LARGEST = 16 << 20  # bytes of a claim
-STRANGE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO)  # what opening says where there is no regular file
+# What opening says where there is no regular file, or one that this user may not read.
+STRANGE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)  # what `link` says where there are none
 
 
 class Claim(Struct):
     """batches: their names."""
 
-    job: str
+    job: Annotated[str, Meta(pattern=r"^[^/\0]*$", max_length=255)]  # the name of a folder
     batches: list[str]
 
 
@@ -94,16 +96,16 @@ class Claims:
 
     def _read(self, number: int) -> Claim | None:
         try:
-            content = self._folder.read(f"{number:08}")
+            content = self._folder.read(f"{number:08}", LARGEST)
+            return msgspec.json.decode(content, type=Claim)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno not in STRANGE:
+        except (OSError, *UNREADABLE) as error:
+            # It is a link, a folder or a pipe, which no job has made; or was lost with the file server's memory: who
+            # made it does the work, others may, too.
+            if isinstance(error, OSError) and error.errno not in STRANGE:
                 raise
-            content = b""  # a link, a folder or a pipe: no job has made it
-        try:
-            return msgspec.json.decode(content, type=Claim)
-        except msgspec.MsgspecError:  # lost with the file server's memory: who made it does the work, others may, too
+            leave_out(self._path / f"{number:08}", error, "this claim is passed over")
             return Claim("", [])
 
 
@@ -115,7 +117,7 @@ def n_claimed(folder: Path) -> Counter[str]:
         return Counter()
     claimed: Counter[str] = Counter()
     for path in paths:
-        with suppress(OSError, msgspec.MsgspecError):
+        with suppress(OSError, *UNREADABLE):
             claim = msgspec.json.decode(read_at_most(path, LARGEST), type=Claim)
             claimed[claim.job] += len(claim.batches)
     return claimed
@@ -132,46 +134,63 @@ def no_links(folder: Path, error: OSError) -> str:
 class Follower:
     """Reads what another job writes into its journal.
 
+    A damaged line is passed over: its trial is then not known. So is a journal that cannot be read, such as a link, or
+    that of a user who lets nobody read it, or that is of a study with other `settings`. A line says it.
+
     Attributes:
         ended, complete: whether the job has said that it ends, and that the study is complete.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None):
         self.name, self.ended, self.complete = folder.name, False, False
-        self._path, self._offset, self._said = folder, 0, False
+        self._path, self._offset, self._settings = folder, 0, settings
         self._folder: OpenFolder | None = None
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """The folder is not kept open."""
         if self._folder is not None:
             self._folder.close()
+        self._folder = None
 
     def read(self) -> Iterator[TrialLine]:
-        """The trials that it has finished since. A damaged line is passed over: its trial is then not known.
+        """The trials that it has finished since."""
+        while lines := self._lines():
+            for line in lines:
+                with suppress(*UNREADABLE):
+                    if (record := self._record(line)) is not None:
+                        yield record
 
-        So is a journal that cannot be read, such as a link, or that of a user who lets nobody read it. A line says it.
-        """
+    def _lines(self) -> list[bytes]:
         try:
             self._folder = self._folder or OpenFolder(self._path)
-            content = self._folder.read(JOURNAL, self._offset)
+            content = self._folder.read(JOURNAL, LONGEST_LINE, self._offset)
+            whole = content[: content.rfind(b"\n") + 1]
+            lines = whole.split(b"\n")[:-1]
+            if len(content) == LONGEST_LINE and not whole:
+                raise OSError(errno.EFBIG, "a line without an end")
+            if whole and self._offset == 0 and self._settings is not None:
+                theirs = header_of(self._path / JOURNAL, lines[0])["settings"]
+                require_same_study(self._path, theirs, self._settings, fix="")
         except FileNotFoundError:
-            return
-        except OSError as error:
-            if not self._said:
-                log.warning("%s cannot be read (%s): its results are not used", self._path / JOURNAL, error.strerror)
-            self._said = True
-            return
-        content = content[: content.rfind(b"\n") + 1]
-        self._offset += len(content)
-        for line in content.splitlines():
-            with suppress(*UNREADABLE):
-                require_checksum(line)
-                try:
-                    record: TrialLine | dict[str, Any] = read_trial(line)
-                except msgspec.MsgspecError:
-                    record = read_other(line)
-                if isinstance(record, TrialLine):
-                    yield record
-                elif "end" in record:
-                    end = checked(record["end"], EndLine)
-                    self.ended, self.complete = not end.get("draining"), end["complete"]
+            return []
+        except (OSError, UsageError) as error:
+            leave_out(self._path / JOURNAL, error)
+            self.ended = isinstance(error, UsageError)
+            return []
+        self._offset += len(whole)
+        return lines
+
+    def _record(self, line: bytes) -> TrialLine | None:
+        """The trial of a line, None for any other line. Raises UNREADABLE."""
+        require_checksum(line)
+        try:
+            record: TrialLine | dict[str, Any] = read_trial(line)
+        except msgspec.MsgspecError:
+            record = read_other(line)
+        if isinstance(record, TrialLine):
+            record.check()
+            return record
+        if "end" in record:
+            end = checked(record["end"], EndLine)
+            self.ended, self.complete = not end.get("draining"), end["complete"]
+        return None

@@ -22,7 +22,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
-from mpitune.storage.arrays import StoredArrays, array_path
+from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
 from mpitune.storage.earlier import MADE, MOVED, keep_aside, keep_before, move_before
 from mpitune.storage.files import (
     ALIVE,
@@ -122,8 +122,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
         self.shared: io.FileIO | None = None  # see `join`
-        self._with_arrays = set(self.history.with_arrays)
-        self._forget_lost_arrays()
+        self.history.forget_lost(folder)
 
     def _begin_after(self, header: Mapping[str, Any]) -> None:
         """Begin another study in the place of the one there. It appears at once; its header says where that one is."""
@@ -159,7 +158,6 @@ class Journal:
                 sync_folder(self.folder / "arrays")
             self._write(b"".join(lines))
         self._in_vain = self._in_vain and all(result.failed for result in stored)
-        self._with_arrays.update(result.key for result in stored if result.arrays)
         return stored
 
     def note(self, **record: Any) -> None:
@@ -169,41 +167,26 @@ class Journal:
         with self._or_storage_error():
             self._write(written(record))
 
-    def verify(self) -> None:
+    def verify(self, results: Iterable[Result]) -> None:
         """Look whether all that was written is there still: the journal as long as it was, a file for all arrays.
+
+        The results may be those of other jobs, too.
 
         Raises:
             StorageError: it is not. The same command evaluates again what was lost.
         """
+        with_arrays: dict[Path, list[str]] = {}
+        for result in results:
+            if isinstance(result.arrays, StoredArrays):
+                with_arrays.setdefault(result.arrays.folder, []).append(result.key)
         with self._or_storage_error():
             self._require_whole()
-            lost = self._lost_arrays()
-        if lost:
+            lost = {folder: keys for folder, of in with_arrays.items() if (keys := lost_arrays(folder, of))}
+        for folder, keys in lost.items():
             raise StorageError(
-                f"the arrays of {len(lost)} trials were removed from {self.folder / 'arrays'} while the study ran "
-                f"({named(lost)}): run the same command, which evaluates these trials again"
+                f"the arrays of {len(keys)} trials were removed from {folder / 'arrays'} while the study ran "
+                f"({named(keys)}): run the same command, which evaluates these trials again"
             )
-
-    def _lost_arrays(self) -> list[str]:
-        """Keys of results whose file of arrays is not there."""
-        if not self._with_arrays:
-            return []
-        try:
-            there = set(os.listdir(self.folder / "arrays"))
-        except (FileNotFoundError, NotADirectoryError):
-            there = set()
-        return [key for key in self._with_arrays if array_path(self.folder, key).name not in there]
-
-    def _forget_lost_arrays(self) -> None:
-        """Forget known results whose arrays are lost, so that their trials are evaluated again."""
-        if lost := sorted(self._lost_arrays()):
-            log.warning(
-                "%d trials are evaluated again, as their arrays are no longer in %s: %s",
-                len(lost), self.folder / "arrays", named(lost),
-            )  # fmt: skip
-        for key in lost:
-            del self.history.results[key]
-        self._with_arrays.difference_update(lost)
 
     def _cut(self, size: int) -> None:
         self._file.truncate(size)
@@ -302,6 +285,7 @@ def join(
     except OSError as error:
         raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
     journal = Journal(folder / JOBS / job, {**header, "settings": settings}, locks=False)
+    history.forget_lost(folder)
     journal.history, journal.shared = history, shared
     return journal
 
@@ -320,9 +304,11 @@ def written_into(folder: Path) -> Iterator[None]:
 
 def is_running(folder: Path) -> bool:
     """Whether a job holds the folder now, or one that has joined its study lives."""
-    if any(map(is_running, job_folders(folder))):
-        return True
-    with open(regular_file(folder / NAME), "rb") as file:
+    return any(map(_is_held, [folder, *job_folders(folder)]))
+
+
+def _is_held(folder: Path) -> bool:
+    with suppress(OSError), open(regular_file(folder / NAME), "rb") as file:  # else nobody here can tell
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -330,8 +316,8 @@ def is_running(folder: Path) -> bool:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            with suppress(OSError):  # only a job that has joined can be at work there
-                return time.time() - (folder / ALIVE).stat().st_mtime < SILENT_S
+            # Only a job that has joined can be at work there.
+            return abs(time.time() - (folder / ALIVE).stat().st_mtime) < SILENT_S
     return False
 
 

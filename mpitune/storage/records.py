@@ -147,9 +147,15 @@ class RunLine(Struct):
 
 
 class EndLine(Struct):
-    """The end of a run."""
+    """The end of a run.
+
+    Attributes:
+        results, digest: of all that a complete study has, see `mpitune.storage.history.counted`; older ones lack them.
+    """
 
     complete: bool
+    results: Count | None = None
+    digest: str = ""
     seconds: Seconds = 0.0
     failed: Count = 0
     stopped: str = ""  # by what, see `Reporting.stopped`

@@ -24,7 +24,7 @@ from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of
 from mpitune.errors import Exit, UsageError, printable
 from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS, job_folders
-from mpitune.storage.history import NAME, History, read_study
+from mpitune.storage.history import NAME, History, leave_out, read_study
 from mpitune.storage.jobs import n_claimed
 from mpitune.storage.journal import is_running
 from mpitune.storage.repair import repair
@@ -193,7 +193,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         study=str(history.header["settings"]["experiment"]),
         stopped=history.stopped,
         state=COMPLETE if history.complete else RUNNING if running else STOPPED,
-        finished=len(history.results),
+        finished=len(history.results) - len(history.lost),
         total=total if isinstance(total, int) else None,  # some experiments cannot know it
         failures=[(r.key, str(r.place), last_line(r.error)) for r in history.results.values() if r.failed],
         runs=len(history.runs),
@@ -275,7 +275,11 @@ def look(folder: Path) -> Iterator[Status]:
 
 def _size(folder: Path) -> int:
     """Bytes of all journals of a study."""
-    return sum((each / NAME).stat().st_size for each in [folder, *job_folders(folder)])
+    size = 0
+    for each in [folder, *job_folders(folder)]:
+        with suppress(OSError):
+            size += (each / NAME).stat().st_size
+    return size
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
@@ -288,7 +292,13 @@ def _show(options: StatusOptions) -> Exit:
     folder = options.folder
     if options.repair:
         for each in [folder, *job_folders(folder)]:
-            damaged, aside = repair(each)
+            try:
+                damaged, aside = repair(each)
+            except UsageError as error:
+                if each == folder:
+                    raise
+                leave_out(each / NAME, error)
+                continue
             for damage in damaged:
                 print(f"damaged    {printable(str(damage))}")
             if damaged or each == folder:

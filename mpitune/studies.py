@@ -135,6 +135,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
                 transport.abort(Exit.ERROR)
             transport.settle()
             raise
+    if transport.rank == 0:  # where a rank was lost; all else is for the script to say
+        transport.status = 0 if answer.status == Exit.FAILED_TRIALS else int(answer.status)
     if isinstance(answer, UsageError):
         raise answer
     return _outcomes(answer, keep)

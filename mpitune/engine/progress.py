@@ -72,6 +72,9 @@ def overview(
     computing = sorted((state for state in states if state.is_computing), key=lambda state: state.given[0].since)
     others = [state.step.unit for state in states if state.given and state.step and not state.is_computing]
     unasked = max(0, (total or 0) - asked)
+    left = None
+    if done is None and (left := study.time_left(asked + unasked - study.n_done)) is None:
+        left = _time_left(dispatch, now, unasked=unasked, n_open=asked - study.n_done)
     return Overview(
         done=study.n_done if done is None else done,
         failed=failed,
@@ -81,7 +84,7 @@ def overview(
         n_running=len(computing),
         waiting=dict(Counter(others)),
         running=[_running(state, now) for state in computing[:MOST_SHOWN]],
-        left=None if done is not None else _time_left(dispatch, now, unasked=unasked, n_open=asked - study.n_done),
+        left=left,
         stages=None if done is None else study.n_done,
     )
 
@@ -272,7 +275,7 @@ def note_of(seen: Overview) -> str:
     words += [f"{seen.failed} failed"] if seen.failed else []
     words += [f"{seen.n_running} running"] if seen.n_running else []
     words += [f"{n} {what}" for what, n in seen.waiting.items()]
-    if seen.left is not None and seen.done < seen.total:
+    if seen.left and seen.done < seen.total:  # none is left by the guess where the last trials take longer
         words.append(f"{duration(seen.left)} left")
     note = ", ".join(words)
     if seen.running:

@@ -81,6 +81,10 @@ class Study:
     others_succeed = False  # so that a job where all fails leaves its trials to them
     drains = True  # whether it ends where the job is told to stop
 
+    def time_left(self, n: int) -> float | None:
+        """Seconds until so many trials more are done, where the slots here do not tell."""
+        return None
+
     def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         """Batches that have come from outside; `held` are trials whose failures are kept back."""
         return []

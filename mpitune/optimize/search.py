@@ -196,26 +196,39 @@ def search(
             raise UsageError(refusal)
         assert problem is not None and chosen is not None
         of_ranks = transport.gather(slots)
-        usual = transport.broadcast(_usual(order, of_ranks, devices, nodes, options) if transport.rank == 0 else None)
-        if isinstance(usual, UsageError):
-            raise usual
-        order, size = usual
-        problem = replace(problem, round_size=int(window or round_size or size))
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
-        experiment = Tuning(
-            space=repr(problem.space),
-            strategy=chosen.describe(problem),
-            objectives=described(problem.objectives),
-            seed=problem.seed,
-            batch=problem.round_size,
-            order=order,
-            enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
-            task=WorkersPart(objective, problem, folder / TRIALS),
-            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, adapt=said),
-        )
-        outcomes = run_study(experiment, options)
+        while True:
+            usual = transport.broadcast(
+                _usual(order, of_ranks, devices, nodes, options) if transport.rank == 0 else None
+            )
+            if isinstance(usual, UsageError):
+                raise usual
+            told, size = usual
+            problem = replace(problem, round_size=int(window or round_size or size))
+            experiment = Tuning(
+                space=repr(problem.space),
+                strategy=chosen.describe(problem),
+                objectives=described(problem.objectives),
+                seed=problem.seed,
+                batch=problem.round_size,
+                order=told,
+                enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
+                task=WorkersPart(objective, problem, folder / TRIALS),
+                plan=LeadersPart(
+                    chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, adapt=said
+                ),
+            )
+            try:
+                outcomes = run_study(experiment, options)
+                break
+            except UsageError:
+                # Of jobs that join, another may have begun the study since, with a window that this one has not given.
+                if not options.join or transport.broadcast(
+                    transport.rank > 0 or _usual(order, of_ranks, devices, nodes, options) == usual
+                ):
+                    raise
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return experiment.study(outcomes, options.results)

@@ -17,6 +17,7 @@ import numpy as np
 
 from mpitune.errors import Exit, UsageError
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
+from mpitune.ranks.launch import launched
 from mpitune.ranks.process import of_this_process
 from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
 
@@ -25,6 +26,7 @@ from mpi4py import MPI  # noqa: E402
 
 MESSAGE, BEAT = 0, 1  # tags
 BROADCAST = 1 << 30  # bytes per broadcast: counts of older MPI versions are 32-bit
+ABORT_SECONDS = 10.0  # in which rank 0 ends all ranks
 FINALIZE_SECONDS = 60.0  # that a rank waits for all others to end with it: a link may be lost even then
 
 
@@ -284,10 +286,15 @@ class MpiTransport(Transport):
             _end_after(0)
             return
         # MPI_Finalize would wait for the dead for ever. Rank 0 goes last: the others can still receive its messages.
+        # Launchers take a rank that ends without it for a failure, whatever its status, but have that of MPI_Abort.
         if self.rank == 0:
             time.sleep(1.0)
+            if launched().launcher != "srun":
+                self.abort(status or self.status)
         sys.stdout.flush()
         sys.stderr.flush()
+        if launched().launcher != "srun":
+            time.sleep(ABORT_SECONDS)
         os._exit(status or self.status)
 
     def _finalize(self) -> None:

@@ -11,6 +11,7 @@ is more to do (the same command as before does it), 2 when there is no study.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -175,7 +176,6 @@ def _together(jobs: Sequence[Job]) -> Seen | None:
             n_running=sum(each.n_running for each in overviews),
             running=running[:MOST_SHOWN],
             waiting=waiting,
-            left=None,
         ),
     )
 
@@ -289,25 +289,36 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 def _show(options: StatusOptions) -> Exit:
-    folder = options.folder
-    if options.repair:
-        for each in [folder, *job_folders(folder)]:
-            try:
-                damaged, aside = repair(each)
-            except UsageError as error:
-                if each == folder:
-                    raise
-                leave_out(each / NAME, error)
-                continue
-            for damage in damaged:
-                print(f"damaged    {printable(str(damage))}")
-            if damaged or each == folder:
-                print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
+    folders = _studies(options.folder)
+    for folder in folders if options.repair else ():
+        _repair(folder)
     if options.watch:
-        return _watch(folder, options.json)
-    status = status_of(folder, read_study(folder), is_running(folder))
-    print(status.as_json() if options.json else "\n".join(described(status)))
-    return status.exit
+        return _watch(folders[-1], options.json)
+    every = [status_of(folder, read_study(folder), is_running(folder)) for folder in folders]
+    for status in every:
+        print(status.as_json() if options.json else "\n".join(described(status)))
+    return max(status.exit for status in every)
+
+
+def _studies(folder: Path) -> list[Path]:
+    """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study."""
+    names = [] if os.path.lexists(folder / NAME) else [path.parent.name for path in folder.glob(f"iteration*/{NAME}")]
+    return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
+
+
+def _repair(folder: Path) -> None:
+    for each in [folder, *job_folders(folder)]:
+        try:
+            damaged, aside = repair(each)
+        except UsageError as error:
+            if each == folder:
+                raise
+            leave_out(each / NAME, error, "it is left as it is")
+            continue
+        for damage in damaged:
+            print(f"damaged    {printable(str(damage))}")
+        if damaged or each == folder:
+            print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
 
 
 def _watch(folder: Path, as_json: bool) -> Exit:

@@ -1,5 +1,6 @@
 """Jobs that join a study: real processes on one folder, killed, suspended and stopped; the table is that of one job."""
 
+import importlib
 import json
 import os
 import random
@@ -369,3 +370,25 @@ def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
     finally:
         mine.close()
         other.close()
+
+
+def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever came first, also where the study is begun just after a job has looked for one."""
+
+    def job(**given: Any) -> int:
+        objective = lambda trial: {"loss": trial.params["x"]}  # noqa: E731
+        space, options = {"x": Float(0, 1)}, RunOptions(join=True, heartbeat_timeout=1.0)
+        folder = tmp_path / "r"
+        return len(
+            search(objective, space, n_trials=9, minimize="loss", workers=0, results=folder, options=options, **given)
+        )
+
+    assert job(window=4) == 9 and job(window=4) == 9 and job() == 9
+    for given in ({"window": 5}, {"window": 32}, {"round_size": 4}):
+        with pytest.raises(UsageError, match="holds a study with (batch|order) = "):
+            job(**given)
+    search_module = importlib.import_module("mpitune.optimize.search")
+    look = search_module._known_order
+    answers = [("", 0)]
+    monkeypatch.setattr(search_module, "_known_order", lambda options: answers.pop() if answers else look(options))
+    assert job() == 9 and not answers

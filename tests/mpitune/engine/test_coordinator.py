@@ -579,6 +579,15 @@ def test_a_trial_that_fits_no_slot_is_left_open(tmp_path: Path) -> None:
     assert read_study(tmp_path).results.keys() == {"t0", "t1"}
 
 
+def test_a_trial_without_room_elsewhere_is_tried_again_where_it_failed(tmp_path: Path) -> None:
+    """Rank 1 could tell better whose failure it was, but has no room."""
+    agents = FakeAgents(tmp_path, trials(1), places(1, 1))
+    agents.answer((0, 0), error="x")
+    assert agents.keys((1, 0)) == [["t0"]]
+    refuse(agents, (1, 0))
+    assert agents.keys((0, 0)) == [["t0"]] and not agents.coordinator.dispatch.left_open
+
+
 def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, trials(3), places(1, 1))
     refuse(agents, (0, 0))

@@ -20,14 +20,16 @@ from mpitune import Float, search
 from mpitune.engine.lives import Lives
 from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
-from mpitune.storage.history import read_journal, read_study
-from mpitune.storage.jobs import Claim, Claims
+from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.jobs import Claim, Claims, Follower
+from mpitune.storage.records import written_trial
 from mpitune.tools.status import described, status_of
 from tests.helpers import (
     PATIENCE,
     ROOT,
     TOYS,
     journal_lines,
+    outcome,
     start,
     studied,
     table_without_run,
@@ -273,6 +275,16 @@ def test_claims_have_one_order(tmp_path: Path) -> None:
     for claims in found.values():
         claims.read()
         assert claims.owner == found[0].owner
+
+
+def test_a_line_that_is_being_written_is_heard_of_once_it_is_whole(tmp_path: Path) -> None:
+    line = written_trial(*outcome(0))
+    (tmp_path / NAME).write_bytes(line[:20])
+    other = Follower(tmp_path)
+    assert not list(other.read())
+    with open(tmp_path / NAME, "ab") as file:
+        file.write(line[20:])
+    assert [heard.key for heard in other.read()] == ["a/0"]
 
 
 def test_a_claim_that_was_lost_is_nobodys(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ LOOK_S = 0.25  # seconds between two looks at the folder of the study, with few 
 SHORT_S = 2.0  # batches that take less are claimed before a slot is free
 TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
-N_ENDS, ENDS_S = 64, 60.0  # the ends of trials that tell the pace of all jobs: so many, and of so many seconds
+N_ENDS, ENDS_S = 16, 60.0  # the ends of trials that tell the pace of all jobs: so many, and of so many seconds
 REPORT = "@report"  # what the job claims that makes tables and figures
 MOST_OPEN = 200  # folders of other jobs that are kept open
 

@@ -289,12 +289,10 @@ class MpiTransport(Transport):
         # Launchers take a rank that ends without it for a failure, whatever its status, but have that of MPI_Abort.
         if self.rank == 0:
             time.sleep(1.0)
-            if launched().launcher != "srun":
-                self.abort(status or self.status)
         sys.stdout.flush()
         sys.stderr.flush()
         if launched().launcher != "srun":
-            time.sleep(ABORT_SECONDS)
+            self.abort(status or self.status) if self.rank == 0 else time.sleep(ABORT_SECONDS)
         os._exit(status or self.status)
 
     def _finalize(self) -> None:

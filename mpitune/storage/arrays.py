@@ -29,10 +29,8 @@ def array_path(folder: Path, key: str) -> Path:
 
 def lost_arrays(folder: Path, keys: Iterable[str]) -> list[str]:
     """Those of the keys whose file of arrays is not there."""
-    try:
-        there = set(os.listdir(folder / "arrays"))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        there = set()
+    place = folder / "arrays"
+    there = set(os.listdir(place)) if place.is_dir() and os.access(place, os.R_OK | os.X_OK) else set()
     return [key for key in keys if array_path(folder, key).name not in there]
 
 

@@ -79,14 +79,10 @@ class History:
 
     @property
     def stopped(self) -> str:
-        """By what the last run was stopped before all was done, such as "its time"; "" by nothing.
-
-        Of jobs that have joined nobody knows which was the last: by what one was stopped after which none has more.
-        """
-        every = list(self.jobs.values()) or [self]
-        ends = [each.ends[-1] for each in every if each.ends and not each.open]
-        last = [end for end in ends if end["complete"] == self.complete]
-        return next((printable(end["stopped"]) for end in last if end.get("stopped")), "")
+        """By what the last run, or one of jobs, was stopped before all was done, such as "its time"; "" by nothing."""
+        ends = [each.ends[-1] for each in self.jobs.values() or [self] if each.ends and not each.open]
+        said = [printable(end.get("stopped", "")) for end in ends if end["complete"] == self.complete]
+        return next(filter(None, said), "")
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mpitune.errors import UsageError
+from mpitune.storage.arrays import array_path
 from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
 from mpitune.storage.history import LONGEST_LINE, header_of, leave_out, require_same_study
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
@@ -189,7 +190,8 @@ class Follower:
             record = read_other(line)
         if isinstance(record, TrialLine):
             record.check()
-            return record
+            there = not record.arrays or os.path.lexists(array_path(self._path, record.key))
+            return record if there else None  # as if it had not been evaluated
         if "end" in record:
             end = checked(record["end"], EndLine)
             self.ended, self.complete = not end.get("draining"), end["complete"]

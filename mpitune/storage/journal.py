@@ -269,7 +269,9 @@ def join(
         if not os.path.samestat(os.lstat(folder / NAME), os.fstat(shared.fileno())):
             raise BlockingIOError  # a job that does not join has put another study there
         history = read_journal(folder)
-        if history is None or history.half_moved:
+        if history is None:
+            raise UsageError(f"{folder / NAME} has no whole line: remove it, then run the same command")
+        if history.half_moved:
             raise UsageError(
                 f"the study in {folder} was being begun or changed when its job was killed: run the same command once "
                 "without join"

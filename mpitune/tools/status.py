@@ -275,11 +275,8 @@ def look(folder: Path) -> Iterator[Status]:
 
 def _size(folder: Path) -> int:
     """Bytes of all journals of a study."""
-    size = 0
-    for each in [folder, *job_folders(folder)]:
-        with suppress(OSError):
-            size += (each / NAME).stat().st_size
-    return size
+    paths = [each / NAME for each in [folder, *job_folders(folder)]]
+    return sum(path.stat().st_size for path in paths if os.access(path, os.F_OK))
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -149,13 +149,10 @@ def _read(folder: Path, *, of_job: bool) -> History | None:
     history, damaged = read
     if damaged:
         more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
-        error = UsageError(
-            f"{folder / NAME}, {damaged[0]}{more}: run python -m mpitune status --repair {folder}, "
-            "then the same command evaluates again what was lost"
-        )
+        fix = f"run python -m mpitune status --repair {folder}, then the same command evaluates again what was lost"
         if not of_job:
-            raise error
-        leave_out(folder / NAME, error, "it is not used")
+            raise UsageError(f"{folder / NAME}, {damaged[0]}{more}: {fix}")
+        leave_out(folder / NAME, UsageError(f"{folder / NAME}, {damaged[0]}{more}: {fix}"), "it is not used")
     history.lost.update(lost_arrays(folder, history.with_arrays) if history.with_arrays else ())
     jobs = {}
     for job in [] if history.half_moved else job_folders(folder):

@@ -306,11 +306,15 @@ def written_into(folder: Path) -> Iterator[None]:
 
 def is_running(folder: Path) -> bool:
     """Whether a job holds the folder now, or one that has joined its study lives."""
-    return any(map(_is_held, [folder, *job_folders(folder)]))
+    for job in job_folders(folder):
+        with suppress(OSError):  # where it is not for this user to tell
+            if _is_held(job):
+                return True
+    return _is_held(folder)
 
 
 def _is_held(folder: Path) -> bool:
-    with suppress(OSError), open(regular_file(folder / NAME), "rb") as file:  # else nobody here can tell
+    with open(regular_file(folder / NAME), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -318,8 +322,8 @@ def _is_held(folder: Path) -> bool:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            # Only a job that has joined can be at work there.
-            return abs(time.time() - (folder / ALIVE).stat().st_mtime) < SILENT_S
+            with suppress(OSError):  # only a job that has joined can be at work there
+                return abs(time.time() - (folder / ALIVE).stat().st_mtime) < SILENT_S
     return False
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from mpitune.errors import Exit, UsageError
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
-from mpitune.ranks.launch import launched
 from mpitune.ranks.process import of_this_process
 from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
 
@@ -47,6 +46,7 @@ class MpiTransport(Transport):
     """
 
     poll_seconds = 0.01
+    aborts = True  # where a rank was lost, as the launcher has the status of MPI_Abort
 
     def __init__(self) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
@@ -291,7 +291,7 @@ class MpiTransport(Transport):
             time.sleep(1.0)
         sys.stdout.flush()
         sys.stderr.flush()
-        if launched().launcher != "srun":
+        if self.aborts:
             self.abort(status or self.status) if self.rank == 0 else time.sleep(ABORT_SECONDS)
         os._exit(status or self.status)
 

@@ -14,20 +14,21 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpitune import Float, search
-from mpitune.engine.progress import STATUS_FILE, read_status_file
+from mpitune.engine.progress import STATUS_FILE, Overview, note_of, read_status_file
 from mpitune.errors import Exit
 from mpitune.optimize.strategies import Halving
-from mpitune.storage.history import read_study
+from mpitune.storage.history import NAME, read_study
 from mpitune.storage.journal import Journal
 from mpitune.tools.status import described, look, main, now, status_of
 from mpitune.trial import Place, Result, Trial
-from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, wait_for_lines, wait_until, workers_of
+from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, studied, wait_for_lines, wait_until, workers_of
 from tests.mpitune.optimize.objectives import searched, stepped
 
 STATUS = ("-m", "mpitune", "status")
@@ -167,3 +168,20 @@ def test_what_a_stranger_wrote_does_not_move_the_cursor(tmp_path: Path, capsys: 
     assert main([str(tmp_path)]) == Exit.STOPPED
     said = capsys.readouterr().out
     assert all(line.isprintable() for line in said.splitlines()) and said.count(r"\x1b[2J\x9b2J\rdone") == 6
+
+
+def test_the_folder_of_a_halving_search_has_a_study_for_each_iteration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (2, 10):
+        studied(tmp_path / f"iteration{number}", 2)
+    assert main([str(tmp_path)]) == Exit.DONE
+    assert re.findall(r"iteration(\d+): complete", capsys.readouterr().out) == ["2", "10"]
+    with open(tmp_path / "iteration2" / NAME, "r+b") as file:
+        file.truncate(os.path.getsize(file.name) - 20)
+    assert main([str(tmp_path)]) == Exit.STOPPED
+
+
+def test_no_time_left_is_not_said_before_the_end() -> None:
+    seen = Overview(3, 0, 4, False, 1, 1, {}, [], 0.0)
+    assert "left" not in note_of(seen) and "2.0 s left" in note_of(replace(seen, left=2.0))

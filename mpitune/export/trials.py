@@ -14,7 +14,7 @@ import numpy as np
 from mpitune.errors import UsageError, named, utf8
 from mpitune.optimize.search_study import COMPLETE, FAILED, records
 from mpitune.optimize.strategies.base import TrialSegment
-from mpitune.storage.history import History, read_study
+from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
 from mpitune.trial import Outcome, Result, Used
@@ -192,7 +192,15 @@ def frame(study: ExportedStudy) -> pandas.DataFrame:
 
 
 def read(folder: Path) -> ExportedStudy:
-    """The study in a results folder. Raises UsageError where there is none."""
+    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none."""
+    first, *others = every = [_read(study) for study in studies_in(folder)]
+    if not others:
+        return first
+    trials = [replace(trial, key=f"{study.folder.name}/{trial.key}") for study in every for trial in study.trials]
+    return replace(first, folder=folder, trials=trials)
+
+
+def _read(folder: Path) -> ExportedStudy:
     history = read_study(folder)
     settings = history.header["settings"]
     said = settings.get("objectives")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -313,6 +314,12 @@ def read_header(folder: Path) -> dict[str, Any] | None:
     """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
     first = next(_blocks(folder), [])
     return header_of(folder / NAME, first[0]) if first else None
+
+
+def studies_in(folder: Path) -> list[Path]:
+    """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study."""
+    names = [] if os.path.lexists(folder / NAME) else [path.parent.name for path in folder.glob(f"iteration*/{NAME}")]
+    return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
 
 
 def read_study(folder: Path) -> History:

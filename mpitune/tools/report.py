@@ -16,7 +16,7 @@ from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
 from mpitune.settings import program, restored, setting
 from mpitune.storage.files import PAGE
-from mpitune.storage.history import read_study
+from mpitune.storage.history import read_study, studies_in
 from mpitune.tools.programs import experiments
 
 
@@ -92,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 def _write(options: ReportOptions) -> Exit:
-    reports = [_of_journal(folder, options) for folder in options.folders]
-    path = options.to or (options.folders[0] / PAGE if len(reports) == 1 else Path(PAGE))
+    reports = [_of_journal(study, options) for folder in options.folders for study in studies_in(folder)]
+    path = options.to or (options.folders[0] / PAGE if len(options.folders) == 1 else Path(PAGE))
     try:
         write_report(path, reports)
     except OSError as error:

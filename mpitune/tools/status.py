@@ -25,7 +25,7 @@ from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of
 from mpitune.errors import Exit, UsageError, printable
 from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS, job_folders
-from mpitune.storage.history import NAME, History, leave_out, read_study
+from mpitune.storage.history import NAME, History, leave_out, read_study, studies_in
 from mpitune.storage.jobs import n_claimed
 from mpitune.storage.journal import is_running
 from mpitune.storage.repair import repair
@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 def _show(options: StatusOptions) -> Exit:
-    folders = _studies(options.folder)
+    folders = studies_in(options.folder)
     for folder in folders if options.repair else ():
         _repair(folder)
     if options.watch:
@@ -295,12 +295,6 @@ def _show(options: StatusOptions) -> Exit:
     for status in every:
         print(status.as_json() if options.json else "\n".join(described(status)))
     return max(status.exit for status in every)
-
-
-def _studies(folder: Path) -> list[Path]:
-    """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study."""
-    names = [] if os.path.lexists(folder / NAME) else [path.parent.name for path in folder.glob(f"iteration*/{NAME}")]
-    return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
 
 
 def _repair(folder: Path) -> None:

@@ -31,8 +31,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
+import mpitune
 from mpitune.errors import UsageError
-from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from mpitune.sklearn.searches import THEIRS
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
@@ -46,7 +47,7 @@ import json, sys
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris
-from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 
 class Nearest(ClassifierMixin, BaseEstimator):
     def __init__(self, power=2, weigh=None):
@@ -267,7 +268,7 @@ import sklearn.model_selection as theirs
 from sklearn.datasets import load_iris
 from sklearn.svm import SVC
 from mpitune import svm
-from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 X, y = load_iris(return_X_y=True)
 grid = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0]}
 right = theirs.GridSearchCV(SVC(), grid).fit(X, y)
@@ -320,7 +321,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.pipeline import make_pipeline
 from sklearn.linear_model import LogisticRegression
 from sklearn.datasets import load_iris
-from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 factor = float(sys.argv[1])
 model = make_pipeline(FunctionTransformer(lambda x, factor=factor: x * factor), LogisticRegression())
 GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="r").fit(*load_iris(return_X_y=True))
@@ -348,6 +349,18 @@ def test_the_report_answers_with_the_candidate_that_is_refitted(tmp_path: Path, 
     best = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
     assert f"<dt>best parameters</dt><dd>{best}" in page and f"{search.best_score_:.4g}" in page
     assert (tmp_path / "trials.csv").read_text().startswith("key,param_split,param_n_neighbors,param_p,value_")
+
+
+def test_a_halving_searchs_folder_is_read_as_any_studys(tmp_path: Path, program: Any) -> None:
+    grid = {"max_depth": [1, 2, 3, 4]}
+    how: dict[str, Any] = {"min_resources": 30, "random_state": 0, "cv": 3, "workers": 1, "results": tmp_path / "r"}
+    HalvingGridSearchCV(DecisionTreeClassifier(random_state=0), grid, **how).fit(X, Y)
+    trials = mpitune.load(tmp_path / "r").trials
+    first, second = (trials.index.str.startswith(f"iteration{n}/") for n in (0, 1))
+    assert first.sum() == 12 and second.sum() == 6 and (first | second).all()
+    program("-m", "mpitune", "report", tmp_path / "r")
+    assert (tmp_path / "r" / "report.html").read_text().count("<article") == 2
+    assert program("-m", "mpitune", "status", tmp_path / "r").stdout.count("trials     ") == 2
 
 
 def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
@@ -474,7 +487,7 @@ THREADS = """
 import numpy as np
 from sklearn.base import BaseEstimator
 from threadpoolctl import threadpool_info
-from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 
 def threads():
     return max(library["num_threads"] for library in threadpool_info())
@@ -506,7 +519,7 @@ def test_fits_in_this_process_have_one_thread_each_as_in_workers(program: Any, t
 ENDS = """
 import os, sys, threading
 from sklearn.tree import DecisionTreeClassifier
-from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from tests.mpitune.sklearn.iris import X, Y
 
 class Two(Exception):

@@ -241,10 +241,6 @@ class Experiment(ABC):
         """A digest of the data. A study continues only with data of the same digest."""
         return digest(data)
 
-    def settings_then(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of this study as the version wrote them that has written `theirs`."""
-        return mine
-
     def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
         """Look whether results of a study whose selecting settings are `theirs` can count; what `Earlier` has of it.
 

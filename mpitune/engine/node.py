@@ -183,15 +183,12 @@ class _RanksPart:
                     header = _header(self.experiment, self.name, data)
                 if keeps:
                     with waiting(f"results folder {self.folder} has not answered"):
-                        as_then = self.experiment.settings_then
                         require_unused(self.folder, _files(self.experiment))
                         succeeds = partial(succession, self.experiment, options, self.folder)
                         if options.join:
-                            journal = join(self.folder, header, self.job, as_then)
+                            journal = join(self.folder, header, self.job)
                         else:
-                            journal = Journal(
-                                self.folder, header, options.restart, as_then, durable=durable, succeeds=succeeds
-                            )
+                            journal = Journal(self.folder, header, options.restart, durable=durable, succeeds=succeeds)
                         self.kept.push(journal.end)
             except UsageError as error:
                 problem = str(error)

@@ -52,34 +52,20 @@ from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 log = logging.getLogger(__name__)
 
-_APART = ("candidate_progress", "split_progress", "parameters", "train", "test", "caller", "callback_ctx", "scorer")
 
-
-def _described(estimator: Any, *, as_then: bool = False) -> str:
+def _described(estimator: Any) -> str:
     """What distinguishes estimators in a results folder: the text, and a digest of what the text may not show."""
     text = without_address(repr(estimator) if isinstance(estimator, type) else estimator.__repr__(N_CHAR_MAX=100_000))
-    return f"{text} ({_digest(estimator, as_then=as_then)})"
-
-
-# A class in a digest has its module's name. Journals know the module of our SVC by the name that it had first.
-_MODULES = {b"cmpitune.svm.svc\n": b"ckernel_svm.svc\n"}
+    return f"{text} ({_digest(estimator)})"
 
 
 class _Hasher(NumpyHasher):
-    """As `joblib.hash`, with the names of modules that journals know, and without callbacks: each run has others."""
+    """As `joblib.hash`, without callbacks: each run has others."""
 
     def save(self, obj: Any) -> None:
         if type(obj) is dict and "_skl_callbacks" in obj:
             obj = {name: value for name, value in obj.items() if name != "_skl_callbacks"}
         super().save(obj)
-
-    def hash(self, obj: Any, return_digest: bool = True) -> str | None:
-        self.dump(obj)
-        content = self.stream.getvalue()
-        for now, first in _MODULES.items():
-            content = content.replace(now, first)
-        self._hash.update(content)
-        return self._hash.hexdigest() if return_digest else None
 
 
 class _ValuesHasher(_Hasher):
@@ -93,9 +79,8 @@ class _ValuesHasher(_Hasher):
         super().save(obj)
 
 
-def _digest(thing: Any, *, as_then: bool = False) -> str:
-    """as_then: as journals have it that were written when lambdas were digested with their place in a file."""
-    for hasher in (_Hasher, _ValuesHasher)[: 1 if as_then else 2]:
+def _digest(thing: Any) -> str:
+    for hasher in (_Hasher, _ValuesHasher):
         try:
             return str(hasher(hash_name="sha1").hash(thing))
         except (pickle.PicklingError, TypeError, AttributeError, ValueError):  # it holds a lambda, for instance
@@ -177,19 +162,8 @@ class Folds(Experiment):
         """That folder, or one of its own in it where it holds a study of other data, as of another outer fold."""
         header = read_header(results)
         theirs = {} if header is None else header["settings"]
-        other = "cv" in theirs and theirs.get("data_sha256") != self._data_digest  # else older, or of no search
+        other = "cv" in theirs and theirs.get("data_sha256") != self._data_digest  # else it is of no search
         return results / f"data-{self._data_digest[:12]}" if other else results
-
-    def settings_then(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Older journals have one digest of all that now has a name, with the `verbose` that tasks had."""
-        if "cv" in theirs:
-            return {"experiment": "", "data_sha256": "", **mine}  # splits may differ because the data do
-        first = self.tasks[0]
-        rest = {name: value for name, value in first.kwargs.items() if name not in _APART}
-        rest["verbose"] = self.search.verbose
-        known = {"experiment": mine["experiment"], "scoring": mine["scoring"]}
-        estimator = _described(self.search.estimator, as_then=True) + _within(self.search)
-        return {**known, "estimator": estimator, "data_sha256": _digest((first.args, rest, _splits(self.tasks)))}
 
     def called(self) -> Mapping[str, Any]:
         values = [value for task in self.tasks if not task.split for value in task.parameters.values()]

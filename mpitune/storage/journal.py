@@ -68,10 +68,9 @@ class Journal:
 
     Opening it takes an exclusive lock for as long as the process lives, reads what is there, and
     writes the header where nothing is. Raises UsageError when another job holds the folder, when the
-    journal there belongs to other settings (named), or when the folder cannot be written. `as_then` makes of the
-    header's settings and those there what the version that wrote these would have written. What is not `durable`, as
-    the folder goes with this process, is not waited for. Without `locks`, the file system may have none. `succeeds`
-    says of a study there whether this one, with its own settings, comes after it and may use its results: members of a
+    journal there belongs to other settings (named), or when the folder cannot be written. What is not `durable`, as the
+    folder goes with this process, is not waited for. Without `locks`, the file system may have none. `succeeds` says of
+    a study there whether this one, with its own settings, comes after it and may use its results: members of a
     `BeforeEntry`, None where it does not.
     """
 
@@ -80,7 +79,6 @@ class Journal:
         folder: Path,
         header: Mapping[str, Any],
         restart: bool = False,
-        as_then: Callable[[Settings, Settings], Settings] = lambda mine, theirs: mine,
         *,
         durable: bool = True,
         locks: bool = True,
@@ -105,8 +103,7 @@ class Journal:
                     sync_folder(folder)
             else:
                 fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
-                theirs = history.header["settings"]
-                mine = as_then(header["settings"], theirs)
+                theirs, mine = history.header["settings"], header["settings"]
                 if (entry := succeeds(history, mine)) is not None:
                     name = keep_before(folder, history.size)
                     before = [*history.header.get("before", ()), {"folder": name, **entry}]
@@ -247,9 +244,7 @@ class Journal:
         self.close()
 
 
-def join(
-    folder: Path, header: Mapping[str, Any], job: str, as_then: Callable[[Settings, Settings], Settings]
-) -> Journal:
+def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
     """The journal of a job that joins others in the study of this folder, which is begun if it is not there.
 
     Its history is that of all jobs. The file of the study stays locked as long as this job lives, where there are
@@ -278,7 +273,7 @@ def join(
             )
         settings = history.header["settings"]
         fix = "give another results folder"
-        require_same_study(folder, settings, as_then(header["settings"], settings), fix=fix)
+        require_same_study(folder, settings, header["settings"], fix=fix)
         make_folder(folder / JOBS / job)  # not through a link
     except BlockingIOError as error:
         raise UsageError(

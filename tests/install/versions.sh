@@ -15,9 +15,7 @@ case $1 in
         versions=(--resolution lowest-direct)
         cp pyproject.toml "$folder"
         # scikit-learn 1.6 itself fails there: neighbours with labels that are texts, a fit with fewer arguments.
-        # Nor does a journal that 1.9 wrote continue there: estimators have another digest.
-        but=(-k "not test_accuracies_of_all_k and not test_estimators_and_the_refit_have_the_users_own_joblib_backend"
-            --deselect tests/mpitune/test_moved.py::test_a_grid_of_our_svc_of_then)
+        but=(-k "not test_accuracies_of_all_k and not test_estimators_and_the_refit_have_the_users_own_joblib_backend")
         ;;
     newest)
         versions=(--prerelease allow)

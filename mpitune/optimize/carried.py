@@ -20,7 +20,7 @@ from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
 from mpitune.optimize.objectives import folder_of
 from mpitune.optimize.spaces import Choice, Point
-from mpitune.optimize.spaces.parameters import label_of, shown
+from mpitune.optimize.spaces.parameters import Part, label_of, shown
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.storage.earlier import Earlier
@@ -233,8 +233,8 @@ class Carried(Matching):
                     left.pop(name, None)
                 continue
             value = left.pop(name, None)
-            if name in untyped and isinstance(part, Choice):
-                value = next((label for label in part.labels if str(label) == str(value) or _equal(label, value)), None)
+            if name in untyped:
+                value = _of_table(value, part)
             if value is None and name in self._any:
                 continue
             by_place = isinstance(value, str) and BY_PLACE.search(value) and old.get(name) != self._spaces[-1][name]
@@ -259,6 +259,17 @@ def _equal(value: Any, other: Any) -> bool:
     """Whether two values are the same, or numbers that are equal: 1.0 is 1, and True is not."""
     numbers = isinstance(value, int | float) and isinstance(other, int | float)
     return _same(value, other) or (numbers and bool not in (type(value), type(other)) and value == other)
+
+
+def _of_table(value: Any, part: Part) -> Any:
+    """A value of a table as a part of a space has it, where a text like 1e5 may be a number; None where it has none."""
+    try:
+        number = float(value) if isinstance(value, str) and "_" not in value else value
+    except ValueError:
+        number = value
+    labels = part.labels if isinstance(part, Choice) else [number]
+    found = [label for label in labels if str(label) == str(value)] or [n for n in labels if _equal(n, number)]
+    return found[0] if found else None
 
 
 def _folder(earlier: Earlier, key: str) -> Path:

@@ -51,6 +51,8 @@ SCORE = "mean_test_"
 LATEST = 9e9  # seconds that a journal takes
 MOST = 1 << 29  # bytes of a file that is read at once
 TABLE = re.compile(r"(?is)CREATE (TABLE|(UNIQUE )?INDEX) (?!.*\bAS\b)")  # how one is made that computes nothing
+# As programs write numbers. Of the texts 007, 64_32 and 1e5 Python would make numbers, too.
+NUMBER = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]\d+)?|-?inf|nan")
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _import(options: ImportOptions) -> Exit:
     require_unused(options.into)
     folders = [Path(source) for source in options.sources if os.path.isdir(source)]
     if folders and len(folders) == len(options.sources):
-        n, left_out = merge(folders, options.into), 0
+        n, left_out, use = merge(folders, options.into), 0, "the same search goes on there"
     elif folders or len(options.sources) > 1:
         raise UsageError("several sources are joined only if all are results folders: import one file at a time")
     else:
@@ -106,8 +108,9 @@ def _import(options: ImportOptions) -> Exit:
         if not n:
             raise UsageError(f"{options.sources[0]} has no trial with a value: nothing was written")
         _write(known, options.into)
+        values = named(dict.fromkeys(name for _, numbers, *_ in known.trials for name in numbers))
+        use = f"search(..., adapt=True) with this folder uses their {values}"
     without = f", without {left_out} that have no value" if left_out else ""
-    use = "search(..., adapt=True) with this folder uses them" if not folders else "the same search goes on there"
     print(printable(f"{options.into}: {n} trials{without}; {use}"))
     return Exit.DONE
 
@@ -192,7 +195,9 @@ def _typed(rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
     read: list[dict[str, Any]] = [dict.fromkeys(map(str, row)) for row in rows]
     for name in rows[0] if rows else ():
         cells = {n: row[name] for n, row in enumerate(rows) if row[name] not in ("", None)}
-        kind = next((kind for kind in (int, float, _word) if _all(kind, cells.values())), _text)
+        as_text = str(name).startswith("param_") and not all(map(NUMBER.fullmatch, cells.values()))
+        kinds = (_word,) if as_text else (int, float, _word)
+        kind = next((kind for kind in kinds if _all(kind, cells.values())), _text)
         for n, cell in cells.items():
             read[n][str(name)] = kind(cell)
     return read

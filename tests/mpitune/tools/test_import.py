@@ -110,6 +110,21 @@ def test_a_table_of_a_search_and_one_written_by_hand(tmp_path: Path) -> None:
     assert calls == 5 * 2 * 2 - 1 and known.values == {"loss": 3.5}
 
 
+def test_a_text_of_a_table_that_looks_like_a_number_is_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("64_32", "007", "1e5"), ("6432", "7", "100000.0"), ("128_64", "7", "1E+05")]
+    lines = ["param_layers,param_code,param_c,value_loss", *(f"{','.join(row)},{n}" for n, row in enumerate(rows))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    assert main([str(tmp_path / "t.csv"), "--into", str(tmp_path / "r")]) == Exit.DONE
+    assert "uses their loss" in capsys.readouterr().out
+    space = {"layers": Choice("64_32", 6432, "128_64"), "code": Choice("007", 7), "c": Float(1e5, 2e5, step=1e5)}
+    how: dict[str, Any] = dict(strategy="grid", minimize="loss", workers=0, options=RunOptions(quiet=True))
+    study = search(lambda trial: {"loss": 9.0}, space, results=tmp_path / "r", adapt=True, **how)
+    known = {trial.values["loss"]: list(trial.params.values()) for trial in study.trials if trial.values["loss"] < 9}
+    assert known == {0: ["64_32", "007", 1e5], 1: [6432, 7, 1e5], 2: ["128_64", 7, 1e5]}  # numbers, where asked for
+
+
 def test_cv_results_of_scikit_learn(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     from sklearn.datasets import load_iris

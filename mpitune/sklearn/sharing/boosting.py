@@ -99,11 +99,15 @@ def _first_trees(whole: Any, n: int) -> dict[str, Any]:
     return {"_Booster": booster, "_other_params": {**whole._other_params, "n_estimators": n}}
 
 
+def _first_rounds(whole: Any, n: int) -> dict[str, Any]:
+    return {"_Booster": whole.get_booster()[:n]}
+
+
 class XGBoost(Rounds):
     """Candidates that differ in the number of rounds."""
 
     def __init__(self) -> None:
-        super().__init__("n_estimators", lambda whole, n: {"_Booster": whole.get_booster()[:n]}, ("kwargs",))
+        super().__init__("n_estimators", _first_rounds, ("kwargs",))
 
     def why_not(self, model: Any) -> str | None:
         if model.booster not in (None, "gbtree"):

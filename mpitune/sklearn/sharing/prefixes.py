@@ -88,7 +88,8 @@ class Prefixes(Family):
 
     Args:
         number: the parameter's name.
-        cut: gives, by name, the attributes that the first n members of a fitted ensemble have of their own.
+        cut: gives, by name, the attributes that the first n members of a fitted ensemble have of their own; a function
+            with a name, as a fitted search is pickled with its plan.
         kept: names of the other attributes that `fit` may set, which are the same at all sizes.
     """
 
@@ -215,12 +216,16 @@ def _know(computed: Computed, sizes: Mapping[Any, int], part: SplitPart) -> None
         ensemble._known, ensemble.__class__ = known, _KNOWING[type(ensemble)]
 
 
+def _first_trees(whole: Any, n: int) -> dict[str, Any]:
+    return {"estimators_": whole.estimators_[:n]}
+
+
 class Forests(Prefixes):
     """Candidates that differ in the number of trees."""
 
     def __init__(self) -> None:
         kept = ("_n_samples", "_n_samples_bootstrap", "_sample_weight", "n_outputs_", "class_weight", *_OUT_OF_BAG)
-        super().__init__("n_estimators", lambda whole, n: {"estimators_": whole.estimators_[:n]}, kept)
+        super().__init__("n_estimators", _first_trees, kept)
 
     def why_not(self, model: Any) -> str | None:
         if model.oob_score and model.class_weight in ("balanced", "balanced_subsample"):

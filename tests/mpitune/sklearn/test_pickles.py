@@ -1,4 +1,4 @@
-"""A fitted search on disk, loaded where this package is not installed."""
+"""A search on disk, before and after it was fitted, loaded by another process, also where this package is missing."""
 
 import pickle
 import subprocess
@@ -6,13 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import joblib
 import pytest
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.sharing import _HOMES, family_of
+from tests.helpers import ROOT
 from tests.mpitune.sklearn.iris import X, Y
 
 LOAD = """
@@ -46,3 +52,56 @@ def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(
     done = loaded(tmp_path / "search")
     assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'mpitune'\n")
     assert loaded(tmp_path / "best").stdout == f"{search.predict(X).tolist()}\n"
+
+
+VALUES: dict[str, list[Any]] = {
+    "n_estimators": [2, 4], "max_iter": [2, 4], "n_neighbors": [1, 3], "n_components": [1, 2], "k": [1, 2],
+    "percentile": [50, 100], "threshold": ["mean", "median"], "alpha": [0.1, 1.0], "C": [0.1, 1.0],
+}  # fmt: skip
+ALL_LOAD = """
+import pickle, sys, warnings
+import joblib
+warnings.simplefilter("ignore")
+from sklearn.datasets import load_iris
+X, Y = load_iris(return_X_y=True)
+for name in ("pickle", "joblib", "cloudpickle", "unfitted"):
+    for search in joblib.load(name) if name == "joblib" else pickle.load(open(name, "rb")):
+        search = search.fit(X, Y) if name == "unfitted" else search
+        print((search.predict(X).round(6) + 0).tolist(), search.plan_)
+"""
+
+
+def of_family(name: str) -> GridSearchCV:
+    """A search whose candidates share fits of the class of that name."""
+    module, _ = _HOMES[name]
+    kind = getattr(pytest.importorskip(module), name)
+    family = family_of(kind, "tolerance")
+    assert family is not None
+    given = (LogisticRegression(),) if name == "SelectFromModel" else ()
+    options = {"random_state": 0, "min_child_samples": 5, "verbosity": 0}
+    known = kind(*given).get_params()
+    model = kind(*given, **{key: value for key, value in options.items() if key in known})
+    if name.startswith("Gauss"):
+        model.set_params(kernel=RBF(), optimizer=None)
+    if name.startswith("LGBM"):
+        model.set_params(verbose=-1)
+    shared = next(value for value in VALUES if family.shares(value))
+    grid = {shared: VALUES[shared]}
+    if hasattr(kind, "transform") and not hasattr(kind, "predict"):
+        model, grid = Pipeline([("a", model), ("knn", KNeighborsClassifier())]), {f"a__{shared}": VALUES[shared]}
+    return GridSearchCV(model, grid, cv=2, share="tolerance", workers=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_searches_of_all_families_are_loaded_by_another_process(tmp_path: Path) -> None:
+    searches = [of_family(name) for name in _HOMES]
+    (tmp_path / "unfitted").write_bytes(pickle.dumps(searches))
+    for search in searches:
+        assert search.fit(X, Y)._plans[-1].shares, search
+    (tmp_path / "pickle").write_bytes(pickle.dumps(searches))
+    (tmp_path / "cloudpickle").write_bytes(cloudpickle.dumps(searches))
+    joblib.dump(searches, tmp_path / "joblib")
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{ALL_LOAD}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    right = "".join(f"{(search.predict(X).round(6) + 0).tolist()} {search.plan_}\n" for search in searches)
+    assert done.stdout == 4 * right, done.stderr

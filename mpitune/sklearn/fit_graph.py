@@ -105,7 +105,7 @@ class StepFit:
         return f"{words}, {how} for {' and '.join(texts)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What the candidates of a search share."""
 
@@ -143,6 +143,8 @@ class Plan:
         if self.n_saved:
             head += f" instead of {self.n_fits + self.n_saved}"
         return "\n".join([head, *("    " + line for line in lines)])
+
+    __repr__ = __str__  # what a notebook shows
 
 
 def graph(estimator: Any, candidates: Mapping[int, Mapping[str, Any]], find: Find) -> tuple[StepFit, ...]:

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from mpitune.errors import Exit, UsageError, print_error
 
 LONGEST = 10**9  # seconds, some 32 years: the most that is taken for a time
+# Of a repr: a text in quotes, <Colour.RED: 1>, what separates items, or all up to that.
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|: |[^'"<:,()\[\]{}]+|.""", re.S)
 
 
 def setting(
@@ -231,8 +233,26 @@ def _fault(value: Any, kind: type, low: float | None, high: float | None) -> str
 
 
 def without_address(text: str) -> str:
-    """A repr without the place in memory, which differs between runs."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # NumPy writes it in capitals
+    """A repr without what differs between processes: places in memory, and the order in which sets are written."""
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # NumPy writes it in capitals
+    return _with_sorted_sets(iter(_TOKEN.findall(text))) if "{" in text else text
+
+
+def _with_sorted_sets(tokens: Iterator[str], opened: str = "") -> str:
+    """The text up to the bracket that closes the one that was opened; a set is what has braces, and no pairs."""
+    items, is_set = [""], opened == "{"
+    for token in tokens:
+        if token in ("(", "[", "{"):
+            items[-1] += _with_sorted_sets(tokens, token)
+        elif token in (")", "]", "}") and opened:
+            texts = ", ".join(sorted(map(str.strip, items))) if is_set else ",".join(items)
+            return opened + texts + token
+        elif token == ",":
+            items.append("")
+        else:
+            is_set = is_set and token != ": "
+            items[-1] += token
+    return opened + ",".join(items)
 
 
 def _kind(hint: Any) -> tuple[type, bool]:

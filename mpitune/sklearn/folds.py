@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -52,19 +52,31 @@ from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 log = logging.getLogger(__name__)
 
+Config = Callable[[], AbstractContextManager[Any]]
+
 
 def _described(estimator: Any) -> str:
     """What distinguishes estimators in a results folder: the text, and a digest of what the text may not show."""
-    text = without_address(repr(estimator) if isinstance(estimator, type) else estimator.__repr__(N_CHAR_MAX=100_000))
-    return f"{text} ({_digest(estimator)})"
+    try:
+        text = estimator.__repr__(N_CHAR_MAX=100_000)
+    except TypeError:  # it is a class, or has a `__repr__` of its own
+        text = repr(estimator)
+    return f"{without_address(text)} ({_digest(estimator)})"
 
 
 class _Hasher(NumpyHasher):
-    """As `joblib.hash`, without callbacks: each run has others."""
+    """As `joblib.hash`, without callbacks: each run has others.
+
+    joblib sorts what Python can sort. Of other sets and keys the order is another one in each process.
+    """
 
     def save(self, obj: Any) -> None:
         if type(obj) is dict and "_skl_callbacks" in obj:
             obj = {name: value for name, value in obj.items() if name != "_skl_callbacks"}
+        if type(obj) is dict and len(set(map(type, obj))) > 1:
+            obj = "dict", sorted((_digest(key), _digest(value)) for key, value in obj.items())
+        elif type(obj) in (set, frozenset):
+            obj = type(obj).__name__, sorted(map(_digest, obj))
         super().save(obj)
 
 
@@ -142,7 +154,7 @@ class Folds(Experiment):
     def data(self) -> Data:
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
-        what = list(self.tasks), self.sharing, sklearn.get_config()
+        what = list(self.tasks), self.sharing, _config()
         content = packed(what, buffers.append)
         steps = isinstance(self.tasks[0].estimator, Pipeline)
         arrays = {"tasks": np.frombuffer(content, np.uint8), "steps": np.array([steps])}
@@ -254,7 +266,7 @@ class Folds(Experiment):
 
     def objective(self, worker: WorkerContext) -> Objective:
         if any(task.kwargs.get("callback_ctx") for task in self.tasks):  # this process asked, and has the callbacks
-            return Evaluator(self.tasks, self.sharing, sklearn.get_config(), worker.buffers)
+            return Evaluator(self.tasks, self.sharing, _config(), worker.buffers)
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         with callbacks.relayed():
@@ -264,6 +276,11 @@ class Folds(Experiment):
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
         """Memory for samples between the steps of a Pipeline."""
         return buffers_for(_room()) if data["steps"][0] else {}
+
+
+def _config() -> Config:
+    """scikit-learn's configuration of now. A library that has put functions in place of scikit-learn's has its own."""
+    return partial(sklearn.config_context, **sklearn.get_config())
 
 
 def _within(search: Any) -> str:
@@ -295,17 +312,17 @@ def answers_here(
     It is asked after each fit whether that is `enough`, so that no other begins. Tasks that are done together have
     answers all or none, so it changes no result who does the others. What is done is told before that.
     """
-    return Evaluator(tasks, sharing, {}).answers(verbose, enough, done)
+    return Evaluator(tasks, sharing).answers(verbose, enough, done)
 
 
 class Evaluator:
-    """Evaluates batches of folds. config: scikit-learn's in the process that asked. tell: see `callbacks.relayed`."""
+    """Evaluates batches of folds. config: of the process that asked. tell: see `callbacks.relayed`."""
 
     def __init__(
         self,
         tasks: Sequence[Task],
         sharing: Sharing,
-        config: Mapping[str, Any],
+        config: Config = nullcontext,
         buffers: SharedArrays = NOTHING,
         tell: Callable[[bytes], None] = lambda content: None,
     ):
@@ -356,7 +373,7 @@ class Evaluator:
         return known
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        with sklearn.config_context(**self._config), callbacks.relayed(self._tell) as messages:
+        with self._config(), callbacks.relayed(self._tell) as messages:
             for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
                 tasks = {key: self._tasks[key] for key in group.keys}
                 try:

@@ -328,6 +328,54 @@ GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="
 """
 
 
+SETS = """
+import enum, sys
+from sklearn.base import BaseEstimator
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from mpitune import Choice, Float, search
+from mpitune.sklearn import GridSearchCV
+Colour = enum.Enum("Colour", "RED GREEN BLUE")
+odd = frozenset({frozenset({"x", "y"}), frozenset({"z"}), "a", 1, *Colour})
+words = {"cat", "dog", "sun", "sea: {, }"}
+class Model(LogisticRegression):
+    def __init__(self, C=1.0, words=words, odd=odd, keys={"deep": [words], 1: odd}):
+        super().__init__(C=C)
+        self.words, self.odd, self.keys = words, odd, keys
+class Shown(Model):
+    def __repr__(self):
+        return f"<its words: {self.words}>"
+for model in (Model(), Shown()):
+    grid = {"words": [words, {"cat", "dog"}], "odd": [odd], "keys": [{"a": odd}]}
+    GridSearchCV(model, grid, cv=2, workers=0, results=type(model).__name__).fit(*load_iris(return_X_y=True))
+space = {"x": Float(0, 1), "a": Choice(odd, frozenset(words)), "b": {"deep": [words, odd]}}
+search(lambda t: t.params["x"], space, strategy="random", n_trials=4, minimize="loss", workers=0, results="study")
+"""
+
+
+def test_what_holds_sets_continues_in_a_process_that_orders_them_otherwise(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SETS)
+    for seed in "12":
+        program(tmp_path / "script.py", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
+    assert all(len(journal_lines(tmp_path / name)) == n for name, n in (("Model", 4), ("Shown", 4), ("study", 4)))
+
+
+PATCHED = """
+from sklearnex import patch_sklearn
+patch_sklearn(verbose=False)
+from sklearn.datasets import load_iris
+from sklearn.svm import SVC
+from mpitune.sklearn import GridSearchCV
+GridSearchCV(SVC(), {"C": [0.1, 1]}, cv=3, workers=1).fit(*load_iris(return_X_y=True))
+"""
+
+
+@pytest.mark.slow
+def test_workers_have_the_configuration_of_a_library_in_place_of_scikit_learn(program: Any) -> None:
+    pytest.importorskip("sklearnex")
+    program("-c", PATCHED)
+
+
 @pytest.mark.slow
 def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HASHED)

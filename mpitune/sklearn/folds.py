@@ -22,7 +22,7 @@ from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 
-from mpitune import callbacks
+from mpitune import callbacks, svm
 from mpitune.devices.devices import free_memory
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.cache import Cache, buffers_for, in_memory
@@ -44,7 +44,7 @@ from mpitune.sklearn.answers import (
 from mpitune.sklearn.fit_graph import configured
 from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
 from mpitune.sklearn.grids import solved
-from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, parts_of, shared_cost_of
+from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, is_early, parts_of, shared_cost_of
 from mpitune.sklearn.limit import SearchLimit
 from mpitune.sklearn.task import Task
 from mpitune.storage.history import read_header
@@ -147,7 +147,7 @@ class Folds(Experiment):
             parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
             modules.update(type(part).__module__ for part in parts)
         own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
-        if any(name.startswith("sklearn.svm.") for name in own):
+        if any(name.startswith("sklearn.svm.") for name in own) and svm.is_compiled():
             own.add("mpitune.svm.candidates")
         return tuple(sorted(own))
 
@@ -354,7 +354,7 @@ class Evaluator:
     ) -> dict[str, Answer]:
         """The answers of all tasks, or of those groups that are done when there are `enough`."""
         known: dict[str, Answer] = {}
-        for group in groups_of(list(self._tasks.values()), self._sharing):
+        for group in self._groups(list(self._tasks.values())):
             tasks = {key: self._tasks[key] for key in group.keys}
             answers: dict[str, Answer] = {}
             for (task, what), seen in noting(self._answers(group, tasks)):
@@ -374,7 +374,7 @@ class Evaluator:
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         with self._config(), callbacks.relayed(self._tell) as messages:
-            for group in groups_of([self._tasks[trial.key] for trial in batch], self._sharing):
+            for group in self._groups([self._tasks[trial.key] for trial in batch]):
                 tasks = {key: self._tasks[key] for key in group.keys}
                 try:
                     for (task, what), seen in noting(self._answers(group, tasks)):
@@ -382,6 +382,15 @@ class Evaluator:
                 except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
                     for key in tasks:
                         yield replace(raised(key, error), messages=messages())
+
+    def _groups(self, tasks: Sequence[Task]) -> Iterator[Group]:
+        """Those of the tasks. Of a grid tasks are done alone until its solver is compiled."""
+        for group in groups_of(tasks, self._sharing):
+            keys = list(group.keys)
+            while keys and is_early(self._tasks[keys[0]], self._sharing):
+                yield Group((keys.pop(0),), "alone")
+            if keys:
+                yield Group(tuple(keys), group.how)
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):

@@ -86,11 +86,6 @@ def why_no_grid(task: Task) -> str | None:
     return None
 
 
-def made_by_libsvm(task: Task) -> bool:
-    """Whether a task may be part of a grid, but is a fit of LIBSVM alone, which needs no compiled code."""
-    return type(last_step(task.estimator)) is SVC and why_no_grid(task) is None
-
-
 def last_step(estimator: Any) -> Any:
     """The estimator that a Pipeline ends with, or the estimator itself."""
     return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
@@ -99,10 +94,11 @@ def last_step(estimator: Any) -> Any:
 def refitted_as_solved(estimator: Any) -> Any:
     """Let an unfitted estimator whose candidates are solved as a grid be fitted by the same solver; it is changed.
 
-    An SVC of scikit-learn is still one afterwards. Other estimators with the protocol fit by the solver as they are.
+    An SVC of scikit-learn is still one afterwards; it does not wait for the solver to be compiled. Other estimators
+    with the protocol fit by the solver as they are.
     """
     last = last_step(estimator)
-    if type(last) is SVC:
+    if type(last) is SVC and svm.is_compiled():
         last.__class__ = svm.Refit
     return estimator
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
+from mpitune import svm
 from mpitune.sklearn.answers import standard
 from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
-from mpitune.sklearn.grids import HEARD, WHOLE_GRID, family_of_grid, parted, why_no_grid
+from mpitune.sklearn.grids import HEARD, SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import Family
 from mpitune.sklearn.task import Task
@@ -220,6 +221,11 @@ def in_grid(task: Task, sharing: Sharing) -> bool:
     """Whether a candidate is solved by an estimator that fits a whole grid, alone or at the end of a Pipeline."""
     how = _how(task, sharing)[0]
     return how == "grid" or (how == "shared" and sharing.accelerate and why_no_grid(task) is None)
+
+
+def is_early(task: Task, sharing: Sharing) -> bool:
+    """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM, which needs none."""
+    return in_grid(task, sharing) and type(last_step(task.estimator)) is SVC and not svm.is_ready()
 
 
 def why_alone(task: Task, sharing: Sharing) -> str | None:

@@ -35,7 +35,6 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from mpitune import svm
 from mpitune.callbacks import packed_for, unpacked_for
 from mpitune.devices.devices import CPU, environment, usable_cores
 from mpitune.engine.options import RunOptions
@@ -45,12 +44,12 @@ from mpitune.ranks.fork_server import server_for
 from mpitune.ranks.launch import every_rank_runs, launched
 from mpitune.ranks.process import IN_WORKER, can_be_sent, packed_error, unpacked_error
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, cv_line, results_of
+from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
-from mpitune.sklearn.grids import SVC, last_step, made_by_libsvm, refitted_as_solved, why_no_grid
-from mpitune.sklearn.groups import Sharing, groups_of, in_grid, plan_of, why_alone
+from mpitune.sklearn.grids import SVC, last_step, refitted_as_solved, why_no_grid
+from mpitune.sklearn.groups import Sharing, groups_of, in_grid, is_early, plan_of, why_alone
 from mpitune.sklearn.limit import SearchLimit, StopWhen, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.task import Task
@@ -58,13 +57,13 @@ from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
 
-LONG = 0.25  # seconds of fits in this process after which the server of workers starts: it imports meanwhile
-SOON = 2.0  # seconds of fits in this process after which workers do the rest: by then they can be forked
+# CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
+LONG = 0.25  # after which the server of workers starts: it imports meanwhile
+SOON = 2.0  # after which workers do the rest: by then they can be forked
+COMPILING_S = 30.0  # the same while the solver of grids is compiled, which takes one core 12 s
 SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
 ON_THE_WAY = ("mpitune", "sklearn", "joblib", "contextlib")  # between a script and the fits of its search
 LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
-COMPILING_S = 10.0  # about what the solver of grids takes to compile, on two cores
-COMPILING = "the solver is compiled meanwhile, for the next search"  # why a fit is no part of a grid
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 NOT_SENT = (
     "a callback cannot be pickled, so it hears of no fit in a worker: scikit-learn makes all fits, on this machine, "
@@ -102,7 +101,6 @@ class OnEngine(_search.BaseSearchCV):
     changed: str | Sequence[str] = ()
     timeout: float | None = None
     stop_when: StopWhen | None = None
-    _compiling = False
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
@@ -208,7 +206,7 @@ class OnEngine(_search.BaseSearchCV):
 
     @property
     def sharing(self) -> Sharing:
-        return Sharing(self.accelerate and not self._compiling, self.share)
+        return Sharing(self.accelerate, self.share)
 
     def _in_this_process(self) -> bool:
         """Whether the folds are evaluated here, without a study: as asked for, or inside a worker of any kind."""
@@ -227,33 +225,10 @@ class OnEngine(_search.BaseSearchCV):
         parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
         return not replaced and all(type(part).__module__.partition(".")[0] in LIBRARIES for part in parts)
 
-    def _first_single_fits(self, tasks: list[Task]) -> dict[str, Answer]:
-        """Answers of two tasks where the solver of grids is not compiled yet and single fits take less time than that.
-
-        Then it is compiled in a process of its own, for the next search.
-        """
-        first, last = tasks[0], tasks[-1]
-        if not (self.accelerate and self._begins_here(tasks) and made_by_libsvm(last)) or svm.is_compiled():
-            return {}
-        begun = time.monotonic()
-        with threadpool_limits(1):
-            answers = answers_here([first, last], Sharing(False, False))
-        if (time.monotonic() - begun) / len(answers) * len(tasks) > COMPILING_S:
-            return {}
-        log.warning("this search makes single fits: the solver of grids is compiled meanwhile, for the next one")
-        svm.compile_apart()
-        if self.verbose > 1:
-            for task in (first, last)[: len(answers)]:
-                print(cv_line(task, answers[task.key].what, self.verbose))
-        return answers
-
     def _run(self, tasks: list[Task], sharing: Sharing | None = None) -> list[dict[str, Any]]:
         """The result of each task, in their order. sharing: what is known of these tasks already."""
         limit = SearchLimit(self.timeout, self.stop_when, self._began, tasks)
-        answers = self._first_single_fits(tasks)
-        self._compiling = bool(answers)
-        for task in [task for task in tasks if task.key in answers]:
-            limit.add(task, answers[task.key].what)
+        answers: dict[str, Answer] = {}
         sharing = sharing or self.sharing
         self._say_if_callbacks_cost(tasks)
         plan = plan_of(tasks, sharing)
@@ -268,16 +243,17 @@ class OnEngine(_search.BaseSearchCV):
             print(plan, file=sys.stderr)
             if self.accelerate:
                 _say(reasons)
-        left = [task for task in tasks if task.key not in answers]
+        if early := any(is_early(task, sharing) for task in first.values()):
+            log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if self._in_this_process():
-                answers |= answers_here(left, sharing, self.verbose, limit.is_reached, limit.add)
+                answers |= answers_here(tasks, sharing, self.verbose, limit.is_reached, limit.add)
             elif self._begins_here(tasks):
-                # Beside the compiler workers would gain little, as all fits take a few seconds.
-                soon = COMPILING_S if self._compiling else SOON
-                begins = _Beginning(() if self._compiling else Folds.of(self, tasks).preload(), soon)
+                # The compiler has the other cores meanwhile, where the user did not ask for them.
+                alone = early and self.n_jobs is None
+                begins = _Beginning(() if alone else Folds.of(self, tasks).preload(), COMPILING_S if alone else SOON)
                 ends = lambda: limit.is_reached() or begins.ends()  # noqa: E731
-                answers |= answers_here(left, sharing, self.verbose, ends, limit.add)
+                answers |= answers_here(tasks, sharing, self.verbose, ends, limit.add)
             if not limit.reached and (rest := [task for task in tasks if task.key not in answers]):
                 answers |= self._answers_of_study(rest, limit)
         self._left_out(tasks, answers, limit)
@@ -343,7 +319,7 @@ class OnEngine(_search.BaseSearchCV):
         """Why a task is not solved as part of a grid; None where it is."""
         if in_grid(task, sharing):
             return None
-        reason = COMPILING if self._compiling else why_no_grid(task) if self.accelerate else "accelerate is False"
+        reason = why_no_grid(task) if self.accelerate else "accelerate is False"
         other = reason is not None and task.candidate not in plan.alone and reason.endswith("has no fit_grid")
         return SHARED if other else reason or why_alone(task, sharing)
 
@@ -363,15 +339,15 @@ class _Beginning:
 
     Args:
         modules: that workers need.
-        soon: seconds after which workers do the rest.
+        soon: CPU seconds after which workers do the rest.
     """
 
     def __init__(self, modules: Sequence[str], soon: float) -> None:
-        self._modules, self._soon, self._begun = modules, soon, time.monotonic()
+        self._modules, self._soon, self._begun = modules, soon, time.process_time()
 
     def ends(self) -> bool:
         """Asked after each fit."""
-        seconds = time.monotonic() - self._begun
+        seconds = time.process_time() - self._begun
         if seconds > LONG and self._modules:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)
@@ -448,7 +424,7 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             data, as in `cross_val_score`, has a folder data-DIGEST in it.
         workers: Worker processes of each node, by default one per core, `n_jobs` at most; 0 evaluates in this process,
             for a debugger. A search of few samples in one process without any of these arguments begins in this
-            process, too. Workers do what is left after two seconds: they start meanwhile.
+            process, too. Workers do what is left after two CPU seconds: they start meanwhile.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.

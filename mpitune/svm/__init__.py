@@ -16,7 +16,8 @@ for any other samples. Both stand on `solved.solve`, which programs with arrays 
 source of kernel matrices, penalties and training sets. `memory.matrices.keep` makes sources for one of several
 processes of a node that share matrices.
 
-The room knows no MPI and no other room but `_jit`. The names below import numba when they are first used.
+The room knows no MPI and no other room but `_jit`. The names below are imported when they are first used, most with
+numba.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mpitune.svm.apart import is_compiled, is_ready
     from mpitune.svm.candidates import Fitted, fit_grid
     from mpitune.svm.data import Data, TrainingSet
     from mpitune.svm.solved import Solved, solve
     from mpitune.svm.svc import SVC, Refit
-    from mpitune.svm.warm import compile_apart, is_compiled, warm_up
+    from mpitune.svm.warm import warm_up
 
 _HOME = {
+    "mpitune.svm.apart": ("is_compiled", "is_ready"),
     "mpitune.svm.candidates": ("Fitted", "fit_grid"),
     "mpitune.svm.data": ("Data", "TrainingSet"),
     "mpitune.svm.solved": ("Solved", "solve"),
     "mpitune.svm.svc": ("SVC", "Refit"),
-    "mpitune.svm.warm": ("compile_apart", "is_compiled", "warm_up"),
+    "mpitune.svm.warm": ("warm_up",),
 }
 
 __all__ = [
@@ -46,9 +49,9 @@ __all__ = [
     "Refit",
     "Solved",
     "TrainingSet",
-    "compile_apart",
     "fit_grid",
     "is_compiled",
+    "is_ready",
     "solve",
     "warm_up",
 ]

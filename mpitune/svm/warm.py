@@ -1,4 +1,4 @@
-"""Compilation, once per node, by all processes that need it together, and by others that are started for it.
+"""Compilation, once per node, by all processes that need it together, and by others that are started for it (`apart`).
 
 python -m mpitune.svm.warm           compiles what is not compiled yet
 """
@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import hashlib
 import logging
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
-import numba
 import numpy as np
 from numba.core import event
 
 from mpitune._jit import LANES, WIDE
-from mpitune._jit.cache import digest_of
-from mpitune._jit.folders import library_folder, open_lock, private_folder
+from mpitune.svm.apart import ANNOUNCED, is_compiled, open_or_own, proof, start
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource, product
@@ -32,7 +27,7 @@ from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Paths
 from mpitune.svm.solver.path import solve_paths
 
-ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
+NICENESS = 10  # of who compiles while others work: ten of them have as much of a processor as one of these
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +41,13 @@ class Announced(event.Listener):
     def on_start(self, event: Any) -> None:
         """Called by numba before it compiles a function."""
         if self._lock is None:
-            self._lock = _open(ANNOUNCED)
+            self._lock = open_or_own(ANNOUNCED)
             with suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
                 # Workers are several already. Where nothing can be kept nobody could help.
                 if multiprocessing.parent_process() is None and not is_compiled():
-                    for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
-                        _start("compile_parts")
+                    _start_helpers()
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -75,7 +69,21 @@ def warm_up() -> None:
     with closing(Announced()) as announced, event.install_listener("numba:compile", announced):
         compile_parts()
     with suppress(OSError):
-        _proof().touch()
+        proof().touch()
+
+
+def give_way() -> None:
+    """Have everything compiled while others work, who come first."""
+    os.nice(NICENESS)
+    with suppress(OSError):  # some kernels divide processors among sessions, then among the processes of each
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
+    _start_helpers(session=False)
+    warm_up()
+
+
+def _start_helpers(**options: bool) -> None:
+    for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
+        start("compile_parts", **options)
 
 
 def compile_parts() -> None:
@@ -84,53 +92,9 @@ def compile_parts() -> None:
         part()
 
 
-def is_compiled() -> bool:
-    """Whether everything has been compiled, by these versions and for this processor; True where it cannot be kept."""
-    try:
-        return _proof().exists()
-    except OSError:
-        return True
-
-
-def _proof() -> Path:
-    """A file that is there when everything has been compiled. Raises OSError where no folder can be written."""
-    processor = os.environ.get("NUMBA_CPU_NAME") or llvmlite.binding.get_host_cpu_name()
-    words = [numba.__version__, processor, os.environ.get("NUMBA_CPU_FEATURES", ""), digest_of(__file__)]
-    digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
-    return library_folder("NUMBA_CACHE_DIR") / f"solver-{digest[:16]}.compiled"
-
-
-@functools.cache
-def compile_apart() -> None:
-    """Have everything compiled by a process of its own, unless one of this node and user is at it.
-
-    Nobody waits for it, and it may outlive this one.
-    """
-    with open(_open(ANNOUNCED)) as lock, suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _start("warm_up", niceness=10)
-
-
-def _start(function: str, niceness: int = 0) -> None:
-    """Call a function of this module in a process that gives way to others by so much."""
-    # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
-    folders = list(map(os.path.abspath, sys.path))
-    code = f"import os, sys; os.nice({niceness}); sys.path += {folders!r}; import mpitune.svm.warm as w; w.{function}()"
-    silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
-    os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", code], os.environ, file_actions=silent, setsid=True)
-
-
-def _open(name: str) -> int:
-    """A descriptor of a lock of this node and user; where no folder can be written, of a file of this process alone."""
-    try:
-        return open_lock(private_folder(local=True) / name)
-    except OSError:
-        return os.memfd_create(name)
-
-
 def _done(number: int, part: Callable[[], None]) -> bool:
     """Compile a part and return True; return False at once if another process is compiling it."""
-    with open(_open(f"warm-up-{number}.lock")) as lock:
+    with open(open_or_own(f"warm-up-{number}.lock")) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

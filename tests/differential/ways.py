@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import random
 import re
 import resource
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import sklearn.model_selection as theirs
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 
@@ -42,18 +44,31 @@ def classes(module: Any) -> dict[str, Any]:
 
 
 def run(case: Case, searches: Mapping[str, Any], more: Mapping[str, Any]) -> Result:
-    """Make and fit a search."""
+    """Make and fit a search; it is pickled and loaded before and after that, also by scikit-learn's own way."""
     names: dict[str, Any] = {}
     with warnings.catch_warnings(), silence():
         warnings.simplefilter("ignore")
         try:
             names = case.made(searches, more)
+            names["search"] = loaded(names["search"])
             eval(f"search.fit({case.fit})", names)
+            names["search"] = loaded(names["search"])
         except SyntaxError:
             raise  # this text is no Python
         except Exception as error:
             return Result(names, error)
     return Result(names)
+
+
+def loaded(search: Any) -> Any:
+    """A copy by pickle, or by cloudpickle where the script has a function that has no name for pickle."""
+    try:
+        content = pickle.dumps(search)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        if "lambda" not in str(search.get_params()):
+            raise
+        content = cloudpickle.dumps(search)
+    return pickle.loads(content)
 
 
 @contextmanager

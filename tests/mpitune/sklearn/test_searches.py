@@ -257,40 +257,53 @@ def test_workers_do_what_this_process_did_not_end_in_time(
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", study)
     monkeypatch.setattr("mpitune.sklearn.searches.SOON", soon)
-    monkeypatch.setattr("mpitune.sklearn.searches.time", SimpleNamespace(monotonic=count().__next__))
+    monkeypatch.setattr("mpitune.sklearn.searches.time", SimpleNamespace(monotonic=int, process_time=count().__next__))
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
 
 
 FIRST_SEARCHES = """
-import time
+import sys, time
 import sklearn.model_selection as theirs
 from sklearn.datasets import load_iris
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from mpitune import svm
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 X, y = load_iris(return_X_y=True)
-grid = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0]}
-right = theirs.GridSearchCV(SVC(), grid).fit(X, y)
+scaled, grid = make_pipeline(StandardScaler(), SVC()), {"svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.1, 1.0]}
+cases = [(SVC(), {name[5:]: values for name, values in grid.items()}), (scaled, grid)]
+ways = [{}, {"workers": 0}, {"workers": 2}, {"workers": 2, "results": "r"}]
 for expected in (False, True):
-    assert svm.is_compiled() == expected
-    search = GridSearchCV(SVC(), grid).fit(X, y)
-    assert search._compiling != expected
-    assert search.cv_results_["mean_test_score"].tolist() == right.cv_results_["mean_test_score"].tolist()
-    end = time.monotonic() + 300
+    if svm.is_compiled() != expected:
+        sys.exit("not compiled in time")
+    for number, (model, grid) in enumerate(cases):
+        right = theirs.GridSearchCV(model, grid).fit(X, y).cv_results_["mean_test_score"].tolist()
+        for way in ways:
+            more = {name: f"{sys.argv[1]}/{number}{expected}" if name == "results" else way[name] for name in way}
+            search = GridSearchCV(model, grid, **more).fit(X, y)
+            assert search.cv_results_["mean_test_score"].tolist() == right
+            assert "numba" not in sys.modules or svm.is_compiled()
+            if expected and way == {"workers": 0}:
+                assert "numba" in sys.modules
+    end = time.monotonic() + 600
     while not svm.is_compiled() and time.monotonic() < end:
         time.sleep(0.1)
 """
 
 
 @pytest.mark.slow
-def test_the_first_small_search_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
-    """It makes single fits, while the solver is compiled for the second one."""
+def test_the_first_searches_do_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    """They make single fits in this process and in workers, while the solver is compiled for later ones."""
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}  # locks of its own, too
     environ.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run([sys.executable, "-c", FIRST_SEARCHES], env=environ, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", FIRST_SEARCHES, tmp_path]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True)
+    if "not compiled in time" in done.stderr:
+        pytest.skip("the compiler gives way to others, and this machine is busy")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("this search makes single fits") == 1
+    assert "fits are single ones until" in done.stderr and "compiling the solver" not in done.stderr
 
 
 def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.helpers import ROOT
 numba = pytest.importorskip("numba")
 from numba.core import event  # noqa: E402
 
-from mpitune.svm import warm  # noqa: E402
+from mpitune.svm import apart, warm  # noqa: E402
 
 SIGNATURES = """
 import numpy as np
@@ -112,21 +112,32 @@ def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monke
 
 def test_no_process_is_started_while_another_compiles(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[str]()
-    monkeypatch.setattr(warm, "_start", lambda function, niceness: started.append(function))
+    monkeypatch.setattr(apart, "start", started.append)
     with locked(private_folder(local=True) / "warm-up.lock"):
-        warm.compile_apart.__wrapped__()
+        apart.compile_apart.__wrapped__()
     assert started == []
-    warm.compile_apart.__wrapped__()
-    assert started == ["warm_up"]
+    apart.compile_apart.__wrapped__()
+    assert started == ["give_way"]
 
 
 def test_the_program_starts_processes_that_do_not_fail(tmp_path: Path) -> None:
-    """They say nothing, so nobody would notice. A module that runs as a program is not named as they import it."""
-    program = "import os, runpy; runpy.run_module('mpitune.svm.warm', run_name='__main__')['compile_apart']()"
-    command = [sys.executable, "-c", f"{program}; print(os.wait()[1])"]
+    """They say nothing, so nobody would notice. Only one begins, and it gives way."""
+    nice = "int(open(f'/proc/{child}/stat').read().rpartition(') ')[2].split()[16])"
+    program = f"""
+import os, time
+from mpitune.svm import apart
+spawn, numbers = os.posix_spawn, []
+os.posix_spawn = lambda *given, **options: numbers.append(spawn(*given, **options))
+for _ in range(2):
+    apart.compile_apart.__wrapped__()
+(child,) = numbers
+while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+    time.sleep(0.01)
+print({nice}, os.waitpid(child, 0)[1])
+"""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}  # locks of this test's own
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "0\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert done.stdout == f"{warm.NICENESS} 0\n", done.stderr
 
 
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:
@@ -146,7 +157,7 @@ def test_where_no_folder_can_be_written_a_process_compiles_for_itself(tmp_path: 
     """As in a container all of whose file systems are read-only: here files can only be empty, and there is no home."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); import numba; from mpitune.svm import warm"
-        "; warm.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2; warm._start = None; warm.warm_up()"
+        "; warm.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2; warm.start = None; warm.warm_up()"
     )
     own = {"HOME": "/proc", "TMPDIR": str(tmp_path)}  # locks of this test's own
     environ = {name: value for name, value in os.environ.items() if "CACHE" not in name} | own

@@ -1,0 +1,76 @@
+"""Whether the solver is compiled, and its compilation by processes that nobody waits for, without numba in this one."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import importlib.metadata
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from mpitune._jit.cache import digest_of
+from mpitune._jit.folders import library_folder, open_lock, private_folder
+
+ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
+NAMES = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # lines that say what a processor can do
+
+
+def is_compiled() -> bool:
+    """Whether everything has been compiled, by these versions and for this processor; True where it cannot be kept."""
+    try:
+        return proof().exists()
+    except OSError:
+        return True
+
+
+def is_ready() -> bool:
+    """Whether everything has been compiled. If not, processes are begun that do it, unless some are at it."""
+    if compiled := is_compiled():
+        return compiled
+    compile_apart()
+    return False
+
+
+@functools.cache
+def proof() -> Path:
+    """A file that is there when everything has been compiled. Raises OSError where no folder can be written."""
+    words = [importlib.metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME", ""), digest_of(__file__)]
+    words.append(os.environ.get("NUMBA_CPU_FEATURES", ""))
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        words += dict.fromkeys(line for line in lines if line.startswith(NAMES))  # several processors say the same
+    digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
+    return library_folder("NUMBA_CACHE_DIR") / f"solver-{digest[:16]}.compiled"
+
+
+@functools.cache
+def compile_apart() -> None:
+    """Have everything compiled by a process of its own, unless one of this node and user is at it.
+
+    Nobody waits for it, and it may outlive this one. It has the lock, so that nobody begins another.
+    """
+    with open(open_or_own(ANNOUNCED)) as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.set_inheritable(lock.fileno(), True)
+        start("give_way")
+
+
+def start(function: str, session: bool = True) -> None:
+    """Call a function of `warm` in a process, of a session of its own or of this one's."""
+    # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
+    folders = list(map(os.path.abspath, sys.path))
+    code = f"import sys; sys.path += {folders!r}; import mpitune.svm.warm as w; w.{function}()"
+    silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    command = [sys.executable, "-P", "-c", code]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsid=session)
+
+
+def open_or_own(name: str) -> int:
+    """A descriptor of a lock of this node and user; where no folder can be written, of a file of this process alone."""
+    try:
+        return open_lock(private_folder(local=True) / name)
+    except OSError:
+        return os.memfd_create(name)

@@ -28,10 +28,9 @@ def is_compiled() -> bool:
 
 def is_ready() -> bool:
     """Whether everything has been compiled. If not, processes are begun that do it, unless some are at it."""
-    if compiled := is_compiled():
-        return compiled
-    compile_apart()
-    return False
+    if not (compiled := is_compiled()):
+        compile_apart()
+    return compiled
 
 
 @functools.cache

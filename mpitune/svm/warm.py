@@ -47,7 +47,7 @@ class Announced(event.Listener):
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
                 # Workers are several already. Where nothing can be kept nobody could help.
                 if multiprocessing.parent_process() is None and not is_compiled():
-                    _start_helpers()
+                    _start_helpers(session=True)
 
     def on_end(self, event: Any) -> None:
         """Called by numba when it has compiled a function."""
@@ -81,9 +81,9 @@ def give_way() -> None:
     warm_up()
 
 
-def _start_helpers(**options: bool) -> None:
+def _start_helpers(session: bool) -> None:
     for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
-        start("compile_parts", **options)
+        start("compile_parts", session)
 
 
 def compile_parts() -> None:

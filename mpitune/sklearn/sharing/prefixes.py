@@ -88,8 +88,7 @@ class Prefixes(Family):
 
     Args:
         number: the parameter's name.
-        cut: gives, by name, the attributes that the first n members of a fitted ensemble have of their own; a function
-            with a name, as a fitted search is pickled with its plan.
+        cut: a function with a name that pickle finds: what the first n members of a fitted one have of their own.
         kept: names of the other attributes that `fit` may set, which are the same at all sizes.
     """
 

@@ -208,7 +208,7 @@ class RankZero:
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
-            "n_trials": scheduling.n_trials, "code": self._code(),
+            "n_trials": scheduling.n_trials, **self._code(),
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(
@@ -221,10 +221,10 @@ class RankZero:
             log.warning(problem.text)
         return coordinator
 
-    def _code(self) -> dict[str, str]:
-        """Digests of the code that known results stand for; a line says which functions have changed since.
+    def _code(self) -> dict[str, object]:
+        """Digests of the code that known results stand for, and what has changed since, which a line says.
 
-        They are in the note of each start, as the header cannot change. Raises UsageError for names that none has.
+        Both are in the note of each start, as the header cannot change. Raises UsageError for names that none has.
         """
         history, mine = self.journal.history, digests(self.experiment.called())
         earlier = self._before.runs if self._before is not None else []
@@ -233,14 +233,14 @@ class RankZero:
         changed = changes(theirs, mine) if history.results else []
         open_ = [name for name in changed if not is_named(name, self.options.changed)]
         if not open_:
-            return mine
+            return {"code": mine}
         log.error(
             "%s changed since the known results (%d) were made; these are kept. If they still count, say %s; if not, "
             "begin anew with another results folder%s",
             named(open_), len(history.results), typed("changed", open_), or_typed("restart"),
         )  # fmt: skip
         closed = {name: mine.get(name, "") for name in changed if name not in open_}
-        return {name: digest for name, digest in {**theirs, **closed}.items() if digest}
+        return {"code": {name: digest for name, digest in {**theirs, **closed}.items() if digest}, "changed": open_}
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""

@@ -112,6 +112,8 @@ def notes_of(study: ReportedStudy) -> list[str]:
         notes.append(f"{together} Charts are of {study.goal.name}; --goal says another.")
     elif study.best is None:
         notes.append("No candidate has all its results so far, so there is no answer yet.")
+    if study.history.mixed:
+        notes.append(f"{study.history.mixed}: a best of two measures is no answer. Begin anew in another folder.")
     if not study.history.complete:
         notes.append("The study is not complete: what is here may change.")
     return notes

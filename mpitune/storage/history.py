@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,6 +84,17 @@ class History:
         ends = [each.ends[-1] for each in self.jobs.values() or [self] if each.ends and not each.open]
         said = [printable(end.get("stopped", "")) for end in ends if end["complete"] == self.complete]
         return next(filter(None, said), "")
+
+    @property
+    def mixed(self) -> str:
+        """What has changed since results were made that were kept nevertheless, and how many these are; else ""."""
+        since = list(takewhile(lambda run: run.get("changed"), reversed(self.runs)))
+        if not since:
+            return ""
+        n_old = sum(result.ended < since[-1]["began"] for result in self.results.values())
+        names = sorted({name for run in since for name in run["changed"]})
+        new = f", {n_new} after it" if (n_new := len(self.results) - n_old) else ""
+        return f"{n_old} results are of before a change of {named(names)}{new}"
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""

@@ -132,7 +132,10 @@ class HeaderLine(Struct):
 
 
 class RunLine(Struct):
-    """A start of the command, as `RankZero` notes it; an older one says less."""
+    """A start of the command, as `RankZero` notes it; an older one says less.
+
+    `code` has digests of the code that known results stand for; `changed` are names of what is another since.
+    """
 
     command: list[str] = []
     versions: dict[str, str] = {}
@@ -143,6 +146,7 @@ class RunLine(Struct):
     slots: list[str] = []
     n_trials: Number | None = None
     code: dict[str, str] = {}
+    changed: list[str] = []
     seconds: Seconds = 0.0
 
 

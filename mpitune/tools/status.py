@@ -105,6 +105,7 @@ class Status:
         jobs: that have joined it.
         twice: results of jobs that another job had found, too.
         order: in which a search tells its strategy results, such as "window 32".
+        mixed: which results are of code that has changed since.
     """
 
     folder: Path
@@ -122,6 +123,7 @@ class Status:
     jobs: Sequence[Job] = ()
     twice: int = 0
     order: str = ""
+    mixed: str = ""
 
     @property
     def exit(self) -> Exit:
@@ -203,6 +205,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         jobs=jobs,
         twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
         order=window_of(history.header["settings"]),
+        mixed=history.mixed,
         of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
     )
 
@@ -222,6 +225,8 @@ def described(status: Status) -> list[str]:
     ]
     if status.order:
         lines.append(f"order      {status.order}")
+    if status.mixed:
+        lines.append(f"mixed      {status.mixed}")
     if status.seen is not None:
         lines.append(f"now        {now(status.seen)}")
     lines += [

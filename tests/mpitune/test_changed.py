@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mpitune.storage.history import read_study
+from mpitune.tools.status import described, status_of
 from tests.helpers import journal_lines
 
 Edit = Callable[..., list[str]]
@@ -95,7 +97,12 @@ def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Pa
             "RunOptions(restart=True)"
         )
     assert len(run(SEARCH, end='results="r", changed="objective"', **changed)) == 1
+    mixed = read_study(tmp_path / "r").mixed
+    assert mixed == "4 results are of before a change of scaled"
+    assert mixed in "\n".join(described(status_of(tmp_path / "r", read_study(tmp_path / "r"), running=False)))
+    assert mixed in (tmp_path / "r" / "report.html").read_text()
     assert run(SEARCH, end='results="r", changed="scaled"', **changed) == run(SEARCH, **changed) == []
+    assert not read_study(tmp_path / "r").mixed
     assert len(run(SEARCH, from_stdin=from_stdin)) == 1  # the digest of the other one is kept now
     assert len(journal_lines(tmp_path / "r")) == 4
     assert run(SEARCH, end='results="r", options=RunOptions(restart=True)', from_stdin=from_stdin) == []

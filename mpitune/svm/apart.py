@@ -15,6 +15,7 @@ from mpitune._jit.cache import digest_of
 from mpitune._jit.folders import library_folder, open_lock, private_folder
 
 ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
+LATER = 2.0  # seconds: a search that ends before needs no solver, and its script the processor
 NAMES = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # lines that say what a processor can do
 
 
@@ -54,14 +55,16 @@ def compile_apart() -> None:
     with open(open_or_own(ANNOUNCED)) as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.set_inheritable(lock.fileno(), True)
-        start("give_way")
+        start("give_way", after=LATER)
 
 
-def start(function: str, session: bool = True) -> None:
-    """Call a function of `warm` in a process, of a session of its own or of this one's."""
+def start(function: str, session: bool = True, after: float = 0.0) -> None:
+    """Call a function of `warm` in a process, of a session of its own or of this one's, after so many seconds."""
     # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
     folders = list(map(os.path.abspath, sys.path))
-    code = f"import sys; sys.path += {folders!r}; import mpitune.svm.warm as w; w.{function}()"
+    code = (
+        f"import sys, time; time.sleep({after}); sys.path += {folders!r}; import mpitune.svm.warm as w; w.{function}()"
+    )
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     command = [sys.executable, "-P", "-c", code]
     os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsid=session)

@@ -112,7 +112,7 @@ def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monke
 
 def test_no_process_is_started_while_another_compiles(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[str]()
-    monkeypatch.setattr(apart, "start", started.append)
+    monkeypatch.setattr(apart, "start", lambda name, **how: started.append(name))
     with locked(private_folder(local=True) / "warm-up.lock"):
         apart.compile_apart.__wrapped__()
     assert started == []

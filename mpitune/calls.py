@@ -355,7 +355,7 @@ class Service:
         self._ended.wait()
 
     def _start_threads(self) -> None:
-        """Once in a process. All runs have one thread: the server that forks workers ends with the one that started it.
+        """Once in a process. All runs have one thread: a worker that is spawned ends with the one that started it.
 
         The calling thread joins the ranks, as MPI ends in the thread that began it.
         """

@@ -31,10 +31,11 @@ from joblib.parallel import (
 )
 
 from mpitune.calls import LARGE, Known, Writer, service, value_of
-from mpitune.devices.devices import THREADS, usable_cores, visible_gpus
+from mpitune.devices.devices import usable_cores, visible_gpus
 from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.ranks import launch
+from mpitune.ranks.fork_server import THREADS
 from mpitune.ranks.process import packed
 from mpitune.settings import require_seconds
 from mpitune.studies import n_ranks
@@ -125,7 +126,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             "workers": workers if self._gpu is None else None,
             "threads": threads,
             "trial_timeout": self._timeout,
-            "environ": tuple((name, os.environ[name]) for name in THREADS if name in os.environ and not asked),
+            "environ": tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not asked),
             "writeable": options.get("mmap_mode", "r") != "r",
         }
         return n_jobs

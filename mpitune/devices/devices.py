@@ -18,6 +18,7 @@ from mpitune._jit.folders import safe_caches
 from mpitune._jit.limits import cores_allowed
 from mpitune._jit.limits import free_memory as free_memory
 from mpitune.errors import UsageError, typed
+from mpitune.ranks.fork_server import THREADS
 from mpitune.ranks.process import WORKERS_HERE
 
 
@@ -39,7 +40,6 @@ CPU = Device("cpu", "")
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
 DEVICE_FILES = "/dev/nvidia[0-9]*"
 ASK_S = 30.0  # within which nvidia-smi and the driver must answer
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 HOSTS = "SEARCH_HOSTS"  # set for each batch: the nodes that it has to itself, with commas between
 
 
@@ -220,7 +220,7 @@ def environment(device: Device, threads: int, workers: int = 1) -> Iterator[None
     with _environ, safe_caches():  # restores all
         os.environ["CUDA_VISIBLE_DEVICES"] = device.visible
         os.environ[WORKERS_HERE] = str(workers)
-        os.environ.update(dict.fromkeys(THREADS, str(threads)))
+        os.environ.update(dict.fromkeys(THREADS.values(), str(threads)))
         # PyTorch's large tensors on huge pages: a step that allocates them takes a third less time.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
         for name in list(os.environ):

@@ -167,7 +167,7 @@ class _RanksPart:
     def preload(self, packed: bytes) -> list[str]:
         """Modules for the server that forks workers: those that the experiment and its pickle name."""
         named = self.scheduling.preload
-        forks = self.options.workers != 0 and self.options.threads == 1 and named
+        forks = self.options.workers != 0 and named
         return [worker.__name__, *named, *installed_modules_of(packed)] if forks else []
 
     def load_and_share(self, nodes: list[Node], *, keeps: bool, durable: bool) -> tuple[Journal | None, SharedArrays]:

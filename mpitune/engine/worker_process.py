@@ -86,7 +86,7 @@ class WorkerProcess:
         Args:
             setup: what the worker is told.
             device: on which it computes.
-            threads: numerical threads. Several are made when libraries are imported, so such a worker is spawned.
+            threads: numerical threads.
             n_workers: of its node.
             now: by the agent's clock.
             preload: names of the modules; none: the worker is spawned.
@@ -101,7 +101,7 @@ class WorkerProcess:
         handle: Any = None
         with environment(device, threads, n_workers):
             os.environ.update(setup.environ)
-            if preload and threads == 1 and (server := server_for(preload, os.environ)):
+            if preload and (server := server_for(preload, os.environ)):
                 handle = server.fork(os.environ, work, pipes)
             if handle is None:
                 handle = context.Process(target=keeper.begin, args=(setup.parent, work, *pipes))

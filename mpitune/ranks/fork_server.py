@@ -4,15 +4,18 @@
 
 The server is spawned, so it knows nothing of its rank: no MPI, no CUDA, no thread of the user's. It has one thread
 itself, and says no where a library has started others, since a fork keeps their locks but not them. Random numbers
-begin anew in each fork. It ends with its rank, and its workers end with it. Without workers it ends after a minute.
+begin anew in each fork, and libraries get the threads of its environment. The server ends with its rank, and its
+workers end with it. Without workers it ends after a minute.
 
-    rank -> server     one packet for each worker: file descriptors, the first of them a file with the rest
+    rank -> server     names of modules to import; one packet for each worker: file descriptors, the first of them a
+                       file with the rest
     server -> rank     through a pipe of that worker: its process id, or NO; later its status, as of `os.wait`
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -43,8 +46,19 @@ NUMBER = 8  # bytes of a number in a worker's pipe
 IDLE_S = 60.0  # for which a server without workers waits for the next search
 # pandas imports Arrow, whose allocator would start a thread.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# Variables of which each worker has its own, and one that changes with each test of a suite.
-OWN = ("CUDA_VISIBLE_DEVICES", WORKERS_HERE, "PYTEST_CURRENT_TEST")
+# How many threads a library has, by its name. A server's have one, and start none when they are imported.
+THREADS = {
+    "openmp": "OMP_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "openblas": "OPENBLAS_NUM_THREADS",
+    "numexpr": "NUMEXPR_NUM_THREADS",
+}  # fmt: skip
+# Variables of which each worker has its own, two that scikit-learn sets when a rank imports it, and one that changes
+# with each test of a suite.
+OWN = {
+    "CUDA_VISIBLE_DEVICES", WORKERS_HERE, *THREADS.values(), "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",
+    "PYTEST_CURRENT_TEST",
+}  # fmt: skip
+THREAD_ENDED = signal.SIGRTMIN + 1  # to a server: the thread that it belongs to has ended, and perhaps the rank
+LONGEST = 1 << 20  # bytes of a packet
 
 
 class Fork:
@@ -118,7 +132,7 @@ class ForkServer:
         idle_seconds: for which it waits for work before it ends.
 
     Attributes:
-        modules: as given.
+        modules: as given, and those since.
         forks: what it has forked, until it is closed.
         is_fit: whether it can fork, as far as is known.
         is_dismissed: whether it ends with the last of its forks.
@@ -127,20 +141,21 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], environ: Mapping[str, str], idle_seconds: float = IDLE_S) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.setblocking(False)
-        self.modules, self.is_fit, self.is_dismissed = frozenset(modules), True, False
+        self.modules, self.is_fit, self.is_dismissed = frozenset[str](), True, False
         self.forks: set[Fork] = set()
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, tuple(modules), idle_seconds))
+        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, idle_seconds))
         start_resource_tracker()  # which would else be started with the server, and let signals to stop through to it
         before = dict(os.environ)
         try:
-            _set_environ({**NO_THREADS, **environ})
+            _set_environ({**NO_THREADS, **environ, **dict.fromkeys(THREADS.values(), "1")})
             with without_main(), stops_wait():
                 self._process.start()
         finally:
             _set_environ(before)
         theirs.close()
         multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]  # joined at exit
+        self.add(modules)
 
     @property
     def is_alive(self) -> bool:
@@ -182,13 +197,12 @@ class ForkServer:
         self.forks.add(fork)
         return fork
 
-    def serves(self, modules: Iterable[str]) -> bool:
-        """Whether it has imported these, or others of their packages: what is left takes a worker moments.
-
-        A module of this package is looked for by its whole name, since one of them may import numba.
-        """
-        packages = {_package(name) for name in self.modules}
-        return all(_package(name) in packages for name in modules)
+    def add(self, modules: Iterable[str]) -> None:
+        """Have it import these, too, before it forks the next worker."""
+        if new := sorted({*modules} - self.modules):
+            with suppress(OSError):  # it has ended, or very many wait
+                self._requests.send("\n".join(new).encode())
+                self.modules = self.modules.union(new)
 
     def forget(self, fork: Fork) -> None:
         """Forget a fork that has ended."""
@@ -203,10 +217,6 @@ class ForkServer:
     def close(self) -> None:
         """Let it end."""
         self._requests.close()
-
-
-def _package(name: str) -> str:
-    return name if name.startswith("mpitune.") else name.partition(".")[0]
 
 
 class _Passed:
@@ -252,26 +262,23 @@ _ended: list[ForkServer] = []  # or are about to
 
 
 def server_for(modules: Sequence[str], environ: Mapping[str, str]) -> ForkServer | None:
-    """The server of this process that has imported these modules with this environment; None where it cannot fork.
+    """The server of this process that imports these modules with this environment; None where it cannot fork.
 
-    It stays for the next search of a script. One that needs other packages has a server with these and those before.
+    It stays for the next search of a script, and for calls by joblib, whose modules it imports, too.
     """
     same = frozenset((name, value) for name, value in environ.items() if name not in OWN)
-    thread = threading.get_native_id()  # a server ends with the thread that started it
-    key = os.getpid(), thread, os.getcwd(), tuple(sys.path), same
+    key = os.getpid(), os.getcwd(), tuple(sys.path), same
     with _lock:
         for other, server in list(_servers.items()):
             if other[0] != key[0]:  # of the process that this one was forked from
                 del _servers[other]
-            elif not server.is_alive or (other != key and other[1] == thread and not server.forks):
+            elif not server.is_alive or (other != key and not server.forks):
                 _end(_servers.pop(other))
         _ended[:] = [server for server in _ended if server.is_alive]  # which takes notice of those that have ended
-        old = _servers.get(key)
-        if old is None or not old.serves(modules):
-            known = old.modules if old else frozenset()
-            _servers[key] = ForkServer(sorted(known.union(modules)), environ)
-            if old:
-                _end(old)
+        if key in _servers:
+            _servers[key].add(modules)
+        else:
+            _servers[key] = ForkServer(modules, environ)
         return _servers[key] if _servers[key].is_fit else None
 
 
@@ -294,18 +301,14 @@ def _set_environ(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
 
 
-def _serve(rank: int, requests: socket.socket, modules: Iterable[str], idle_seconds: float) -> NoReturn:
-    """The server's life: import, then fork at each request, until the rank ends or closes its end."""
+def _serve(rank: int, requests: socket.socket, idle_seconds: float) -> NoReturn:
+    """The server's life: import or fork at each request, until the rank ends or closes its end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they reach whole process groups; the rank decides
-    die_with(rank)
+    signal.signal(THREAD_ENDED, lambda number, frame: None if os.getppid() == rank else os._exit(0))
+    die_with(rank, THREAD_ENDED)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    for name in modules:
-        with suppress(Exception):
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a worker would else write to each page that it shares with the others
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -322,9 +325,13 @@ def _serve(rank: int, requests: socket.socket, modules: Iterable[str], idle_seco
             os.read(woken, 1 << 12)
             _tell_ended(pipes)
         if requests.fileno() in ready:
-            message, descriptors, _, _ = socket.recv_fds(requests, 1, MOST_DESCRIPTORS + 2, socket.MSG_CMSG_CLOEXEC)
+            got = socket.recv_fds(requests, LONGEST, MOST_DESCRIPTORS + 2, socket.MSG_CMSG_CLOEXEC)
+            message, descriptors, _, _ = got
             if not message:
                 os._exit(0)
+            if not descriptors:
+                _import(rank, message.decode().split("\n"))
+                continue
             content, pipe, *others = descriptors
             if len(os.listdir("/proc/self/task")) > 1:
                 os.write(pipe, NO.to_bytes(NUMBER, "big"))
@@ -338,6 +345,16 @@ def _serve(rank: int, requests: socket.socket, modules: Iterable[str], idle_seco
                 _become_worker(content, others)
             for number in (content, *others):
                 os.close(number)
+
+
+def _import(rank: int, modules: Iterable[str]) -> None:
+    die_with(rank)  # even if an import never returns
+    for name in modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would else write to each page that it shares with the others
+    die_with(rank, THREAD_ENDED)
 
 
 def _tell_ended(pipes: dict[int, int]) -> None:
@@ -360,9 +377,24 @@ def _become_worker(content: int, descriptors: Sequence[int]) -> NoReturn:
             environ, work, pipes = pickle.load(from_rank)
         _set_environ(environ)
         _begin_random_numbers()
-        keeper.begin(server, work, *pipes)
+        keeper.begin(server, functools.partial(_with_its_threads, work), *pipes)
     finally:
         os._exit(1)
+
+
+def _with_its_threads(work: keeper.Later, *pipes: Connection) -> None:
+    """In the worker itself: libraries that the server has imported get as many threads as its variables say."""
+    numbers = {library: os.environ.get(name, "1").partition(",")[0] for library, name in THREADS.items()}
+    if set(numbers.values()) != {"1"}:
+        from threadpoolctl import ThreadpoolController
+
+        with suppress(ValueError):  # the variable of a user, which libraries leave alone as well
+            for library in ThreadpoolController().lib_controllers:
+                library.set_num_threads(int(numbers.get(library.internal_api, numbers["openmp"])))
+            for module, name in (("torch", "openmp"), ("numexpr", "numexpr")):
+                if module in sys.modules:
+                    sys.modules[module].set_num_threads(int(numbers[name]))
+    work(*pipes)
 
 
 def _begin_random_numbers() -> None:

@@ -65,7 +65,7 @@ def has_keeper() -> bool:
     return _kept
 
 
-def begin(parent: int, work: Later, *pipes: Connection) -> None:
+def begin(parent: int, work: Callable[..., None], *pipes: Connection) -> None:
     """Entry point of the outer keeper, whose grandchild calls `work` with the pipes, which it alone keeps open."""
     # From here on it does not end by END alone. The rank's end sends it too.
     signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})

@@ -530,6 +530,47 @@ print(*sorted(said), len(told), sep="\\n")
 """
 
 
+SWITCHING = """
+import os, time
+from pathlib import Path
+from joblib import Parallel, delayed
+from mpitune import Int, search
+from sklearn.tree import DecisionTreeClassifier
+
+TREE = DecisionTreeClassifier(random_state=0)  # scikit-learn sets a variable where it is imported
+
+def note_server(what):
+    pid = os.getpid()
+    for _ in range(3):  # above the worker and its two keepers
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    seen, end = Path("seen", what), time.monotonic() + 300
+    seen.mkdir(parents=True, exist_ok=True)
+    (seen / str(pid)).touch()
+    while len(os.listdir(seen)) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    return TREE.random_state
+
+def loss(trial):
+    return {"loss": note_server("search")}
+
+def calls(what, jobs):
+    Parallel(jobs, batch_size=1)(delayed(note_server)(what) for _ in range(4))
+
+calls("all", -1)
+calls("two", 2)
+search(loss, {"n": Int(0, 3)}, strategy="grid", minimize="loss", workers=1)
+calls("again", -1)
+print(*(sorted(os.listdir(seen)) for seen in Path("seen").iterdir()), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_calls_and_searches_of_a_script_have_workers_of_the_same_servers(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SWITCHING)
+    first, *others = program("-m", "mpitune", "script.py", cwd=tmp_path, ranks=2).stdout.splitlines()
+    assert len(first.split()) == 2 and others == [first] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_threads_of_a_script_search_and_make_calls_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:

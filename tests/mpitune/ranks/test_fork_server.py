@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from mpitune.devices.devices import CPU, environment
 from mpitune.engine.options import RunOptions
@@ -52,6 +53,14 @@ def report(what: Any, pipe: Any) -> None:
 
 def silent(what: Any, pipe: Any) -> None:
     os._exit(what)
+
+
+def is_imported(name: str, pipe: Any) -> None:
+    pipe.send(name in sys.modules)
+
+
+def n_threads(what: Any, pipe: Any) -> None:
+    pipe.send({library["num_threads"] for library in threadpool_info()})
 
 
 @contextmanager
@@ -228,19 +237,32 @@ def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.Mo
         assert server_for(["json.decoder"], os.environ) is first
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
         assert server_for(["json"], os.environ) is first
-        more = server_for(["csv"], os.environ)
-        assert more is not first and server_for(["json"], os.environ) is more
+        assert server_for(["csv"], os.environ) is first and "csv" in first.modules
         monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
         second = server_for(["json"], os.environ)
-        assert second is not more and second is not None and more is not None
-        more._process.join(PATIENCE)
-        assert not more.is_alive and second.is_alive
+        assert second is not first and second is not None
+        first._process.join(PATIENCE)
+        assert not first.is_alive and second.is_alive
         server_for(["json"], os.environ)
-        assert more not in fork_server._ended  # it is no zombie
+        assert first not in fork_server._ended  # it is no zombie
 
 
-def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:
-    """The kernel ends a server with the thread that started it."""
+def test_a_server_imports_what_is_asked_for_later() -> None:
+    with serving() as server:
+        _, before = forked(server, "colorsys", is_imported)
+        server.add(["colorsys"])
+        _, after = forked(server, "colorsys", is_imported)
+        assert (before.recv(), after.recv()) == (False, True)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_libraries_of_a_fork_have_the_threads_of_its_variables(number: int) -> None:
+    with serving() as server, environment(CPU, number):
+        _, pipe = forked(server, "x", n_threads)
+        assert pipe.recv() == {number}
+
+
+def test_a_server_stays_when_the_thread_that_started_it_ends() -> None:
     with environment(CPU, 1):
         environ = dict(os.environ)
     found = []
@@ -250,15 +272,17 @@ def test_a_search_in_a_thread_has_a_server_of_its_own() -> None:
         assert server is not None
         fork, pipe = forked(server, "x")
         pipe.recv()  # so it has begun
-        found.append(server)
-        fork.close()
+        found.append((server, fork, pipe))
 
     thread = Thread(target=in_thread)
     thread.start()
     thread.join()
-    found[0]._process.join(PATIENCE)
-    assert not found[0]._process.is_alive()
-    assert server_for(["tests.mpitune.ranks.test_fork_server"], environ) not in (None, found[0])
+    server, fork, pipe = found[0]
+    time.sleep(0.5)
+    assert fork.is_alive() and server_for(["tests.mpitune.ranks.test_fork_server"], environ) is server
+    pipe.send("end")
+    fork.join(PATIENCE)
+    fork.close()
 
 
 def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:

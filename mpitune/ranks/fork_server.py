@@ -53,10 +53,8 @@ THREADS = {
 }  # fmt: skip
 # Variables of which each worker has its own, two that scikit-learn sets when a rank imports it, and one that changes
 # with each test of a suite.
-OWN = {
-    "CUDA_VISIBLE_DEVICES", WORKERS_HERE, *THREADS.values(), "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",
-    "PYTEST_CURRENT_TEST",
-}  # fmt: skip
+_KMP = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+OWN = {"CUDA_VISIBLE_DEVICES", WORKERS_HERE, *THREADS.values(), *_KMP, "PYTEST_CURRENT_TEST"}
 THREAD_ENDED = signal.SIGRTMIN + 1  # to a server: the thread that it belongs to has ended, and perhaps the rank
 LONGEST = 1 << 20  # bytes of a packet
 
@@ -325,8 +323,7 @@ def _serve(rank: int, requests: socket.socket, idle_seconds: float) -> NoReturn:
             os.read(woken, 1 << 12)
             _tell_ended(pipes)
         if requests.fileno() in ready:
-            got = socket.recv_fds(requests, LONGEST, MOST_DESCRIPTORS + 2, socket.MSG_CMSG_CLOEXEC)
-            message, descriptors, _, _ = got
+            message, descriptors, *_ = socket.recv_fds(requests, LONGEST, MOST_DESCRIPTORS + 2, socket.MSG_CMSG_CLOEXEC)
             if not message:
                 os._exit(0)
             if not descriptors:

@@ -25,6 +25,7 @@ class Goal:
 
     name: str
     maximize: bool
+    fraction: bool = True  # its values are from 0 to 1
 
     @classmethod
     def of(cls, words: str) -> Goal:
@@ -36,8 +37,8 @@ class Goal:
 
     @property
     def percent(self) -> bool:
-        """Whether its values are shown in per cent: errors and accuracies are fractions."""
-        return self.name.endswith(("error", "accuracy"))
+        """Whether its values are shown in per cent: errors and accuracies that are fractions."""
+        return self.fraction and self.name.endswith(("error", "accuracy"))
 
     def better(self, value: float, other: float) -> bool:
         return value > other if self.maximize else value < other

@@ -75,12 +75,14 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
     time, goal = study.timeline, study.goal
     slots = time.slots if time else []
-    begins = {bar.key: bar.begin for slot in slots for bar in slot.bars if bar.kind not in BESIDES}
+    bars = [(bar, slot.place) for slot in slots for bar in slot.bars if bar.kind not in BESIDES]
+    begins = {bar.key: bar.begin for bar, _ in bars}
+    places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     ours: dict[str, Any] = {
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
-        "place": _texts(str(result.place) for _, result in trials),
+        "place": _texts(places.get(trial.key, str(result.place)) for trial, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
         "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
     }

@@ -6,9 +6,10 @@ import base64
 import gzip
 import hashlib
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ def report_of(
     goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []
     goals = [asked] if (asked := _first_goal(said)) else goals
     searched = goals[0] if goals else None
+    if searched is not None:
+        values = [result.values[searched.name] for result in history.results.values() if searched.name in result.values]
+        searched = replace(searched, fraction=all(0 <= value <= 1 for value in values if math.isfinite(value)))
     candidates = read_candidates(history, searched, reporting.no_parameters)
     names = [one.name for one in goals]
     study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, is_running(folder), names)

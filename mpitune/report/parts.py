@@ -224,9 +224,11 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
     ]
     about = f"{len(time.slots)} slots over {duration(time.seconds or 1.0)}; trials ran in {time.utilisation:.1%} of "
     about += "their time."
-    if len(time.runs) > 1:
+    if history.jobs:
+        about += f" The {len(history.jobs) - 1} jobs that have joined are laid as they were."
+    elif len(time.runs) > 1:
         about += f" The {len(time.runs)} runs are laid end to end; dashed lines part them."
-    if time.killed:
+    if time.killed and not history.jobs:
         about += " A run was killed or still goes on: its last result stands for its end."
     if len(history.results) > 4000:
         about += " Neighbouring trials are drawn as one bar where they are closer than a pixel."

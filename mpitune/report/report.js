@@ -550,6 +550,7 @@
   addEventListener("beforeprint", () => charts.forEach((chart) => {
     chart.make();
     chart.chart.resize({ width: Math.min(680, chart.element.clientWidth) });
+    chart.chart.getZr().flush(); // now: a printer waits for no frame
   }));
   addEventListener("afterprint", () => charts.forEach((chart) => chart.chart.resize({ width: "auto" })));
   dark.addEventListener("change", () => { View.prototype.dark = dark.matches; charts.forEach((chart) => chart.draw()); });

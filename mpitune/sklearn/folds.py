@@ -199,12 +199,12 @@ class Folds(Experiment):
         )
 
     def reporting(self) -> Reporting:
-        """Its goal is the score that the search refits for. Of several scores there may be none."""
+        """Its goal is the score that the search refits for. There may be none: of several scores, or for a function."""
         goal = ""
-        if self.tasks and not isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer):
-            goal = "maximize test_scores"
-        elif self.tasks and isinstance(self.search.refit, str):
-            goal = f"maximize test_scores:{self.search.refit}"
+        if self.tasks and not callable(self.search.refit):
+            several = isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer)
+            name = "test_scores" if not several else f"test_scores:{self.search.refit}"
+            goal = f"maximize {name}" if not several or isinstance(self.search.refit, str) else ""
         return Reporting(goal, stopped=lambda: "" if self.limit is None else self.limit.reached)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:

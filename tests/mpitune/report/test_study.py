@@ -89,6 +89,13 @@ def test_a_curve_for_each_trial_that_says_steps_and_the_pruned_are_faint(tmp_pat
     assert curves.curves == {"trial 0": ([1, 2, 3], [0.5, 0.3, 0.2]), "trial 1 (pruned)": ([1], [0.9])}
 
 
+@pytest.mark.parametrize(("error", "percent"), [(0.5, True), (1.5, False)])
+def test_an_error_is_in_per_cent_where_it_is_a_fraction(tmp_path: Path, error: float, percent: bool) -> None:
+    lines = [trial_line(f"t{n}", {"x": n}, {"error": error * n}, begin=n, end=n + 1) for n in range(2)]
+    study = report_of(tmp_path, write(tmp_path, lines), None, None, goal="minimize error").study
+    assert study.goal is not None and study.goal.percent is percent
+
+
 def test_the_best_so_far_only_improves(tmp_path: Path) -> None:
     losses = [0.5, 0.7, 0.3, 0.3, 0.2]
     lines = [trial_line(f"t{n}", {"x": n}, {"loss": v}, begin=n, end=n + 1) for n, v in enumerate(losses)]

@@ -412,6 +412,13 @@ def test_the_report_answers_with_the_candidate_that_is_refitted(tmp_path: Path, 
     assert (tmp_path / "trials.csv").read_text().startswith("key,param_split,param_n_neighbors,param_p,value_")
 
 
+def test_the_report_names_no_candidate_where_a_function_has_chosen(tmp_path: Path) -> None:
+    grid = {"n_neighbors": [1, 5, 90]}
+    GridSearchCV(KNeighborsClassifier(), grid, refit=lambda results: 2, results=tmp_path).fit(X, Y)
+    page = (tmp_path / "report.html").read_text()
+    assert "no candidate is called the best" in page and "<dt>best parameters</dt>" not in page
+
+
 def test_a_halving_searchs_folder_is_read_as_any_studys(tmp_path: Path, program: Any) -> None:
     grid = {"max_depth": [1, 2, 3, 4]}
     how: dict[str, Any] = {"min_resources": 30, "random_state": 0, "cv": 3, "workers": 1, "results": tmp_path / "r"}

@@ -183,12 +183,16 @@ class _RanksPart:
                     header = _header(self.experiment, self.name, data)
                 if keeps:
                     with waiting(f"results folder {self.folder} has not answered"):
-                        require_unused(self.folder, _files(self.experiment))
+                        files = _files(self.experiment)
+                        require_unused(self.folder, files)
                         succeeds = partial(succession, self.experiment, options, self.folder)
                         if options.join:
                             journal = join(self.folder, header, self.job)
                         else:
-                            journal = Journal(self.folder, header, options.restart, durable=durable, succeeds=succeeds)
+                            journal = Journal(
+                                self.folder, header, options.restart,
+                                durable=durable, succeeds=succeeds, files=files or (),
+                            )  # fmt: skip
                         self.kept.push(journal.end)
             except UsageError as error:
                 problem = str(error)

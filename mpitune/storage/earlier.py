@@ -3,7 +3,7 @@
     "before": [{"folder": "before-1", "adapt": {...}}]  the study there may use results of these, the oldest first
     RESULTS/before-1/journal.jsonl, arrays/, ...        each is a results folder of its own
     "aside": 1                                          the study there was begun anew (restart)
-    RESULTS/journal-1.jsonl, arrays-1/, ...             the one that it was before
+    RESULTS/journal-1.jsonl, arrays-1/, report-1.html, ...   the one that it was before
 
 `adapt` is what `Experiment.adapted` said of the step from that study to the next one. The journal of the study before
 is copied first, then the new one appears in its place, then the rest is moved. A start that was killed in between is
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.storage.files import JOBS, JOURNAL, TRIALS, regular_file, sync_folder, written_whole
+from mpitune.storage.files import JOBS, JOURNAL, PAGE, STATUS_FILE, TRIALS, regular_file, sync_folder, written_whole
 from mpitune.storage.history import LONGEST_LINE, History, read_header, read_journal
 from mpitune.trial import Parameter
 
 MADE = ("arrays", "printed", TRIALS)  # by a study beside its journal, before its tables
-MOVED = (*MADE, JOBS)
+MOVED = (*MADE, JOBS, PAGE, STATUS_FILE)  # with the files of its report, as far as they are known
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,29 @@ def keep_before(folder: Path, size: int) -> str:
     return name
 
 
-def keep_aside(folder: Path, size: int) -> int:
+def keep_aside(folder: Path, size: int, files: Collection[str]) -> int:
     """Copy the first `size` bytes of the journal in `folder` to journal-1.jsonl, or the first free number's."""
-    number = unused(folder, "journal-{}.jsonl", *(f"{name}-{{}}" for name in MOVED))
-    _copy(folder, size, folder / f"journal-{number}.jsonl")
+    number = unused(folder, *map(_numbered, (JOURNAL, *MOVED, *files)))
+    _copy(folder, size, folder / _numbered(JOURNAL).format(number))
     return number
 
 
-def move_before(folder: Path) -> None:
+def move_before(folder: Path, files: Collection[str]) -> None:
     """Move what the newest study before has beside its journal to its place, if the new journal is a header alone."""
     header: Mapping[str, Any] = {}
     with open(regular_file(folder / JOURNAL), "rb") as journal, suppress(UsageError):  # a damaged header says nothing
         if len(journal.readline(LONGEST_LINE)) == os.fstat(journal.fileno()).st_size:
             header = read_header(folder) or {}
     number, before = header.get("aside"), header.get("before")
-    place = f"{{}}-{number}" if number else f"{before[-1]['folder']}/{{}}" if before else ""
-    for name in MOVED if place else ():
-        if os.path.lexists(folder / name) and not os.path.lexists(to := folder / place.format(name)):
+    for name in (*MOVED, *files) if number or before else ():
+        to = folder / (_numbered(name).format(number) if number else Path(before[-1]["folder"], name))
+        if os.path.lexists(folder / name) and not os.path.lexists(to):
             os.rename(folder / name, to)
             sync_folder(folder)
+
+
+def _numbered(name: str) -> str:
+    return f"{Path(name).stem}-{{}}{Path(name).suffix}"
 
 
 def unused(folder: Path, *names: str) -> int:

@@ -37,8 +37,6 @@ from mpitune.storage.earlier import MADE, MOVED, keep_aside, keep_before, move_b
 from mpitune.storage.files import (
     ALIVE,
     JOBS,
-    PAGE,
-    STATUS_FILE,
     job_folders,
     make_folder,
     regular_file,
@@ -71,7 +69,7 @@ class Journal:
     journal there belongs to other settings (named), or when the folder cannot be written. What is not `durable`, as the
     folder goes with this process, is not waited for. Without `locks`, the file system may have none. `succeeds` says of
     a study there whether this one, with its own settings, comes after it and may use its results: members of a
-    `BeforeEntry`, None where it does not.
+    `BeforeEntry`, None where it does not. `files`: those of its report, which are set aside with a study.
     """
 
     def __init__(
@@ -83,16 +81,18 @@ class Journal:
         durable: bool = True,
         locks: bool = True,
         succeeds: Callable[[History, Settings], Mapping[str, Any] | None] = lambda theirs, mine: None,
+        files: Collection[str] = (),
     ):
+        self._files = files
         self.folder, self._path, self._durable = folder, str(folder / NAME), durable
         try:
             self._made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             share = "" if restart else or_typed("join", then=" in both jobs, which then share the work")
             self._file = locked(folder / NAME, required=locks, fix=share)
-            move_before(folder)  # what a start that was killed has left
+            move_before(folder, files)  # what a start that was killed has left
             if restart and (size := self._file.tell()):
-                self._begin_after({**header, "aside": keep_aside(folder, size)})
+                self._begin_after({**header, "aside": keep_aside(folder, size, files)})
             history = read_journal(folder)
             self._in_vain = history is None  # a new study, and no trial has succeeded
             if history is None:
@@ -128,7 +128,7 @@ class Journal:
         old, self._file = self._file, locked(self.folder / NAME)
         old.close()
         sync_folder(self.folder)
-        move_before(self.folder)
+        move_before(self.folder, self._files)
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
         """Write finished trials durably; the results come back with their arrays on disk, and long errors cut.
@@ -362,7 +362,7 @@ def require_unused(folder: Path, files: Collection[str] | None = ()) -> None:
         there -= {JOBS} if job_folders(folder) else set()  # those of another site may come first
     except OSError:  # `Journal` says what is wrong
         return
-    taken = there if files is None else there & {*MOVED, PAGE, STATUS_FILE, *files}
+    taken = there if files is None else there & {*MOVED, *files}
     if taken and not os.path.lexists(folder / NAME):  # looked for last, as it is what a study makes first
         raise UsageError(
             f"{folder / min(taken)} is no part of a study, but one in this folder could overwrite it: move it, or give "

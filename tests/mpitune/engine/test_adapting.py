@@ -92,6 +92,7 @@ def test_a_program_uses_what_it_knows_and_says_how_much(script: Path) -> None:
     assert depends.returncode == 2 and "shift = 0, not 1: results depend on it, so none can be used" in depends.stderr
     assert not list(folder.glob("before-*")) and not evaluated(script)
     done = start(script, "--n", "6", "--adapt")
+    assert (folder / "before-1" / "trials.csv").exists() and (folder / "before-1" / "report.html").exists()
     assert "4 of 4 results of before can be used" in done.stderr and evaluated(script) == ["x4", "x5"]
     assert "4 of these 6 results are of before, 2 are new" in done.stderr
     for known in ("--adapt", "--quiet"):  # it goes on with or without the word

@@ -156,14 +156,21 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "trials-2").write_text("mine, so that this number is not free")
+    written = ["report.html", "trials.csv"]  # at the end, about the study
     for number in range(3):
-        journal = Journal(tmp_path, {**HEADER, "settings": {"experiment": "toy", "n": number}}, restart=True)
-        assert not journal.history.results
+        header = {**HEADER, "settings": {"experiment": "toy", "n": number}}
+        journal = Journal(tmp_path, header, restart=True, files=["trials.csv"])
+        assert not journal.history.results and not any((tmp_path / name).exists() for name in written)
+        for name in written:
+            (tmp_path / name).write_text(str(number))
         journal.append([outcome(number, arrays={"a": np.zeros(2)})])
         journal.close()
     names = sorted(os.listdir(tmp_path))
     journals = ["journal-1.jsonl", "journal-3.jsonl", NAME]
-    assert names == ["arrays", "arrays-1", "arrays-3", *journals, "notes.txt", "trials-2"]
+    reports = ["report-1.html", "report-3.html", "report.html"]
+    tables = ["trials-1.csv", "trials-2", "trials-3.csv", "trials.csv"]
+    assert names == ["arrays", "arrays-1", "arrays-3", *journals, "notes.txt", *reports, *tables]
+    assert (tmp_path / "report-3.html").read_text() == "1"
     assert '"a/0"' in (tmp_path / "journal-1.jsonl").read_text()
 
 

@@ -130,12 +130,10 @@ class RankZero:
         return Ended(Exit.FAILED_TRIALS if failed and complete else Exit.DONE, outcomes)
 
     def _outcomes(self, study: Study) -> list[Outcome]:
-        """Those of the study; the log says how many are of before its first start."""
+        """Those of the study; the log says how many are of earlier studies."""
         outcomes = study.outcomes()
         if self._before is not None:
-            runs = self.journal.history.runs
-            began = runs[0]["began"] if runs else time.time() - (time.monotonic() - self.started)
-            n_used = sum(outcome.result.ended < began for outcome in outcomes)
+            n_used = self._before.n_of(outcomes)
             log.info("%d of these %d results are of before, %d are new", n_used, len(outcomes), len(outcomes) - n_used)
         return outcomes
 

@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,17 @@ def test_a_program_uses_what_it_knows_and_says_how_much(script: Path) -> None:
     shutil.rmtree(folder / "before-1")
     gone = start(script, "--n", "6")
     assert gone.returncode == 2 and "before-1 holds no study, but" in gone.stderr and gone.stderr.count("\n") == 1
+
+
+def test_results_of_before_are_counted_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = time.time
+    how: dict[str, Any] = {"strategy": "grid", "minimize": "loss", "workers": 0, "results": tmp_path / "r"}
+    for ahead, high in ((7200, 2), (0, 4), (-7200, 4)):  # seconds
+        monkeypatch.setattr(time, "time", lambda ahead=ahead: real() + ahead)
+        search(lambda trial: 1.0, {"x": Int(1, high)}, **how, adapt=high > 2)
+    assert capsys.readouterr().err.count("2 of these 4 results are of before, 2 are new") == 2
 
 
 @pytest.mark.slow

@@ -58,7 +58,9 @@ class Dispatch:
     def add(
         self, batch: Batch, attempt: int = 1, *, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
     ) -> None:
-        """Add a batch. The arguments are the fields of `QueuedBatch`."""
+        """Add a batch; after `stop` it is forgotten. The arguments are the fields of `QueuedBatch`."""
+        if self._stopped:
+            return
         queue = self.queue if self._gangs.of(batch) is None else self._gangs.queue
         queue.push(batch, attempt, avoid=avoid, no_room=no_room)
 

@@ -367,6 +367,8 @@ def test_after_a_signal_neither_a_retry_nor_the_next_round_begins(tmp_path: Path
     assert [end["complete"] for end in read_study(tmp_path / "round").ends] == [False]
     agents.answer((0, 0))
     assert agents.study.n_done == 1 and agents.given[0, 0] == agents.given[1, 0] == []
+    agents.coordinator.step()
+    assert not agents.coordinator.dispatch.left_open  # which would say that there is no room
     retry = FakeAgents(tmp_path / "retry", rounds(2), places(1))
     retry.coordinator.handle(0, Interrupted(15))
     retry.answer((0, 0), error="no such point")

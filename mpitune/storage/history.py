@@ -328,8 +328,12 @@ def read_header(folder: Path) -> dict[str, Any] | None:
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study."""
-    names = [] if os.path.lexists(folder / NAME) else [path.parent.name for path in folder.glob(f"iteration*/{NAME}")]
+    """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study.
+
+    One that was killed before its header was whole has not begun. Raises UsageError where a header is damaged.
+    """
+    places = [] if os.path.lexists(folder / NAME) else [path.parent for path in folder.glob(f"iteration*/{NAME}")]
+    names = [place.name for place in places if read_header(place) is not None]
     return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
 
 

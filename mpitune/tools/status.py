@@ -5,7 +5,8 @@ the study has ended; with --json it prints an object for scripts, with both a li
 lines are first set aside in a file of their own, under the journal's lock.
 
 Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
-is more to do (the same command as before does it), 2 when there is no study.
+is more to do (the same command as before does it), 2 when there is no study. A halving search of `mpitune.sklearn` has
+a study for each iteration: it is told of those that have begun, as only the search knows how many there will be.
 """
 
 from __future__ import annotations
@@ -299,6 +300,8 @@ def _show(options: StatusOptions) -> Exit:
     every = [status_of(folder, read_study(folder), is_running(folder)) for folder in folders]
     for status in every:
         print(status.as_json() if options.json else "\n".join(described(status)))
+    if folders != [options.folder] and not options.json:
+        print(f"iterations {len(every)} have begun; only the search knows whether more follow: run it again to be sure")
     return max(status.exit for status in every)
 
 

@@ -175,8 +175,12 @@ def test_the_folder_of_a_halving_search_has_a_study_for_each_iteration(
 ) -> None:
     for number in (2, 10):
         studied(tmp_path / f"iteration{number}", 2)
+    (tmp_path / "iteration11").mkdir()
+    (tmp_path / "iteration11" / NAME).touch()  # it was killed before it began
     assert main([str(tmp_path)]) == Exit.DONE
-    assert re.findall(r"iteration(\d+): complete", capsys.readouterr().out) == ["2", "10"]
+    said = capsys.readouterr().out
+    assert re.findall(r"iteration(\d+): complete", said) == ["2", "10"]
+    assert "iterations 2 have begun; only the search knows whether more follow" in said
     with open(tmp_path / "iteration2" / NAME, "r+b") as file:
         file.truncate(os.path.getsize(file.name) - 20)
     assert main([str(tmp_path)]) == Exit.STOPPED

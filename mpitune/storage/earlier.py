@@ -88,7 +88,7 @@ def move_before(folder: Path, files: Collection[str]) -> None:
     with open(regular_file(folder / JOURNAL), "rb") as journal, suppress(UsageError):  # a damaged header says nothing
         if len(journal.readline(LONGEST_LINE)) == os.fstat(journal.fileno()).st_size:
             header = read_header(folder) or {}
-    number, before = header.get("aside"), header.get("before")
+    number, before = header.get("aside"), header.get("before", ())
     for name in (*MOVED, *files) if number or before else ():
         to = folder / (_numbered(name).format(number) if number else Path(before[-1]["folder"], name))
         if os.path.lexists(folder / name) and not os.path.lexists(to):

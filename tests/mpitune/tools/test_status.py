@@ -60,8 +60,8 @@ def test_the_window_of_a_search_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     how: dict[str, Any] = dict(strategy="tpe", n_trials=2, minimize="loss", window=3, workers=0, results=tmp_path)
     search(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)
     capsys.readouterr()
-    assert main([str(tmp_path)]) == Exit.DONE and "order      window of 3\n" in capsys.readouterr().out
-    assert "<td>window of 3</td>" in (tmp_path / "report.html").read_text()
+    assert main([str(tmp_path)]) == Exit.DONE and "order      window 3\n" in capsys.readouterr().out
+    assert "; window 3" in (tmp_path / "report.html").read_text()
 
 
 def read(terminal: int) -> bytes:

@@ -280,26 +280,29 @@ class JoinedStudy(Study):
             for name in held[job]:
                 self._put_up(name)
 
-    def may_report(self, is_written: Callable[[], bool]) -> bool:
-        """Whether this job is to make the tables and figures. It waits for another that does, and takes its place."""
-        with written_into(self._folder):
-            return self._may_report(is_written)
+    def may_report(self, digest: str, are_there: Callable[[], bool]) -> bool:
+        """Whether this job is to make the tables and figures. It waits for another that does, and takes its place.
 
-    def _may_report(self, is_written: Callable[[], bool]) -> bool:
-        said = False
-        while True:
-            self._claims.read()
-            self._look()
-            if (owner := self._claims.owner.get(REPORT)) is not None:
-                other = self._others.get(owner)
-                ended, complete = (other.ended, other.complete) if other else (False, False)
-                if complete and is_written():
-                    return False
-                if (complete or not ended) and not self._lives.gone([owner]):
-                    if not said:
-                        log.info("job %s makes the tables and figures", owner)
-                    said = True
-                    time.sleep(LOOK_S)
-                    continue
-            if self._claims.take([REPORT]):
-                return True
+        Args:
+            digest: of all that is complete: who has written less has not written it. "" of a part, which is not waited
+                for: this job writes, and whoever completes the study does so again.
+            are_there: whether the files are.
+        """
+        with written_into(self._folder):
+            said = ""
+            while True:
+                self._claims.read()
+                self._look()
+                if digest and (owner := self._claims.owner.get(REPORT)) is not None:
+                    other = self._others.get(owner)
+                    written = other.written if other else None
+                    if written == digest and are_there():
+                        return False
+                    if written is None and not self._lives.gone([owner]):
+                        if said != owner:
+                            log.info("job %s makes the tables and figures", owner)
+                        said = owner
+                        time.sleep(LOOK_S)
+                        continue
+                if self._claims.take([REPORT]):
+                    return True

@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from mpitune.devices.devices import CPU
 from mpitune.engine.adapting import KnownBefore, code_of, require_called
@@ -101,11 +102,8 @@ class RankZero:
         outcomes = self._outcomes(study)
         journal.verify(outcome.result for outcome in outcomes)
         failed = [outcome for outcome in outcomes if outcome.result.failed]
-        ending = self._all_of(study) if complete else {"complete": False}
-        if not complete and study.others_succeed:  # the last job writes
-            self._note_end(**ending, **self._stopped())
-            return Ended(Exit.DONE, outcomes)
-        if complete and isinstance(study, JoinedStudy) and not study.may_report((folder / PAGE).exists):
+        ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
+        if isinstance(study, JoinedStudy) and not study.may_report(ending.get("digest", ""), self._are_written):
             self._note_end(**ending, failed=len(failed))
             print(f"all trials are done: {folder}")
             return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
@@ -115,12 +113,15 @@ class RankZero:
             with working(doing, rank=0), written_into(folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, folder)
-        seconds = self._note_end(**ending, failed=len(failed), **self._stopped())
+        ending = {**ending, "failed": len(failed), **self._stopped()}
+        seconds = self._note_end(**ending)
         if load_finish:
             print(f"time taken: {duration(seconds)}")
             with working("report.html is written", rank=0):
                 load_finish()(folder, self.experiment, self.data)
             print(f"results: {folder}")
+        if self.options.join:
+            self._note_end(**ending, written=True)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)
@@ -143,6 +144,12 @@ class RankZero:
         keys = {*study.results, *history.trials}
         n_alone = history.n_alone + (not self.options.join)
         return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
+
+    def _are_written(self) -> bool:
+        """Whether the page and the tables are there."""
+        tables = [name for name in self.experiment.reporting().files or () if name.endswith(".csv")]
+        paths = [self.folder / name for name in (PAGE, *tables)]
+        return all(path.is_file() and not path.is_symlink() for path in paths)
 
     def _stopped(self) -> dict[str, str]:
         return {"stopped": by} if (by := self.experiment.reporting().stopped()) else {}

@@ -139,11 +139,14 @@ class Follower:
     that of a user who lets nobody read it, or that is of a study with other `settings`. A line says it.
 
     Attributes:
-        ended, complete: whether the job has said that it ends, and that the study is complete.
+        ended: whether the job has said that it ends.
+        written: the digest of the complete study whose tables and page it has written, "" of another; None while it may
+            still write.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None):
-        self.name, self.ended, self.complete = folder.name, False, False
+        self.name, self.ended = folder.name, False
+        self.written: str | None = None
         self._path, self._offset, self._settings = folder, 0, settings
         self._folder: OpenFolder | None = None
 
@@ -194,5 +197,5 @@ class Follower:
             return record if there else None  # as if it had not been evaluated
         if "end" in record:
             end = checked(record["end"], EndLine)
-            self.ended, self.complete = not end.get("draining"), end["complete"]
+            self.ended, self.written = not end.get("draining"), end.get("digest", "") if end.get("written") else None
         return None

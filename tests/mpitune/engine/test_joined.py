@@ -404,3 +404,25 @@ def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path, monkeypatch: p
     answers = [("", 0)]
     monkeypatch.setattr(search_module, "_known_order", lambda options: answers.pop() if answers else look(options))
     assert job() == 9 and not answers
+
+
+def test_table_and_page_are_of_all_trials_and_of_jobs_that_have_enough(tmp_path: Path) -> None:
+    def one(trial: Any) -> float:
+        time.sleep(0.3 if trial.number < 10 else 0)
+        return float(trial.params["x"])
+
+    def rows(n: int, **how: Any) -> int:
+        how = {"strategy": "random", "minimize": "loss", "n_trials": n, "join": True, "workers": 0, **how}
+        search(one, {"x": Float(0, 1)}, results=tmp_path / "r", **how)
+        return len((tmp_path / "r/trials.csv").read_text().splitlines()) - 1
+
+    assert 2 <= rows(10, stop_when=lambda study: len(study) >= 2) < 10
+    page = tmp_path / "r/report.html"
+    assert "stopped by stop_when" in page.read_text()
+    assert (rows(10), rows(20)) == (10, 20) and "stopped by" not in page.read_text()
+    page.unlink()
+    page.symlink_to(tmp_path / "r/trials.csv")
+    (tmp_path / "r/trials.csv").unlink()
+    assert rows(20) == 20 and not page.is_symlink()
+    before = page.stat().st_mtime_ns
+    assert rows(20) == 20 and page.stat().st_mtime_ns == before

@@ -13,7 +13,7 @@ import numpy as np
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.storage.provenance import digest
 from mpitune.storage.table import write_trials
-from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Parameter, Rounds, Trial
+from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Parameter, Result, Rounds, Trial
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
     from mpitune.panels import Section
@@ -112,6 +112,7 @@ class Scheduling:
             without it.
         prints_plainly: whether what trials print is printed as it is, without the trial's key.
         environ: variables of the workers, which count more than the number of threads.
+        hears: told on rank 0 of each result that the study has, of earlier runs and other jobs too, before `enough`.
         enough: asked on rank 0 while the study runs. When it is True, nothing more is begun; what runs may end.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
@@ -132,6 +133,7 @@ class Scheduling:
     preload: Sequence[str] = ()
     prints_plainly: bool = False
     environ: Mapping[str, str] = field(default_factory=dict)
+    hears: Callable[[Iterable[Result]], None] = lambda results: None
     enough: Callable[[], bool] = lambda: False
     why_cores: str = ""
 

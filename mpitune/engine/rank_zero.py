@@ -186,6 +186,11 @@ class RankZero:
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
         scheduling, options, nodes = self.scheduling, self.options, self.nodes
+
+        def enough() -> bool:
+            scheduling.hears(study.news())
+            return scheduling.enough()
+
         slots, end = slots_of([node.places for node in nodes]), end_of_job()
         most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)
         coordinator = Coordinator(
@@ -207,7 +212,7 @@ class RankZero:
             started=self.started,
             total=scheduling.n_trials,
             counted=scheduling.counted,
-            enough=scheduling.enough,
+            enough=enough,
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping, Set
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -63,6 +63,7 @@ class Study:
         self._asked: set[str] = set()
         self._waits_for: dict[str, _Course] = {}  # the course that waits for the trial of this key
         self._behind: list[_Course] = []  # those that know what they wait for, but new work was to begin first
+        self._news: list[str] = []  # keys of results, see `news`
         self.n_done = 0  # asked and known
         self.n_open = 0  # not known
         self.n_open_searches = len(self._courses)
@@ -101,6 +102,7 @@ class Study:
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
         self.results[result.key] = result
+        self._news.append(result.key)
         self.n_done += 1
         self.n_open -= 1
         course = self._waits_for.pop(result.key, None)
@@ -121,6 +123,11 @@ class Study:
         batches = self._advance(self._behind.pop())
         self._write_found()
         return batches
+
+    def news(self) -> Iterator[Result]:
+        """The results of trials asked for that have come since this was last called, each once."""
+        keys, self._news = self._news, []
+        return (self.results[key] for key in keys)
 
     def outcomes(self) -> list[Outcome]:
         """Every known trial with its result, search by search in the order asked, whatever the layout."""
@@ -163,6 +170,7 @@ class Study:
             course.open = len(waiting)
             self._waits_for.update(dict.fromkeys(waiting, course))
             self.n_done += len(new) - len(unknown)
+            self._news += [trial.key for trial in new if trial.key not in unknown]
             if unknown:
                 left: dict[int, list[Trial]] = {}
                 for n, batch in enumerate(batches):

@@ -84,25 +84,29 @@ class SearchLimit(Limit):
     """`stop_when` gets the study so far: trials that are complete, those of earlier runs too."""
 
     def begin(self, problem: Problem, results: Path | None) -> None:
-        """Before the first trial: take in what is known."""
-        self._study, self._problem = SearchStudy([], problem.objectives, results), problem
+        """Before the first trial."""
+        self._problem, self._results = problem, results
+        self._asked: dict[str, TrialSegment] = {}  # those without a result, by key
         self._outcomes: dict[int, list[Outcome]] = {}  # of each trial's stages
-        known = read_journal(results) if self.stop_when is not None and results is not None else None
-        if known is not None:
-            for key, result in known.results.items():
-                self.add(Outcome(known.trials[key], result))
+        self._records: dict[int, TrialRecord] = {}
 
-    def add(self, outcome: Outcome) -> None:
-        """A trial, or a stage of one, has come to its end."""
-        segment = TrialSegment.of(outcome.trial)
-        outcomes = self._outcomes.setdefault(segment.number, [])
-        outcomes.append(outcome)
-        if segment.last or outcome.result.failed:
-            self._study.trials += records(outcomes, self._problem.space.given)
-            self.news = True
+    def ask(self, segments: Iterable[TrialSegment]) -> None:
+        """A search has asked for these."""
+        if self.stop_when is not None:
+            self._asked.update((segment.key, segment) for segment in segments)
+
+    def hear(self, results: Iterable[Result]) -> None:
+        """See `Scheduling.hears`."""
+        for result in results if self.stop_when is not None else ():
+            segment = self._asked.pop(result.key)
+            self._outcomes.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
+            if segment.last and not result.failed:
+                of_trial = self._outcomes.pop(segment.number)
+                (self._records[segment.number],) = records(of_trial, self._problem.space.given)
+                self.news = True
 
     def so_far(self) -> SearchStudy:
-        return self._study
+        return SearchStudy(list(self._records.values()), self._problem.objectives, self._results)
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,7 @@ class Tuning(Experiment):
 
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         assert self.plan is not None
-        add = None if self.plan.limit.stop_when is None else self.plan.limit.add
-        self.plan.carried[:] = [Carried(self.task.problem, self.plan.strategy, self.task.folder, earlier, add)]
+        self.plan.carried[:] = [Carried(self.task.problem, self.plan.strategy, self.task.folder, earlier)]
         return self.plan.carried[0]
 
     def searches(self) -> Iterable[Rounds]:
@@ -180,6 +183,7 @@ class Tuning(Experiment):
         return Scheduling(
             shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,),
             counted=None if self.plan is None else self.plan.counts,
+            hears=(lambda results: None) if self.plan is None else self.plan.limit.hear,
             enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
         )  # fmt: skip
 
@@ -206,9 +210,6 @@ class Tuning(Experiment):
                 error = f"{FIX_PREFIX}{invalid}"
         if error.startswith(FIX_PREFIX) or (error.startswith(NO_VALUE) and first):
             raise UsageError(f"{error} (trial {segment.number})")
-        limit = self.plan.limit if self.plan is not None else None
-        if limit is not None and limit.stop_when is not None and isinstance(evaluation, Result) and not error:
-            limit.add(Outcome(trial, evaluation))
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
@@ -267,6 +268,7 @@ class _Exchange:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
             self._plan.counts.add(known)
+            self._plan.limit.ask(known)
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
                 self._tell(scheduler, segment, result)
@@ -277,6 +279,7 @@ class _Exchange:
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
         segments = scheduler.ask(most)
         self._plan.counts.add(segments)
+        self._plan.limit.ask(segments)
         self._call_back(scheduler)
         return segments
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Float, Int, Space, When
+from mpitune import Choice, Float, Int, RunOptions, Space, When
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize import AskTell, Command
@@ -204,6 +204,27 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     whole = searched(lambda trial: float(trial.params["x"]), space, **how, timeout=seconds)
     assert [t.params for t in second.trials] == [t.params for t in whole.trials]
     assert read_study(tmp_path / "whole").stopped == ""
+
+
+def test_stop_when_gets_each_trial_once_in_order(tmp_path: Path) -> None:
+    """Also those that are tried again, or that the journal has and this search does not ask for."""
+    seen: list[list[int]] = []
+
+    def some(trial: Any) -> float:
+        if trial.number % 2 and not (tmp_path / "good").exists():
+            raise ValueError("no")
+        return float(trial.params["x"])
+
+    def look(study: Any) -> bool:
+        seen.append([trial.number for trial in study.trials])
+        return False
+
+    how: dict[str, Any] = dict(strategy="grid", results=tmp_path / "r", stop_when=look, workers=1)
+    searched(some, {"x": Int(0, 9)}, **how)
+    assert seen[-1] == [0, 2, 4, 6, 8]
+    (tmp_path / "good").touch()
+    searched(some, {"x": Int(0, 9)}, **how, n_trials=8, options=RunOptions(retry_failed=True))
+    assert seen[-1] == [*range(8)]
 
 
 class Adder:

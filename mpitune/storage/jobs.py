@@ -106,6 +106,7 @@ class Claims:
             # made it does the work, others may, too.
             if isinstance(error, OSError) and error.errno not in STRANGE:
                 raise
+            os.stat(f"{number:08}", dir_fd=self._folder.descriptor, follow_symlinks=False)  # else it is the folder
             leave_out(self._path / f"{number:08}", error, "this claim is passed over")
             return Claim("", [])
 
@@ -114,7 +115,7 @@ def n_claimed(folder: Path) -> Counter[str]:
     """How many batches each job has claimed, for people."""
     try:
         paths = [path for path in (folder / JOBS / CLAIMS).iterdir() if path.name.isdecimal()]
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # there is none, or it is not for this user
         return Counter()
     claimed: Counter[str] = Counter()
     for path in paths:

@@ -362,6 +362,22 @@ def test_a_job_whose_claims_are_removed_says_one_line(tmp_path: Path) -> None:
     assert words.splitlines()[-1].endswith("fix that, then run the same command to continue")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_claims_that_may_not_be_read_are_an_error_of_one_line(tmp_path: Path) -> None:
+    """The folder is somebody else's; the job has not the rights of root."""
+    arguments = [*STUDY, "--gpu", "none", "--results", tmp_path, "--join"]
+    start(tmp_path, *STUDY, "--join").communicate()
+    os.chown(tmp_path / "jobs/claims", 65534, -1)
+    (tmp_path / "jobs/claims").chmod(0o700)
+    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable]
+    how: dict[str, Any] = dict(cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    job = subprocess.run([*plain, *TOYS, *arguments], **how)
+    assert job.returncode == Exit.ERROR and "Traceback" not in job.stderr and "passed over" not in job.stderr
+    assert "Permission denied" in job.stderr.splitlines()[-1]
+    told = subprocess.run([*plain, "-m", "mpitune", "status", tmp_path], **how)
+    assert told.returncode == Exit.DONE and not told.stderr
+
+
 def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
     """By one's own heartbeats, whatever the clocks say: a job that has slept itself blames nobody."""
     mine, other = Lives(tmp_path, "mine", 0.5), Lives(tmp_path, "other", 0.5)

@@ -113,7 +113,9 @@ class RankZero:
             with working(doing, rank=0), written_into(folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, folder)
-        ending = {**ending, "failed": len(failed), **self._stopped()}
+        if not complete and (by := self.experiment.reporting().stopped()):
+            ending["stopped"] = by
+        ending["failed"] = len(failed)
         seconds = self._note_end(**ending)
         if load_finish:
             print(f"time taken: {duration(seconds)}")
@@ -150,9 +152,6 @@ class RankZero:
         tables = [name for name in self.experiment.reporting().files or () if name.endswith(".csv")]
         paths = [self.folder / name for name in (PAGE, *tables)]
         return all(path.is_file() and not path.is_symlink() for path in paths)
-
-    def _stopped(self) -> dict[str, str]:
-        return {"stopped": by} if (by := self.experiment.reporting().stopped()) else {}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""

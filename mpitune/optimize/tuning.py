@@ -219,12 +219,15 @@ class Tuning(Experiment):
         study = self.study(outcomes, folder)
         study.write(folder / "trials.csv")
         print(printable_lines(study.report()))
-        if by := self.reporting().stopped():
+        if (by := self.reporting().stopped()) and not all(conclusions):
             print(f"stopped by {by}: the same call continues it")
 
 
 class _Exchange:
-    """Carries segments and results between the schedulers and the engine, and to the callbacks."""
+    """Carries segments and results between the schedulers and the engine, and to the callbacks.
+
+    The conclusion of each search is True: it has come to its end.
+    """
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
@@ -239,6 +242,7 @@ class _Exchange:
             results = yield [(segment.trial(),) for segment in segments]
             for segment, result in zip(segments, results, strict=True):
                 self._tell(scheduler, segment, result)
+        return True
 
     def window(self, scheduler: TrialScheduler) -> Rounds:
         """Keep so many segments open, and tell them in the order in which they would end in virtual time.
@@ -258,7 +262,7 @@ class _Exchange:
                     heappush(waiting, (now + segment.cost, n_asked, segment, new[-1]))
                     n_asked += 1
             if not waiting:
-                return
+                return True
             now, _, segment, batch = heappop(waiting)
             (result,) = yield Window(new, batch)
             new = []
@@ -275,6 +279,7 @@ class _Exchange:
         while not self._stop and (segments := self._ask(scheduler, 1)):
             (result,) = yield [(segments[0].trial(),)]
             self._tell(scheduler, segments[0], result)
+        return True
 
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
         segments = scheduler.ask(most)

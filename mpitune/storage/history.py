@@ -82,7 +82,7 @@ class History:
     def stopped(self) -> str:
         """By what the last run, or one of jobs, was stopped before all was done, such as "its time"; "" by nothing."""
         ends = [each.ends[-1] for each in self.jobs.values() or [self] if each.ends and not each.open]
-        said = [printable(end.get("stopped", "")) for end in ends if end["complete"] == self.complete]
+        said = [printable(end.get("stopped", "")) for end in ends if not self.complete]
         return next(filter(None, said), "")
 
     @property

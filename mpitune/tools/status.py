@@ -215,8 +215,6 @@ def described(status: Status) -> list[str]:
     """State, counts, what runs now, work of each slot, and the failures, as lines."""
     by = f" by {status.stopped}" if status.stopped else ""
     state = f"stopped{by}, run the same command to continue" if status.state == STOPPED else status.state
-    if status.state == COMPLETE and by:
-        state = f"stopped{by}"
     missing = f", {max(0, status.total - status.finished)} missing of {status.total}" if status.total else ""
     what, of = ("trials", "") if status.of_trials is None else ("stages", f" stages of {status.of_trials} trials")
     lines = [

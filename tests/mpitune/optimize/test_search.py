@@ -227,6 +227,17 @@ def test_stop_when_gets_each_trial_once_in_order(tmp_path: Path) -> None:
     assert seen[-1] == [*range(8)]
 
 
+def test_what_is_done_was_not_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def at_last(study: Any, trial: Any) -> bool:
+        return len(study) == 4
+
+    how: dict[str, Any] = dict(strategy="grid", results=tmp_path / "r", stop_when=lambda study: len(study) == 4)
+    searched(lambda trial: float(trial.params["x"]), {"x": Int(0, 3)}, **how, callbacks=[at_last])
+    said = capsys.readouterr().out + (tmp_path / "r/report.html").read_text()
+    assert "4 trials: 4 complete" in said and "stopped by" not in said
+    assert b'"stopped"' not in (tmp_path / "r/journal.jsonl").read_bytes()
+
+
 class Adder:
     """An object that is set up once, in each worker."""
 

@@ -222,10 +222,8 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
 @contextmanager
 def _part_of(name: str, folder: int, mode: str) -> Iterator[tuple[IO[Any], str]]:
     """A new file in an open folder, and its name, under which nothing is left."""
-    part = f".{name}.{os.getpid()}.part"
+    part = f".{name}.{int(os.urandom(6).hex(), 16)}.part"  # processes of several hosts may have the same number
     text = "b" not in mode
-    with suppress(FileNotFoundError):  # of a process that was killed and had this number
-        os.unlink(part, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         descriptor = os.open(part, flags, 0o666, dir_fd=folder)

@@ -193,13 +193,22 @@ class Outcome(NamedTuple):
     result: Result
 
 
-COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"  # states of a trial of a search
+COMPLETE, INFEASIBLE, PRUNED, FAILED = "complete", "infeasible", "pruned", "failed"  # states of a trial of a search
+CONSTRAINTS = "@constraints"  # the user attribute that has what a sampler's `constraints_func` said of a trial
 
 
 def state_of(outcomes: Sequence[Outcome]) -> str:
     """What became of a trial of a search, from its stages in their order."""
     trial, result = outcomes[-1]
-    return FAILED if result.failed else COMPLETE if trial.params.get("@last", True) else PRUNED
+    if result.failed or not trial.params.get("@last", True):
+        return FAILED if result.failed else PRUNED
+    return INFEASIBLE if any(value > 0 for value in constraints_of(result)) else COMPLETE
+
+
+def constraints_of(result: Result) -> list[float]:
+    """What `constraints_func` said of a trial, from its last stage; values above 0 are violated. Empty without one."""
+    said = result.user_attrs.get(CONSTRAINTS)
+    return [value for value in said if isinstance(value, float | int)] if isinstance(said, list) else []
 
 
 def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:

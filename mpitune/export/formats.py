@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mpitune.export.trials import ExportedStudy, ExportedTrial, frame, needs
-from mpitune.optimize.search_study import COMPLETE, FAILED
+from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table
 
@@ -46,7 +46,7 @@ def to_json(study: ExportedStudy, into: Path) -> None:
         for name in [name for name in row if name.startswith(("param_", "value_"))]:
             del row[name]
         row["steps"] = {str(step): dict(values) for step, values in trial.steps.items()}
-        row["user_attrs"] = dict(trial.user_attrs)
+        row["user_attrs"], row["constraints"] = dict(trial.user_attrs), list(trial.constraints)
     content = {"study": study.name, "header": study.header, "objectives": study.objectives, "trials": trials}
     with written_whole(into, "w") as file:
         json.dump(_plain(content), file, indent=1, allow_nan=False)
@@ -89,7 +89,7 @@ def to_optuna(study: ExportedStudy, into: Path) -> None:
 
 def _optuna_trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distributions: Mapping[str, Any]) -> Any:
     values = [trial.values.get(name, math.nan) for name in names]
-    state = {COMPLETE: "COMPLETE", FAILED: "FAIL"}.get(trial.state, "PRUNED")
+    state = {COMPLETE: "COMPLETE", INFEASIBLE: "COMPLETE", FAILED: "FAIL"}.get(trial.state, "PRUNED")
     if state == "COMPLETE" and not all(map(math.isfinite, values)):
         state = "FAIL"
     measured = {"run/key": trial.key, "run/place": str(trial.last.place), **trial.measured, **trial.values}
@@ -101,6 +101,7 @@ def _optuna_trial(optuna: Any, trial: ExportedTrial, names: Sequence[str], distr
         distributions={name: distributions[name] for name in trial.params},
         user_attrs={k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
         | ({"run/error": trial.error} if trial.error else {}),
+        system_attrs={"constraints": list(trial.constraints)} if trial.constraints else {},
         intermediate_values={
             step: values[names[0]] for step, values in trial.steps.items() if names[0] in values
         } if len(names) == 1 else {},

@@ -32,13 +32,13 @@ class ExportedTrial:
 
     Attributes:
         key: In the journal.
-        state: "complete", "failed", or "pruned" where a strategy stopped it.
+        state: As that of a `TrialRecord`.
         params, values: By name.
         steps: Values by step, where the objective says them.
         seconds: Its workers took for it.
         last: The result of its last segment, which has the place, the time, the use of the machine, and arrays.
         error: Why it failed, one line; "" if it did not.
-        user_attrs: What its objective has said by `trial.set_user_attr`.
+        user_attrs, constraints: See `TrialRecord`.
     """
 
     key: str
@@ -50,6 +50,7 @@ class ExportedTrial:
     last: Result
     error: str
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Sequence[float] = ()
 
     @property
     def begun(self) -> float | None:
@@ -265,7 +266,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     return [
         ExportedTrial(
             f"t{trial.number:06}", trial.state, trial.params, trial.values, trial.steps, trial.seconds,
-            last[trial.number], trial.error, trial.user_attrs,
+            last[trial.number], trial.error, trial.user_attrs, trial.constraints,
         )
         for trial in sorted(trials, key=lambda trial: trial.number)
     ]  # fmt: skip

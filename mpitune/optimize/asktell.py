@@ -13,6 +13,7 @@ from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
+from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.tuning import described, problem_of
 from mpitune.storage.journal import Journal
 from mpitune.trial import Outcome, Result
@@ -48,7 +49,7 @@ class AskTell:
         self._problem = problem_of(
             space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue
         )
-        chosen = strategy_of(strategy)
+        chosen = self._strategy = strategy_of(strategy)
         self._scheduler = chosen.lanes(self._problem)
         self._open: dict[int, TrialSegment] = {}
         self._outcomes: list[Outcome] = []
@@ -91,6 +92,7 @@ class AskTell:
                 result = Result(segment.key, values_of(values, list(self._problem.objectives)), user_attrs=said)
                 before = next((outcome.result for outcome in self._outcomes if not outcome.result.failed), result)
                 require_same_names(result.values, before.values)
+                note_constraints(self._strategy, self._problem, segment.trial(), result)
             except InvalidReturnValue as invalid:
                 raise UsageError(f"trial {number}: {invalid}".replace("it returned", "the values are")) from None
         else:

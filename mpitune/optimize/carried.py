@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends 
 READS = ("number", "seed")  # of a trial: its results may depend on them
 IGNORED = tuple(f"trial.{name}" for name in READS)
 Adapt = Mapping[str, Any]  # what the user says: values by name, ... for any
+Hears = Callable[[Outcome], None]
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
 
 
@@ -121,10 +122,11 @@ class Carried(Matching):
         strategy: its strategy.
         folder: of all its trials' folders.
         earlier: the studies before, the oldest first.
+        hears: of each trial that gets a result, before it is kept.
     """
 
-    def __init__(self, problem: Problem, strategy: Any, folder: Path, earlier: Sequence[Earlier]):
-        self._problem, self._folder = problem, folder
+    def __init__(self, problem: Problem, strategy: Any, folder: Path, earlier: Sequence[Earlier], hears: Hears):
+        self._problem, self._folder, self._hears = problem, folder, hears
         self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
         spaces = [parts_of(str(study.settings.get("space", "{}"))) for study in earlier]
         self._spaces = [*spaces, parts_of(repr(problem.space))]
@@ -188,6 +190,7 @@ class Carried(Matching):
             except OSError:  # another job may have been first
                 if not new.exists():
                     raise
+        self._hears(outcome)
 
     def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:
         """The study's seed and the trial's number, as far as its result depends on them."""

@@ -13,11 +13,12 @@ from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, named_columns, write_table
-from mpitune.trial import COMPLETE, FAILED, PRUNED, Outcome, best_of, state_of
+from mpitune.trial import COMPLETE, CONSTRAINTS, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, constraints_of, state_of
 
 if TYPE_CHECKING:
     import pandas
 
+STATES = COMPLETE, INFEASIBLE, PRUNED, FAILED
 _MISSING = object()  # a parameter that a trial does not have
 
 
@@ -29,11 +30,12 @@ class TrialRecord:
         number: From 0, in the order asked.
         params: By name, as the objective got them.
         values: By name; those after the last step, or the mean of the folds so far.
-        state: "complete", "pruned" (the strategy stopped it) or "failed".
+        state: "complete", "infeasible" (complete, with a constraint above 0), "pruned" (stopped early) or "failed".
         steps: Values by step, where the objective says them.
         seconds: Its workers took for it.
         error: Why it failed, the last line of a traceback; "" if it did not.
         user_attrs: What its objective has said by `trial.set_user_attr`.
+        constraints: What `constraints_func` of a sampler of Optuna has said of it.
     """
 
     number: int
@@ -44,6 +46,7 @@ class TrialRecord:
     seconds: float = 0.0
     error: str = ""
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Sequence[float] = ()
 
 
 class SearchStudy:
@@ -78,6 +81,8 @@ class SearchStudy:
         if len(self.objectives) > 1:
             raise UsageError(f"there is no best trial for {' and '.join(self.objectives)} together: use study.pareto")
         best = best_of(self.trials, self._losses)
+        if best is None and any(trial.state == INFEASIBLE for trial in self.trials):
+            raise UsageError("no complete trial fulfils the constraints: give more trials, or weaker constraints")
         if best is None:
             failed = next((trial.error for trial in self.trials if trial.state == FAILED), "")
             pruned = any(trial.state == PRUNED for trial in self.trials)
@@ -165,7 +170,7 @@ class SearchStudy:
     def report(self) -> str:
         """A few lines for people: how many trials there are, and the best of them."""
         states = [trial.state for trial in self.trials]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in (COMPLETE, PRUNED, FAILED) if state in states)
+        counts = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
         lines = [f"{len(self.trials)} trials: {counts}" if self.trials else "no trials"]
         best = self.pareto if len(self.objectives) > 1 else [self.best] if COMPLETE in states else []
         lines += ["the Pareto front:" if len(self.objectives) > 1 else "the best:"] if best else []
@@ -211,8 +216,9 @@ def _record(
     if last.fold >= 0 and values:
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
     seconds = sum(each.seconds for each in results)
-    attrs = {name: value for each in results for name, value in each.user_attrs.items()}
-    return TrialRecord(number, given(last.point), values, state, steps, seconds, last_line(result.error), attrs)
+    attrs = {name: value for each in results for name, value in each.user_attrs.items() if name != CONSTRAINTS}
+    error, constraints = last_line(result.error), constraints_of(result)
+    return TrialRecord(number, given(last.point), values, state, steps, seconds, error, attrs, constraints)
 
 
 def _texts(column: Sequence[Any]) -> list[Any]:

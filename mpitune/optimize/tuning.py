@@ -27,6 +27,7 @@ from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.history import read_journal
@@ -158,7 +159,7 @@ class Tuning(Experiment):
 
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         assert self.plan is not None
-        self.plan.carried[:] = [Carried(self.task.problem, self.plan.strategy, self.task.folder, earlier)]
+        self.plan.carried[:] = [Carried(self.task.problem, self.plan.strategy, self.task.folder, earlier, self._hear)]
         return self.plan.carried[0]
 
     def searches(self) -> Iterable[Rounds]:
@@ -210,6 +211,13 @@ class Tuning(Experiment):
                 error = f"{FIX_PREFIX}{invalid}"
         if error.startswith(FIX_PREFIX) or (error.startswith(NO_VALUE) and first):
             raise UsageError(f"{error} (trial {segment.number})")
+        if self.plan is not None and isinstance(evaluation, Result) and not error:
+            self._hear(Outcome(trial, evaluation))
+
+    def _hear(self, outcome: Outcome) -> None:
+        """Take in a trial that gets a result, before it is kept."""
+        assert self.plan is not None
+        note_constraints(self.plan.strategy, self.task.problem, *outcome)
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem

@@ -14,7 +14,7 @@ import numpy as np
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.statistics import cross_validated
 from mpitune.storage.history import History
-from mpitune.trial import COMPLETE, FAILED, FOLDS, Outcome, Parameter, Result, Trial, best_of, state_of
+from mpitune.trial import COMPLETE, FAILED, FOLDS, INFEASIBLE, Outcome, Parameter, Result, Trial, best_of, state_of
 
 NESTED = "outer"  # parameter of trials of a search within an outer fold, which are no candidates of the study's own
 
@@ -55,7 +55,7 @@ class Candidate:
         folds: the goal's value on each, or of the last stage.
         value: their mean; None where one has failed or there is none, or the trial of `search()` was pruned.
         number: in the study's order.
-        state: complete, failed, pruned, or incomplete where it lacks folds.
+        state: complete, infeasible, failed, pruned, or incomplete where it lacks folds.
     """
 
     params: dict[str, Parameter]
@@ -76,8 +76,8 @@ class Candidate:
         return max(result.ended for _, result in self.parts)
 
     def rank_by(self, goal: Goal | None) -> float:
-        """By which candidates are sorted, the best first; those without a value are the last."""
-        if self.value is None or math.isnan(self.value):
+        """By which candidates are sorted, the best first; those that cannot be it are the last."""
+        if self.value is None or self.state == INFEASIBLE or math.isnan(self.value):
             return math.inf
         return -self.value if goal and goal.maximize else self.value
 
@@ -202,7 +202,7 @@ def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] 
         candidate.state = COMPLETE if whole else FAILED if candidate.failed else "incomplete"
         if staged:
             candidate.state = state_of(sorted(candidate.parts, key=lambda part: by_number(part.trial.key)))
-            candidate.value = candidate.value if candidate.state == COMPLETE else None
+            candidate.value = candidate.value if candidate.state in (COMPLETE, INFEASIBLE) else None
     return list(candidates.values())
 
 

@@ -17,7 +17,7 @@ from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import COMPILE, REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
-from mpitune.trial import PRUNED, Result
+from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result
 
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
@@ -63,7 +63,7 @@ def _answer(study: ReportedStudy) -> list[Fact]:
     if interval := best.interval:
         low, high = (words(end, goal.percent) for end in interval)
         note += f"; 95 % interval {low} to {high} (Nadeau and Bengio)"
-    n = sum(candidate.value is not None for candidate in study.candidates)
+    n = sum(candidate.state == COMPLETE for candidate in study.candidates)
     note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
     return [
         Fact("best parameters", _words_of(best.params), _words_of(best.label)),
@@ -110,6 +110,8 @@ def notes_of(study: ReportedStudy) -> list[str]:
     elif len(study.goals) > 1:
         together = f"No candidate is the best for {' and '.join(study.goals)} together: study.pareto is the answer."
         notes.append(f"{together} Charts are of {study.goal.name}; --goal says another.")
+    elif study.best is None and any(candidate.state == INFEASIBLE for candidate in study.candidates):
+        notes.append("No complete candidate fulfils the constraints, so there is no answer yet.")
     elif study.best is None:
         notes.append("No candidate has all its results so far, so there is no answer yet.")
     if study.history.mixed:

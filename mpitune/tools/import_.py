@@ -46,7 +46,7 @@ from mpitune.trial import Outcome, Place, Result
 ANY = "Any()"  # what a space says for a parameter of which only values are known
 SQLITE = "sqlite:///"
 PICKLES = (".pkl", ".pickle", ".joblib")
-STATES = ("complete", "COMPLETE", "")  # of a trial in a table that has such a column
+STATES = ("complete", "infeasible", "COMPLETE", "")  # of a trial in a table that has such a column
 SCORE = "mean_test_"
 LATEST = 9e9  # seconds that a journal takes
 MOST = 1 << 29  # bytes of a file that is read at once

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSc
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Sampling
 from mpitune.settings import without_address
-from mpitune.trial import Parameter
+from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
 LARGEST = 2**63
@@ -163,11 +163,10 @@ class _Asking(Sampler):
 
     def _begun(self, point: Point) -> Any:
         """A trial of a point that the study's sampler has not drawn."""
-        parts = self._problem.space.parts
-        drawn_from = {name: _distribution(self._library, parts[name]) for name in point}
+        told = _as_told(self._problem, point)
         with _quiet():
-            self._study.enqueue_trial({n: _nearest(parts[n], value, drawn_from[n]) for n, value in point.items()})
-            return self._study.ask(drawn_from)
+            self._study.enqueue_trial(told["params"])
+            return self._study.ask(told["distributions"])
 
     def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
         """The trial, which knows the values of its steps and what its objective says of it."""
@@ -179,7 +178,8 @@ class _Asking(Sampler):
                 for step, loss in feedback.steps.items():
                     trial.report(*self._problem.values([loss]), step)
             for name, value in feedback.user_attrs.items():
-                trial.set_user_attr(name, value)
+                if name != CONSTRAINTS:  # which its sampler computes itself
+                    trial.set_user_attr(name, value)
         return trial
 
     def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
@@ -237,6 +237,38 @@ class _Pruning(OneAtATime):
 
     def onward(self, at_end: bool = False) -> TrialSegment | None:
         return self._going.pop(min(self._going)) if self._going else None
+
+
+def note_constraints(strategy: Any, problem: Problem, trial: Trial, result: Evaluation) -> None:
+    """Keep what `constraints_func` of a strategy's sampler says of a complete trial with its user attributes.
+
+    So the journal knows which trials may be the best. There NaN is 1, a violation, infinity the largest float.
+    """
+    segment, function = TrialSegment.of(trial), _constraints_func(strategy)
+    attrs = cast(dict[str, Any], result.user_attrs)
+    attrs.pop(CONSTRAINTS, None)  # of an earlier study, whose function may have been another
+    if function is not None and segment.last and not result.failed:
+        told = {"user_attrs": dict(attrs), **_as_told(problem, segment.point)}
+        frozen = optuna().trial.create_trial(state=optuna().trial.TrialState.RUNNING, **told)  # as in Optuna's own loop
+        frozen.number = segment.number
+        attrs[CONSTRAINTS] = np.nan_to_num([*map(float, function(frozen))], nan=1.0).tolist()
+
+
+def _constraints_func(thing: Any) -> Any:
+    """That of a sampler, or of the sampler within a strategy; None without one."""
+    inner = getattr(thing, "sampler", getattr(thing, "_base_sampler", None))
+    found = getattr(thing, "_constraints_func", None)
+    if isinstance(thing, Optuna):
+        found = thing.arguments.get("constraints_func")
+    return found if inner is None or found is not None else _constraints_func(inner)
+
+
+def _as_told(problem: Problem, point: Point) -> dict[str, dict[str, Any]]:
+    """What Optuna is told of a point."""
+    library, parts = optuna(), problem.space.parts
+    drawn_from = {name: _distribution(library, parts[name]) for name in point}
+    params = {name: _nearest(parts[name], value, drawn_from[name]) for name, value in point.items()}
+    return {"params": params, "distributions": drawn_from}
 
 
 def _quiet() -> Any:

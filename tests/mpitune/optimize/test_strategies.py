@@ -345,10 +345,15 @@ def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: s
     )  # fmt: skip
     alone.optimize(theirs, n_trials=n)
     states = {"COMPLETE": "complete", "PRUNED": "pruned"}
+    over = [any(value > 0 for value in t.system_attrs.get("constraints") or ()) for t in alone.trials]
     assert [(t.params, t.state, [t.values[name] for name in ups]) for t in study.trials] == [
-        (t.params, states[t.state.name], t.values) for t in alone.trials
+        (t.params, "infeasible" if over[t.number] and t.state.name == "COMPLETE" else states[t.state.name], t.values)
+        for t in alone.trials
     ]
-    if goals in ("-", "+") and pruner != "hyperband":
+    assert any(over) == ("c" in goals)
+    if len(ups) > 1:
+        assert [t.number for t in study.pareto] == [t.number for t in alone.best_trials]
+    elif pruner != "hyperband":
         assert study.best.number == alone.best_trial.number
 
 

@@ -31,6 +31,8 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
+import numpy as np
+
 from mpitune.devices.devices import hosts_here
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import Problem, TrialSegment
@@ -125,7 +127,7 @@ class ObjectiveTrial:
 def as_json(name: str, value: Any) -> Any:
     """A user attribute as a journal gives it back. Raises InvalidReturnValue, NoValue where it is not finite."""
     try:
-        return json.loads(json.dumps({str(name): value}, allow_nan=False))[name]
+        return json.loads(json.dumps({str(name): value}, allow_nan=False, default=np.generic.item))[name]
     except (TypeError, ValueError, OverflowError, RecursionError, KeyError) as error:
         why = f"it gave {value!r:.100} as user attribute {name!r:.100}: give JSON, as texts, finite numbers and lists"
         raise (NoValue if isinstance(error, ValueError) else InvalidReturnValue)(why) from error

@@ -21,6 +21,9 @@ import pytest
 from mpitune import Choice, Float, Int, Ordinal, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
+from mpitune.export.formats import to_optuna
+from mpitune.export.trials import read
+from mpitune.optimize.asktell import AskTell
 from mpitune.optimize.strategies import (
     ASHA,
     Grid,
@@ -37,6 +40,8 @@ from mpitune.optimize.strategies import (
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.racing import Race, winning
 from mpitune.optimize.tuning import LeadersPart, SearchLimit, Tuning, WorkersPart
+from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
+from mpitune.storage.history import read_study
 from mpitune.trial import Result
 from tests.helpers import PATIENCE, ROOT, journal_lines, wait_for_lines
 from tests.mpitune.optimize.objectives import searched
@@ -390,6 +395,35 @@ def test_user_attributes_are_part_of_a_result(join: bool, tmp_path: Path) -> Non
     how = dict(n_trials=20, strategy=sampler, enqueue=[{"x": 0.25}], results=tmp_path / "r")
     wider = searched(objective, {"x": Float(0, 2)}, adapt=True, **how)
     assert [t.user_attrs for t in wider.trials] == [{"over": [t.params["x"] - 0.5, 1]} for t in wider.trials]
+
+
+def test_constraints_are_known_from_the_journal(tmp_path: Path) -> None:
+    def objective(trial: Any) -> Any:
+        trial.set_user_attr("over", np.float32(0.5 - trial.params["x"]))
+        return trial.params["x"]
+
+    sampler = optuna.samplers.TPESampler(constraints_func=lambda trial: [trial.user_attrs["over"]])
+    how: dict[str, Any] = dict(strategy=sampler, n_trials=9, results=tmp_path / "r")
+    first, again = (searched(objective, LINE, **how) for _ in range(2))
+    right = min(t.params["x"] for t in first.trials if t.params["x"] >= 0.5)
+    assert right == first.best_value == again.best_value == again.ranked()[0].params["x"]
+    assert [t.state == "infeasible" for t in again.trials] == [t.params["x"] < 0.5 for t in again.trials]
+    history = read_study(tmp_path / "r")
+    candidates = read_candidates(history, goal := Goal("loss", False))
+    best = ReportedStudy(tmp_path / "r", "", history, goal, candidates).best
+    assert best is not None and best.value == right
+    to_optuna(read(tmp_path / "r"), tmp_path / "log")
+    file = optuna.storages.journal.JournalFileBackend(str(tmp_path / "log"))
+    there = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(file))
+    assert there.best_value == right
+    plain = searched(objective, {"x": Float(0, 2)}, **{**how, "strategy": "tpe", "n_trials": 10}, adapt=True)
+    assert plain.best_value < 0.5 and not plain.best.constraints
+    loop = AskTell(LINE, strategy=sampler, n_trials=3, minimize="loss", results=tmp_path / "told")
+    while (trial := loop.ask()) is not None:
+        loop.tell(trial, trial.params["x"], user_attrs={"over": 1.0})
+    with pytest.raises(UsageError, match="no complete trial fulfils the constraints"):
+        _ = loop.study.best
+    loop.close()
 
 
 def test_user_attributes_of_a_stage_are_kept_with_its_checkpoint() -> None:

@@ -374,7 +374,8 @@ def test_nothing_in_the_code_unpickles_files() -> None:
         "pickle.loads(pickled, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
         'pickle.loads(begin.encode("latin-1"))', 'pickle.loads(result.arrays["result"].data',
         'pickle.loads(np.asarray(result.arrays["raised"])', "pickle.loads(raised_there)", "pickle.loads(content)",
-        "pickle.loads(self._content)", "pickle.load(from_rank)", "pickle.loads(message)", "map(pickle.loads, them)",
+        "pickle.loads(self._content)", "pickle.load(from_rank)", "pickle.loads(message)", "pickle.loads(its)",
+        'pickle.loads(str(trial.params["call"])',
     )  # fmt: skip
     for package in sorted(rooms()):
         for path in (ROOT / package).rglob("*.py"):

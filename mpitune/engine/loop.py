@@ -31,7 +31,7 @@ def loop(
     signals: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
-        if not is_another():
+        if not is_another(number):
             return
         signals.append(number)
         if len(signals) > 1:

@@ -18,17 +18,15 @@ from mpitune.errors import Exit, how_to_go_on
 from mpitune.ranks.process import STOPS
 
 ONCE_S = 0.2  # within which a signal is the same one
-_heard_at = -math.inf
+_heard_at: dict[int, float] = {}  # each signal, last
 
 
-def is_another() -> bool:
+def is_another(number: int) -> bool:
     """Whether a signal is not the one before, sent again: GNU timeout sends it to the program, then to its group."""
-    global _heard_at
-    now = time.monotonic()
-    if now - _heard_at < ONCE_S:
-        return False
-    _heard_at = now
-    return True
+    now, before = time.monotonic(), _heard_at.get(number, -math.inf)
+    if now - before >= ONCE_S:
+        _heard_at[number] = now
+    return now - before >= ONCE_S
 
 
 class Stopped(BaseException):
@@ -50,7 +48,7 @@ class Stops:
         self._held = False
 
     def hear(self, number: int, frame: FrameType | None) -> None:
-        if not is_another():
+        if not is_another(number):
             return
         if self._heard is not None:
             os._exit(Exit.STOPPED)

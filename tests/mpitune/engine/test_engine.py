@@ -111,7 +111,7 @@ def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any
     arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
     done = program(*arguments, "--workers", "2", ranks=ranks, status=Exit.STOPPED)
     assert "1 trials were not run, such as r0/t2: a bear needs a node of its own" in done.stderr
-    assert "run the same command to continue" in done.stderr
+    assert "the same command goes on where there is more room" in done.stderr
     lines = journal_lines(tmp_path / "r")
     assert sorted(line["key"] for line in lines) == [f"r0/t{i}" for i in (0, 1, 3, 4, 5)]
     assert not any(line["error"] for line in lines)

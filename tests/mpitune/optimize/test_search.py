@@ -75,7 +75,8 @@ from mpitune import Float, RunOptions, search
 
 def objective(trial):
     (trial.folder / "checkpoint").touch()
-    time.sleep(0.5)
+    while not (ready.parent / "refused").exists():
+        time.sleep(0.01)
     return {"loss": trial.params["x"]}
 
 ready, restart = Path(sys.argv[1]), sys.argv[2] == "restart"
@@ -94,11 +95,13 @@ def test_the_second_of_two_jobs_in_one_folder_changes_nothing(tmp_path: Path, re
     environ, jobs = {**os.environ, "PYTHONPATH": str(ROOT)}, []
     for number in range(2):
         if restart and number:
-            assert wait_until(lambda: len(list((tmp_path / "r").glob("trials/*"))) > 1)
+            assert wait_until(lambda: any((tmp_path / "r").glob("trials/*/checkpoint")))
         command = [sys.executable, script, tmp_path / f"ready-{number}", restart * number]
         jobs.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
         if restart:
             (tmp_path / "ready-none").touch()
+    assert wait_until(lambda: any(job.poll() is not None for job in jobs))
+    (tmp_path / "refused").touch()
     said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
     assert sorted(job.returncode for job in jobs) == [0, 2] and "another job is writing" in "".join(said), said
     assert len(journal_lines(tmp_path / "r")) == len(list((tmp_path / "r").glob("trials/*/checkpoint"))) == 6

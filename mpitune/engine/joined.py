@@ -285,7 +285,7 @@ class JoinedStudy(Study):
 
         Args:
             digest: of all that is complete: who has written less has not written it. "" of a part, which is not waited
-                for: this job writes, and whoever completes the study does so again.
+                for: this job writes, and the job that completes the study writes again.
             are_there: whether the files are.
         """
         with written_into(self._folder):

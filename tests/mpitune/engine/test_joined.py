@@ -401,7 +401,7 @@ def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever came first, also where the study is begun just after a job has looked for one."""
+    """The order of the jobs does not matter, also where a study is begun just after a job has looked for one."""
 
     def job(**given: Any) -> int:
         objective = lambda trial: {"loss": trial.params["x"]}  # noqa: E731

@@ -31,15 +31,14 @@ import numpy as np
 from benchmarks.machine import circumstances, publish, table
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Returned, Run
-from mpitune.engine.node import run
 from mpitune.engine.options import RunOptions
 from mpitune.engine.queue import Costs
 from mpitune.engine.slots import LATENCY
 from mpitune.engine.study import Study
 from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
-from mpitune.ranks.transport import LocalTransport
 from mpitune.settings import setting
 from mpitune.storage.journal import Journal
+from mpitune.studies import run_study
 from mpitune.trial import Place, Result, Rounds, Trial
 from tests.helpers import mpirun_command
 
@@ -68,7 +67,7 @@ def ours(n: int) -> float:
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         options = RunOptions(gpu="none", workers=WORKERS, results=Path(folder), quiet=True)
         start = time.perf_counter()
-        run(Empty(n), "empty", options, LocalTransport(), "here")
+        run_study(Empty(n), options)
         return time.perf_counter() - start
 
 

@@ -44,7 +44,7 @@ demo: .venv/demo
 
 # Four tests at a time on two cores, since many of them wait.
 test: .venv/dev
-	python -m mpitune.svm.warm
+	python -m mpitune.svm.compiling
 	python -m pytest -n 4 -m "not slow and not cluster"
 
 SITE := results/site
@@ -95,13 +95,13 @@ lint: .venv/dev
 
 check: export HYPOTHESIS_PROFILE = full
 check: lint docs test-avx2
-	python -m mpitune.svm.warm
+	python -m mpitune.svm.compiling
 	python -m pytest -n 4
 
 # The many random examples of make check are tried on this processor's own instructions.
 test-avx2: export HYPOTHESIS_PROFILE = quick
 test-avx2: .venv/dev
-	python -m tests.avx2 python -m mpitune.svm.warm
+	python -m tests.avx2 python -m mpitune.svm.compiling
 	python -m tests.avx2 python -m pytest -n 2 -m "numerical and not slow"
 
 bench: .venv/dev

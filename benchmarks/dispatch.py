@@ -31,11 +31,11 @@ import numpy as np
 from benchmarks.machine import circumstances, publish, table
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Returned, Run
-from mpitune.engine.options import RunOptions
 from mpitune.engine.queue import Costs
 from mpitune.engine.slots import LATENCY
 from mpitune.engine.study import Study
 from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
+from mpitune.options import RunOptions
 from mpitune.settings import setting
 from mpitune.storage.journal import Journal
 from mpitune.studies import run_study

@@ -39,7 +39,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import mpitune.joblib  # noqa: F401 - registers the backend
 from benchmarks.machine import circumstances, load, publish, table
-from mpitune.calls import service
+from mpitune.joblib.calls import service
 
 X, Y = load_digits(return_X_y=True)
 TREE, NEAR = DecisionTreeClassifier(random_state=0), KNeighborsClassifier()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import OPENBLAS
-from mpitune.devices.devices import usable_cores
+from mpitune.devices.choose import usable_cores
 from mpitune.storage.provenance import commit, versions
 
 

@@ -202,7 +202,7 @@ def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
     """nn_step: time per step against the number of weights, a line for each way, and what memory allows."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    from mpitune.plotting import BLUE, GREY, ORANGE, RED, save, styled, subplots
+    from mpitune.figures.plotting import BLUE, GREY, ORANGE, RED, save, styled, subplots
 
     weights = [1e6 * float(row["weights"].split()[0]) for row in rows]
     with styled():

@@ -70,7 +70,7 @@ WORKERS = """
 import os, signal, sys, time
 from pathlib import Path
 from mpitune import Int, search
-from mpitune.engine.options import RunOptions
+from mpitune.options import RunOptions
 import sklearn.svm
 
 def objective(trial):

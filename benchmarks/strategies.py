@@ -22,9 +22,9 @@ import optuna
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.problems import TASKS, quality
 from mpitune import RunOptions, Space, When, search
+from mpitune.figures.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, save, styled, subplots
 from mpitune.optimize.strategies.base import Problem
 from mpitune.optimize.strategies.from_optuna import Optuna, suggested
-from mpitune.plotting import BLUE, GREEN, GREY, INK, ORANGE, RED, save, styled, subplots
 
 QUIET = RunOptions(quiet=True)
 NAMED = {"tpe": "TPESampler", "cmaes": "CmaEsSampler", "nsga2": "NSGAIISampler"}

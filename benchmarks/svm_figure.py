@@ -9,7 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
-from mpitune.plotting import BLUE, GREEN, RED, save, styled, subplots
+from mpitune.figures.plotting import BLUE, GREEN, RED, save, styled, subplots
 
 SOLVERS = {"scikit-learn": RED, "scikit-learn-intelex": GREEN, "shared": BLUE}
 

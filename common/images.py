@@ -9,8 +9,8 @@ import numpy as np
 from common.data import DatasetSettings, is_present, load
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment
+from mpitune.figures.statistics import RULES
 from mpitune.settings import setting
-from mpitune.statistics import RULES
 from mpitune.trial import Trial
 
 

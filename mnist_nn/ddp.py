@@ -19,13 +19,13 @@ from typing import Any
 
 from mnist_nn.parallel.rendezvous import RankInfo, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, ConfigUnreadable, Settings, parse_with_config
-from mpitune._jit.folders import set_cache_variables
-from mpitune.devices.devices import visible_gpus
+from mpitune.devices.choose import visible_gpus
 from mpitune.devices.driver import Driver
 from mpitune.devices.probe import NotInstalled, require
 from mpitune.errors import UsageError, print_error
-from mpitune.output import outlive_readers
-from mpitune.ranks.process import die_with, require_linux, started_at
+from mpitune.folders import set_cache_variables
+from mpitune.processes.output import outlive_readers
+from mpitune.processes.process import die_with, require_linux, started_at
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.provenance import code_and_libraries
 

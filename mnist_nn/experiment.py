@@ -38,11 +38,11 @@ from mnist_nn.tuning import (
     chosen_strategy,
     raced,
 )
-from mpitune import statistics
 from mpitune.devices import probe
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.panels import Section
+from mpitune.figures import statistics
+from mpitune.figures.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History

@@ -12,8 +12,8 @@ import numpy as np
 from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
 from mpitune.errors import printable
 from mpitune.experiment import Data
-from mpitune.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, styled, subplots
-from mpitune.statistics import calibration
+from mpitune.figures.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, styled, subplots
+from mpitune.figures.statistics import calibration
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
 SHEET_COLUMNS, SHEET_ROWS = 4, 5

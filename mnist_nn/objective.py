@@ -19,7 +19,7 @@ from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
-from mpitune.devices.devices import free_memory
+from mpitune.devices.choose import free_memory
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
 

@@ -19,7 +19,7 @@ from mnist_nn.images import Frame, read_image
 from mnist_nn.shapes import shapes_of
 from mpitune.devices.probe import require
 from mpitune.errors import Exit, UsageError
-from mpitune.output import outlive_readers
+from mpitune.processes.output import outlive_readers
 from mpitune.settings import program, setting
 from mpitune.storage.files import written_whole
 

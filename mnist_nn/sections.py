@@ -10,9 +10,9 @@ from common.data import N_CLASSES
 from common.images import outer_of
 from mnist_nn.bootstrap import disagreement
 from mnist_nn.keys import LOSSES
-from mpitune import statistics
 from mpitune.experiment import Data
-from mpitune.panels import Bars, Drawing, Fact, Lines, Note, Panel, Section, confusion
+from mpitune.figures import statistics
+from mpitune.figures.panels import Bars, Drawing, Fact, Lines, Note, Panel, Section, confusion
 from mpitune.storage.history import History
 
 
@@ -97,7 +97,7 @@ def _learning(refits: Mapping[int, Mapping[str, np.ndarray]]) -> Panel:
 def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, noun: str) -> list[Panel]:
     """The test images that the ensemble is least sure of, and those that belong to no class or to the user."""
     from mnist_nn.figures import Shown, draw_sheet, unsure_of
-    from mpitune.plotting import svg_of
+    from mpitune.figures.plotting import svg_of
 
     panels: list[Panel] = []
     if unsure := unsure_of(probabilities, data, n):
@@ -118,7 +118,7 @@ def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, no
 def _quality(mean: np.ndarray, labels: np.ndarray) -> Sequence[Panel]:
     """Confusion, reliability, and the error where the least sure images are left out."""
     from mnist_nn.figures import calibration_of
-    from mpitune.plotting import svg_of
+    from mpitune.figures.plotting import svg_of
 
     quality = statistics.calibration(mean, labels)
     about = (

@@ -12,7 +12,7 @@ from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, major
 from mnist_nn.keys import Sample
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS, best_set
-from mpitune import statistics
+from mpitune.figures import statistics
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, seed_of
 

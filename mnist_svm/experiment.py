@@ -17,11 +17,11 @@ from common.images import ImageSettings
 from mnist_svm.points import TuningGrid, best_other
 from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
-from mpitune.devices.devices import free_memory
+from mpitune.devices.choose import free_memory
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Matching, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.figures.panels import Section
 from mpitune.memory.shared_arrays import Spec
-from mpitune.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import written_whole

@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from mpitune.plotting import (
+from mpitune.figures.plotting import (
     BEST,
     COLOUR_MAP,
     GREY,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.images import outer_params, outer_prefix
-from mpitune import statistics
+from mpitune.figures import statistics
 from mpitune.trial import Parameter, Result, Trial
 
 Point = tuple[int, int]  # index of gamma, index of C
@@ -24,7 +24,7 @@ class TuningGrid:
         folds: of the cross-validation.
         outer: number of the outer fold that the search does not see, and how many there are; None for the search on
             all training images.
-        rule: by which a point is chosen, one of `mpitune.statistics.RULES`.
+        rule: by which a point is chosen, one of `mpitune.figures.statistics.RULES`.
     """
 
     penalties: np.ndarray

@@ -10,8 +10,8 @@ import numpy as np
 from common.data import N_CLASSES
 from mnist_svm.points import TuningGrid
 from mnist_svm.summary import nested_rows, percent, summarised
-from mpitune.panels import Fact, HeatMap, Note, Panel, Section, confusion
-from mpitune.statistics import RULES
+from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
+from mpitune.figures.statistics import RULES
 from mpitune.trial import Result
 
 

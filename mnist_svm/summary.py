@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnist_svm.points import TuningGrid, best_other, best_point
-from mpitune import statistics
+from mpitune.figures import statistics
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 

@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.cli import run as run
-    from mpitune.engine.options import RunOptions as RunOptions
+    from mpitune.exchange.trials import load as load
     from mpitune.experiment import Experiment as Experiment
     from mpitune.experiment import Scheduling as Scheduling
     from mpitune.experiment import one_round as one_round
     from mpitune.experiment import per_trial as per_trial
-    from mpitune.export.trials import load as load
     from mpitune.optimize.search import search as search
     from mpitune.optimize.spaces import Choice as Choice
     from mpitune.optimize.spaces import Constant as Constant
@@ -40,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.spaces import Ordinal as Ordinal
     from mpitune.optimize.spaces import Space as Space
     from mpitune.optimize.spaces import When as When
+    from mpitune.options import RunOptions as RunOptions
     from mpitune.settings import setting as setting
     from mpitune.studies import evaluate as evaluate
     from mpitune.studies import run_study as run_study
@@ -49,9 +49,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     "mpitune.cli": ("run",),
-    "mpitune.engine.options": ("RunOptions",),
+    "mpitune.options": ("RunOptions",),
     "mpitune.experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
-    "mpitune.export.trials": ("load",),
+    "mpitune.exchange.trials": ("load",),
     "mpitune.optimize.search": ("search",),
     "mpitune.settings": ("setting",),
     "mpitune.optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 
-from mpitune._jit.folders import set_cache_variables
-from mpitune.output import outlive_readers
+from mpitune.folders import set_cache_variables
+from mpitune.processes.output import outlive_readers
 
 TOOLS = {
     "status": "how far a study is, and what has failed; repairs a damaged journal",

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from mpitune.engine import node
-from mpitune.engine.options import RunOptions
 from mpitune.engine.progress import start_logging
-from mpitune.engine.stops import Stopped, Stops, ending_at_stops
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.experiment import Experiment
-from mpitune.output import outlive_readers
+from mpitune.options import RunOptions
+from mpitune.processes.output import outlive_readers
+from mpitune.processes.process import STOPS
+from mpitune.processes.stops import Stopped, Stops, ending_at_stops
 from mpitune.ranks import launch as how_launched
 from mpitune.ranks.launch import Launch, connect, launched
-from mpitune.ranks.process import STOPS
 from mpitune.report import page_writer
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.waiting import working

@@ -16,7 +16,7 @@ from mpitune.storage.table import write_trials
 from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Parameter, Result, Rounds, Trial
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
-    from mpitune.panels import Section
+    from mpitune.figures.panels import Section
     from mpitune.storage.earlier import Earlier
     from mpitune.storage.history import History
 
@@ -101,7 +101,7 @@ class Scheduling:
             slots, otherwise as late as possible. The default is the cost of the costliest trial.
         gang: the slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
             The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
-            `mpitune.devices.devices.hosts_here` names them.
+            `mpitune.devices.choose.hosts_here` names them.
         memory_bytes: about how much memory a CPU worker needs for a trial, in bytes; 0 if that is not known. A start
             says by it how many workers fit.
         shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
@@ -152,9 +152,9 @@ class Reporting:
         goal: such as "minimize loss", by which the best trial is chosen.
         no_parameters: names of trials' parameters that are not searched.
         modules: what `Experiment.report` imports: rank 0 does so while the first trials run.
-        sections: of the journal and the data: sections for this kind of study, see `mpitune.panels`. Called at the end
-            of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are None
-            where they are not at hand.
+        sections: of the journal and the data: sections for this kind of study, see `mpitune.figures.panels`. Called at
+            the end of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are
+            None where they are not at hand.
         data_here: the arrays of `Experiment.data` for an older study; None if they would have to be downloaded.
         stopped: asked at the end: by what the study was stopped before all was done, such as "its time"; "" by nothing.
         files: what `Experiment.report` writes in the results folder: no study begins where a user has such a file. None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from mpitune.errors import Caller, StudyError, StudyInterrupted, UsageError, called_from
-from mpitune.output import outliving
+from mpitune.processes.output import outliving
 from mpitune.ranks.launch import launched
 
 Expected = UsageError | StudyError | StudyInterrupted

@@ -20,19 +20,19 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from mpitune.engine import node
-from mpitune.engine.options import RunOptions
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
-from mpitune.engine.stops import Stopped, ending_at_stops
 from mpitune.engine.study import Study
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping
 from mpitune.experiment import Experiment, Objective, WorkerContext
-from mpitune.output import outliving
+from mpitune.options import RunOptions
+from mpitune.processes.output import outliving
+from mpitune.processes.process import of_this_process, packed
+from mpitune.processes.stops import Stopped, ending_at_stops
 from mpitune.ranks import launch
 from mpitune.ranks.launch import connect, launched
-from mpitune.ranks.process import of_this_process, packed
 from mpitune.ranks.transport import Transport
 from mpitune.report import page_writer
 from mpitune.scripts import errors_in_one_line

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.machine import circumstances, table
-from mpitune.devices.devices import nvidia_smi, visible_gpus, why_no_gpu
+from mpitune.devices.choose import nvidia_smi, visible_gpus, why_no_gpu
 from mpitune.errors import Exit
 from tests.helpers import ROOT, journal_lines
 from tests.mnist_nn.scaled_digits import write_as_mnist

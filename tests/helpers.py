@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.engine.options import RunOptions
 from mpitune.engine.study import Study
 from mpitune.experiment import Data, Experiment
+from mpitune.options import RunOptions
 from mpitune.storage.records import with_checksum
 from mpitune.storage.table import RUN_COLUMNS
 from mpitune.studies import run_study
@@ -98,7 +98,7 @@ def end_searches_with(over: Path, monkeypatch: pytest.MonkeyPatch) -> float:
     """
     seconds = 1e6
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * seconds * over.exists())
-    monkeypatch.setattr("mpitune.engine.limit.time", clock)
+    monkeypatch.setattr("mpitune.limit.time", clock)
     return seconds
 
 

@@ -15,8 +15,8 @@ from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import Predict
 from mnist_svm.experiment import SvmGrid
 from mpitune.cli import parser_of
-from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
+from mpitune.options import RunOptions
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.tools.programs import doctor_checks
 from mpitune.tools.scaling import ScalingOptions

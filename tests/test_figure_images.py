@@ -15,7 +15,7 @@ from mnist_nn.figures import Shown, box_plot, calibration_of, draw_certainty, dr
 from mnist_svm.figures import box_plot as grid_box_plot
 from mnist_svm.figures import heat_map
 from mnist_svm.points import best_point
-from mpitune.plotting import DPI, PNG_DPI, STYLE, save, subplots
+from mpitune.figures.plotting import DPI, PNG_DPI, STYLE, save, subplots
 from mpitune.tools.scaling import RunTiming, compare, figure_of
 
 # Text is drawn a little otherwise by another version of FreeType; a box that moves or changes its colour is far more.

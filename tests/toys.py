@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.cli import run
-from mpitune.devices.devices import workers_here
+from mpitune.devices.choose import workers_here
 from mpitune.experiment import Experiment, Reporting, Scheduling, WorkerContext
 from mpitune.settings import setting
 from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of

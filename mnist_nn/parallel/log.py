@@ -137,6 +137,6 @@ def summary(row: Mapping[str, Any]) -> str:
 def draw(folder: Path, epochs: Sequence[Epoch]) -> None:
     """learning.svg and learning.png: losses and accuracy after each epoch."""
     from mnist_nn.figures import learning
-    from mpitune.plotting import save
+    from mpitune.figures.plotting import save
 
     save(learning(*zip(*((e.train_loss, e.test_loss, e.accuracy) for e in epochs), strict=True)), folder, "learning")

@@ -20,9 +20,9 @@ from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_s
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import DistributedTraining, TrainingData
 from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
-from mpitune.devices.devices import usable_cores
+from mpitune.devices.choose import usable_cores
 from mpitune.errors import Exit, UsageError, print_error
-from mpitune.output import tag_output
+from mpitune.processes.output import tag_output
 
 
 def check_machine(settings: Settings) -> tuple[str, str]:

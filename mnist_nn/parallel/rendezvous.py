@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from mpitune.engine.preflight import mixed_versions
 from mpitune.errors import UsageError
+from mpitune.processes.process import die_with
 from mpitune.ranks.launch import Launch, connect, launched
-from mpitune.ranks.process import die_with
 from mpitune.ranks.transport import Transport
 
 JOIN_SECONDS = 600.0  # a PyTorchJob's pods, or the nodes of a cloud, may start minutes apart

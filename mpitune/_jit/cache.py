@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mpitune._jit.folders import library_folder
+from mpitune.folders import library_folder
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:

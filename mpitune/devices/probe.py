@@ -22,10 +22,10 @@ from contextlib import suppress
 
 import numpy
 
-from mpitune.devices.devices import Device, environment
+from mpitune.devices.choose import Device, environment
 from mpitune.devices.driver import Driver
 from mpitune.errors import UsageError
-from mpitune.ranks.process import die_with
+from mpitune.processes.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
 OLDEST_CUDA, NEWEST_CUDA = 11, 13  # there is a requirements file for each

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError, named, or_typed, typed
 from mpitune.experiment import Experiment
+from mpitune.options import RunOptions
 from mpitune.settings import selecting
 from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.earlier import Earlier, earlier_studies

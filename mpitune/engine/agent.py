@@ -22,7 +22,7 @@ from selectors import EVENT_READ, DefaultSelector
 
 import numpy as np
 
-from mpitune.devices.devices import Device, joined
+from mpitune.devices.choose import Device, joined
 from mpitune.engine import worker
 from mpitune.engine.messages import (
     STEP_SECONDS,
@@ -46,7 +46,7 @@ from mpitune.engine.printed import MARK, Shown
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.errors import UsageError
 from mpitune.memory.shared_arrays import SharedArrays
-from mpitune.ranks.process import start_resource_tracker
+from mpitune.processes.process import start_resource_tracker
 from mpitune.ranks.transport import Lost
 from mpitune.trial import NoRoom, Place, Result, parameter_set
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
-from mpitune.devices.devices import set_hosts
+from mpitune.devices.choose import set_hosts
 from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked

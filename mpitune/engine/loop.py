@@ -13,9 +13,9 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Run, Share, Stop
 from mpitune.engine.progress import Progress
-from mpitune.engine.stops import is_another
 from mpitune.errors import Exit
-from mpitune.ranks.process import STOPS
+from mpitune.processes.process import STOPS
+from mpitune.processes.stops import is_another
 from mpitune.ranks.transport import GivenUp, Transport
 
 log = logging.getLogger(__name__)

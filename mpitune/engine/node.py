@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from mpitune.devices.devices import CPU, Device, choose, environment, free_memory
+from mpitune.devices.choose import CPU, Device, choose, environment, free_memory
 from mpitune.engine import worker
 from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
@@ -24,16 +24,16 @@ from mpitune.engine.arrivals import Arrivals
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
-from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
-from mpitune.ranks.fork_server import installed_modules_of, server_for
+from mpitune.options import RunOptions
+from mpitune.processes.fork_server import installed_modules_of, server_for
+from mpitune.processes.process import can_be_sent, packed
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import launched
-from mpitune.ranks.process import can_be_sent, packed
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpitune.devices.devices import CPU, free_memory, usable_cores
-from mpitune.engine.options import RunOptions
+from mpitune.devices.choose import CPU, free_memory, usable_cores
 from mpitune.errors import UsageError, or_typed, typed
+from mpitune.options import RunOptions
 from mpitune.ranks.transport import Transport
 from mpitune.trial import Place
 

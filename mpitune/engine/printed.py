@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import printable
-from mpitune.output import STREAMS
+from mpitune.processes.output import STREAMS
 from mpitune.storage.files import make_folder, regular_file
 
 MARK = "\0trial\0"  # a key follows, to the end of its line

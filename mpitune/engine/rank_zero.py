@@ -14,21 +14,21 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mpitune.devices.devices import CPU
+from mpitune.devices.choose import CPU
 from mpitune.engine.adapting import KnownBefore, code_of, require_called
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator, slots_of
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.joined import PATIENCE, JoinedStudy
 from mpitune.engine.loop import loop
-from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
 from mpitune.engine.study import Study
 from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
-from mpitune.output import lost_output
+from mpitune.options import RunOptions
+from mpitune.processes.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.storage.called import changes, digests, is_named

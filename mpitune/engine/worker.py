@@ -14,7 +14,7 @@ Messages are pickles. Each one to the agent comes after its length, so that the 
 message, as it would in `Connection.recv`.
 
 A worker ends with its rank, even if the rank is killed, and what its trials have started ends with it: its parent sees
-to that, see `mpitune.ranks.keeper`. Its stdout and stderr go through a pipe to the agent, which
+to that, see `mpitune.processes.keeper`. Its stdout and stderr go through a pipe to the agent, which
 shows them with the trial's key, see `mpitune.engine.printed`, and keeps the last lines for the report of a crash.
 """
 
@@ -34,14 +34,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from mpitune.devices.devices import hosts_here, set_hosts, workers_here
+from mpitune.devices.choose import hosts_here, set_hosts, workers_here
 from mpitune.engine.messages import COMPILING, STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
 from mpitune.engine.usage import Meter
 from mpitune.errors import own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.ranks.process import begin_main
+from mpitune.processes.process import begin_main
 from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
 
 LENGTH = 8  # bytes before each message to the agent, which say how long it is

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mpitune.devices.devices import Device, environment
+from mpitune.devices.choose import Device, environment
 from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.printed import MARK, STDERR
 from mpitune.engine.usage import Peak
 from mpitune.memory.shared_arrays import SharedArrays
-from mpitune.ranks import keeper
-from mpitune.ranks.fork_server import Fork, server_for
-from mpitune.ranks.process import stops_wait, without_main
+from mpitune.processes import keeper
+from mpitune.processes.fork_server import Fork, server_for
+from mpitune.processes.process import stops_wait, without_main
 from mpitune.trial import Parameter
 
 SOCKET_BYTES = 1 << 16  # batches waiting inside a worker's socket: less than any system's buffer, so no send blocks

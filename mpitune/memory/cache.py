@@ -29,7 +29,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from mpitune.devices.devices import free_memory
+from mpitune.devices.choose import free_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 
 BUFFER = "kept"  # name of the memory that a node's workers share

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.devices.devices import free_memory
+from mpitune.devices.choose import free_memory
 from mpitune.errors import UsageError
 
 

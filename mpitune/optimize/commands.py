@@ -23,8 +23,8 @@ from typing import Any
 from mpitune.errors import UsageError, named
 from mpitune.optimize.objectives import NoValue, ObjectiveTrial
 from mpitune.optimize.spaces import Choice, Space
-from mpitune.ranks.keeper import has_keeper
-from mpitune.ranks.process import die_with
+from mpitune.processes.keeper import has_keeper
+from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds
 from mpitune.storage.called import digest_of_program
 from mpitune.storage.files import regular_file

@@ -58,7 +58,7 @@ def _table(what: str, objectives: Sequence[str], best: Sequence[Row]) -> str:
 
 def _history(what: str, name: str, up: bool, ranked: Sequence[Row]) -> str:
     """Each value, and the best so far, as an SVG picture."""
-    from mpitune import plotting
+    from mpitune.figures import plotting
 
     done = sorted(ranked)
     numbers, values = [row.number for row in done], [row.values[0] for row in done]

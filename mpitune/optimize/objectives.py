@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.devices.devices import hosts_here
+from mpitune.devices.choose import hosts_here
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.storage.files import copy_folder, make_folder, read_at_most, regular_file, remove_folder

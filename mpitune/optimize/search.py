@@ -12,9 +12,8 @@ from typing import Any
 
 import cloudpickle
 
-from mpitune.devices.devices import choose
+from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
-from mpitune.engine.options import RunOptions
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import is_staged
@@ -35,8 +34,9 @@ from mpitune.optimize.tuning import (
     problem_of,
     require_whole,
 )
+from mpitune.options import RunOptions
+from mpitune.processes.process import can_be_sent
 from mpitune.ranks.launch import launched
-from mpitune.ranks.process import can_be_sent
 from mpitune.settings import require_seconds, without_address
 from mpitune.storage.files import TRIALS
 from mpitune.storage.history import read_header

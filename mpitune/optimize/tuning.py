@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.limit import Limit
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.limit import Limit
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain

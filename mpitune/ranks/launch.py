@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mpitune.errors import UsageError, typed
-from mpitune.ranks.process import die_with, require_linux
+from mpitune.processes.process import die_with, require_linux
 from mpitune.ranks.transport import LocalTransport, Transport
 
 # (launcher, variable of the number of ranks, variable of this rank, another that is set), the surest sign first. In a

@@ -16,8 +16,8 @@ import mpi4py
 import numpy as np
 
 from mpitune.errors import Exit, UsageError
+from mpitune.processes.process import of_this_process
 from mpitune.ranks.heartbeat import Heartbeat, Pulse
-from mpitune.ranks.process import of_this_process
 from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
 
 mpi4py.rc.finalize = False  # at exit, also of a fork, which would wait for ever

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mpitune.figures.statistics import cross_validated
 from mpitune.report.timeline import Timeline, timeline_of
-from mpitune.statistics import cross_validated
 from mpitune.storage.history import History
 from mpitune.trial import COMPLETE, FAILED, FOLDS, INFEASIBLE, Outcome, Parameter, Result, Trial, best_of, state_of
 

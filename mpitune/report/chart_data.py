@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import utf8
-from mpitune.panels import Bars, HeatMap, Lines, Panel
+from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.timeline import COMPILE
 from mpitune.storage.table import last_line

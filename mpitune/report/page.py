@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from mpitune.errors import StorageError
 from mpitune.experiment import Data, Experiment, Reporting
-from mpitune.panels import Drawing, Panel, Section, Table
+from mpitune.figures.panels import Drawing, Panel, Section, Table
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.files import PAGE, written_whole

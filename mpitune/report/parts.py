@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.engine.progress import duration
-from mpitune.panels import Bars, Fact, Lines, Note, Panel, Section
+from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import COMPILE, REASONS

@@ -27,7 +27,7 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from mpitune.errors import UsageError
-from mpitune.ranks.process import packed_error, unpacked_error
+from mpitune.processes.process import packed_error, unpacked_error
 from mpitune.sklearn.task import Task
 from mpitune.trial import Evaluation, Outcome, Result
 

@@ -22,13 +22,14 @@ from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _validation
 from sklearn.pipeline import Pipeline
 
-from mpitune import callbacks, svm
-from mpitune.devices.devices import free_memory
+from mpitune import svm
+from mpitune.devices.choose import free_memory
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.memory.cache import Cache, buffers_for, in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
-from mpitune.ranks.process import packed
+from mpitune.processes.process import packed
 from mpitune.settings import without_address
+from mpitune.sklearn import callbacks
 from mpitune.sklearn.answers import (
     Answer,
     Raised,

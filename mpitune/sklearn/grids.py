@@ -35,7 +35,7 @@ from sklearn.svm import SVC  # now, as `mpitune accelerate` gives the name anoth
 from sklearn.utils.metaestimators import _safe_split
 
 from mpitune import svm
-from mpitune.devices.devices import free_memory, workers_here
+from mpitune.devices.choose import free_memory, workers_here
 from mpitune.sklearn.answers import FittedModel, answer, standard
 from mpitune.sklearn.fit_graph import cloned
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart

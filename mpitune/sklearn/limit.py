@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.engine.limit import Limit
+from mpitune.limit import Limit
 from mpitune.sklearn.answers import Answer, decoded
 from mpitune.sklearn.task import Task
 from mpitune.storage.history import read_journal

@@ -35,17 +35,17 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples, check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from mpitune.callbacks import packed_for, unpacked_for
-from mpitune.devices.devices import CPU, environment, usable_cores
-from mpitune.engine.options import RunOptions
+from mpitune.devices.choose import CPU, environment, usable_cores
 from mpitune.errors import Caller, StudyError, UsageError, own_traceback
-from mpitune.output import outliving
-from mpitune.ranks.fork_server import server_for
+from mpitune.options import RunOptions
+from mpitune.processes.fork_server import server_for
+from mpitune.processes.output import outliving
+from mpitune.processes.process import IN_WORKER, can_be_sent, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs, launched
-from mpitune.ranks.process import IN_WORKER, can_be_sent, packed_error, unpacked_error
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
+from mpitune.sklearn.callbacks import packed_for, unpacked_for
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds, answers_here
 from mpitune.sklearn.grids import SVC, last_step, refitted_as_solved, why_no_grid

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpitune.svm.apart import is_compiled, is_ready
     from mpitune.svm.candidates import Fitted, fit_grid
+    from mpitune.svm.compiling import warm_up
     from mpitune.svm.data import Data, TrainingSet
     from mpitune.svm.solved import Solved, solve
     from mpitune.svm.svc import SVC, Refit
-    from mpitune.svm.warm import warm_up
 
 _HOME = {
     "mpitune.svm.apart": ("is_compiled", "is_ready"),
@@ -39,7 +39,7 @@ _HOME = {
     "mpitune.svm.data": ("Data", "TrainingSet"),
     "mpitune.svm.solved": ("Solved", "solve"),
     "mpitune.svm.svc": ("SVC", "Refit"),
-    "mpitune.svm.warm": ("warm_up",),
+    "mpitune.svm.compiling": ("warm_up",),
 }
 
 __all__ = [

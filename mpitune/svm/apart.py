@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpitune._jit.cache import digest_of
-from mpitune._jit.folders import library_folder, open_lock, private_folder
+from mpitune.folders import library_folder, open_lock, private_folder
 
 ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
 LATER = 2.0  # seconds: a search that ends before needs no solver, and its script the processor
@@ -59,12 +59,15 @@ def compile_apart() -> None:
 
 
 def start(function: str, session: bool = True, after: float = 0.0) -> None:
-    """Call a function of `warm` in a process, of a session of its own or of this one's, after so many seconds."""
+    """Call a function of `compiling` in a process, of a session of its own or of this one's, after so many seconds."""
     # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
     folders = list(map(os.path.abspath, sys.path))
-    code = (
-        f"import sys, time; time.sleep({after}); sys.path += {folders!r}; import mpitune.svm.warm as w; w.{function}()"
-    )
+    code = f"""if True:
+        import sys, time
+        time.sleep({after})
+        sys.path += {folders!r}
+        from mpitune.svm import compiling
+        compiling.{function}()"""
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     command = [sys.executable, "-P", "-c", code]
     os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsid=session)

@@ -18,11 +18,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _get_feature_names, check_X_y
 
 from mpitune.svm import libsvm
+from mpitune.svm.compiling import warm_up
 from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.solved import KnownPart, solve
 from mpitune.svm.svc import SVC, dense
-from mpitune.svm.warm import warm_up
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives t
 from sklearn.utils.validation import check_is_fitted
 
 from mpitune.svm import libsvm
+from mpitune.svm.compiling import warm_up
 from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.decide.multiclass import binary_problems, choose_class
 from mpitune.svm.decide.sources import CHUNK, FINE, far, kernel_between, product
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, prepare
 from mpitune.svm.solved import KnownPart, Solved, solve
-from mpitune.svm.warm import warm_up
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mpitune.output import outliving
+from mpitune.processes.output import outliving
 from mpitune.settings import Parser
 from mpitune.tools.script import Around, run_script
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.devices import probe
-from mpitune.devices.devices import CPU, Device, choose
+from mpitune.devices.choose import CPU, Device, choose
 from mpitune.engine import preflight
-from mpitune.engine.options import RunOptions
 from mpitune.engine.preflight import Finding
 from mpitune.errors import Exit, UsageError, print_error
+from mpitune.options import RunOptions
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import Parser, add_settings, from_namespace

@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpitune.devices.devices import CPU, Device, environment, nvidia_smi
+from mpitune.devices.choose import CPU, Device, environment, nvidia_smi
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import UsageError, printable
+from mpitune.processes.process import started_at
 from mpitune.ranks.launch import Launch
-from mpitune.ranks.process import started_at
 from mpitune.storage.history import read_journal
 from mpitune.storage.journal import NO_LOCKS, is_running, no_locks
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named, printable
-from mpitune.export.formats import FORMATS
-from mpitune.export.trials import ExportedStudy, read
+from mpitune.exchange.formats import FORMATS
+from mpitune.exchange.trials import ExportedStudy, read
 from mpitune.optimize.search_study import COMPLETE
 from mpitune.settings import program, setting
 

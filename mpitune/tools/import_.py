@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mpitune.errors import Exit, UsageError, named, printable
-from mpitune.export.trials import needs
+from mpitune.exchange.trials import needs
 from mpitune.optimize.spaces import Choice, Float, Int
 from mpitune.optimize.spaces.parameters import label_of
 from mpitune.optimize.strategies.base import TrialSegment

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named
-from mpitune.panels import Note, Section
+from mpitune.figures.panels import Note, Section
 from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
 from mpitune.settings import program, restored, setting

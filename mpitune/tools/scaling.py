@@ -191,7 +191,7 @@ def compare(all_measured: Sequence[RunTiming]) -> list[ScalingPoint]:
 
 def figure_of(points: Sequence[ScalingPoint]) -> Any:
     """Time with the perfect line, and efficiency with busy, against slots and nodes."""
-    from mpitune.plotting import BLUE, GREY, ORANGE, styled, subplots
+    from mpitune.figures.plotting import BLUE, GREY, ORANGE, styled, subplots
 
     slots = [point.measured.n_slots for point in points]
     layouts = sorted({(point.measured.n_slots, point.measured.n_nodes) for point in points})
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 def _show(options: ScalingOptions) -> Exit:
-    from mpitune.plotting import save
+    from mpitune.figures.plotting import save
 
     points = compare(read(options.sources))
     print(f"{'slots':>5} {'nodes':>5} {'time':>12} {'speed-up':>9} {'efficiency':>10} {'busy':>6}  study")

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
-from mpitune.output import outliving
-from mpitune.ranks.process import of_this_process
+from mpitune.options import RunOptions
+from mpitune.processes.output import outliving
+from mpitune.processes.process import of_this_process
 from mpitune.settings import Parser
 
 PROGRAM = "python -m mpitune"

@@ -29,6 +29,6 @@ uv venv --quiet --python 3.11 "$folder/venv"
 export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFILE=quick
 uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra search --extra export
 uv pip install --quiet -r "$folder/tools.txt"
-python -m mpitune.svm.warm
+python -m mpitune.svm.compiling
 python -m pytest -n 4 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
     tests/mpitune tests/common tests/mnist_svm

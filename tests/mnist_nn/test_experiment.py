@@ -16,10 +16,10 @@ from mnist_nn.shapes import weights_of
 from mnist_nn.tuning import best_set
 from mpitune import evaluate
 from mpitune.cli import parser_of
-from mpitune.engine.options import RunOptions
 from mpitune.engine.study import Study
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Objective, WorkerContext, per_trial
+from mpitune.options import RunOptions
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
 from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of

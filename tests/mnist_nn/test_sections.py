@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mpitune.panels import Bars, Drawing, Lines, Note, Panel, Section, Table
+from mpitune.figures.panels import Bars, Drawing, Lines, Note, Panel, Section, Table
 from mpitune.storage.history import History
 from mpitune.trial import Outcome
 from tests.mnist_nn.small import TINY, computed, of_tiny

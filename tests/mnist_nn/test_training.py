@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.shapes import shapes_of, weights_of  # noqa: E402
-from mpitune.devices.devices import Device, environment  # noqa: E402
+from mpitune.devices.choose import Device, environment  # noqa: E402
 from tests.helpers import ROOT  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from mnist_nn.experiment import Bagging
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from mnist_nn.tuning import STRATEGIES, Ranges, best_set
 from mpitune import evaluate, per_trial
-from mpitune.engine.options import RunOptions
 from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
+from mpitune.options import RunOptions
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, Rounds, Trial
 from tests.helpers import ROOT, journal_of, table_without_run

@@ -16,7 +16,7 @@ from mnist_svm.experiment import SvmGrid
 from mnist_svm.points import TuningGrid, best_other, best_point
 from mpitune import evaluate
 from mpitune.errors import Exit, UsageError
-from mpitune.statistics import cross_validated, mcnemar
+from mpitune.figures.statistics import cross_validated, mcnemar
 from tests.helpers import table, table_without_run
 
 NAN = float("nan")

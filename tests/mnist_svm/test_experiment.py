@@ -19,9 +19,9 @@ from mnist_svm.dataset import Dataset, Fit, GridPoint, check_classes
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.solvers import fit_cuml, fit_sklearn
 from mpitune import evaluate
-from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import WorkerContext, per_trial
+from mpitune.options import RunOptions
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
 from tests.helpers import PATIENCE, ROOT, journal_lines, reported, table, table_without_run, wait_for_lines

@@ -14,7 +14,7 @@ import pytest
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.figures import _limits, box_plot, draw_figures, heat_map
 from mnist_svm.points import best_point
-from mpitune.plotting import FIGURES_PER_HELPER, draw_all, save
+from mpitune.figures.plotting import FIGURES_PER_HELPER, draw_all, save
 from tests.helpers import ROOT
 
 GENERATOR = np.random.default_rng(3)
@@ -66,8 +66,8 @@ STOPPED = """
 import os, signal, sys, threading
 from functools import partial
 from pathlib import Path
-from mpitune import plotting
-from mpitune.engine.stops import Stopped, ending_at_stops
+from mpitune.figures import plotting
+from mpitune.processes.stops import Stopped, ending_at_stops
 
 def drawn(n):
     figure, axes = plotting.subplots(6, 6)

@@ -15,9 +15,9 @@ from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
-from mpitune._jit.folders import library_folder
-from mpitune.devices.devices import usable_cores
+from mpitune.devices.choose import usable_cores
 from mpitune.experiment import WorkerContext
+from mpitune.folders import library_folder
 from tests.helpers import ROOT, journal_lines
 from tests.stand_ins import A, B, Machine
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from mnist_svm.experiment import SvmGrid
 from mpitune import evaluate
-from mpitune.panels import HeatMap, Note, Table
+from mpitune.figures.panels import HeatMap, Note, Table
 from mpitune.storage.history import History
 from mpitune.trial import Outcome
 

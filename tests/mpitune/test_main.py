@@ -38,7 +38,7 @@ def test_each_tool_has_its_help(tool: str, program: Callable[..., Any]) -> None:
 def test_the_command_imports_no_tool() -> None:
     code = "import sys, mpitune.__main__; print(*(name for name in sys.modules if name.startswith('mpitune.')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    light = {"mpitune.output", "mpitune._jit", "mpitune._jit.folders", "mpitune.__main__"}
+    light = {"mpitune.processes.output", "mpitune._jit", "mpitune.folders", "mpitune.__main__"}
     assert set(done.stdout.split()) == light
 
 

@@ -77,7 +77,7 @@ def test_a_notebook_has_no_file(tmp_path: Path) -> None:
 
 FRONT_DOOR = "from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study\n"
 ROOMS = """
-from mpitune.engine.options import RunOptions
+from mpitune.options import RunOptions
 from mpitune.experiment import Experiment, one_round, per_trial
 from mpitune.studies import run_study
 from mpitune.trial import Trial

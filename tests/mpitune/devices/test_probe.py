@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpitune.devices import probe
-from mpitune.devices.devices import CPU
+from mpitune.devices.choose import CPU
 from tests.helpers import ROOT
 from tests.stand_ins import A, B, Machine
 

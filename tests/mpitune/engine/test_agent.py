@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mpitune.devices.devices import CPU
+from mpitune.devices.choose import CPU
 from mpitune.engine import agent as module
 from mpitune.engine.agent import Agent
 from mpitune.engine.messages import Died, Returned, Run

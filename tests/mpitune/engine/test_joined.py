@@ -18,8 +18,8 @@ import pytest
 
 from mpitune import Float, search
 from mpitune.engine.lives import Lives
-from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
+from mpitune.options import RunOptions
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.jobs import Claim, Claims, Follower
 from mpitune.storage.records import written_trial

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
+from mpitune.options import RunOptions
 from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.history import NAME, read_study
 from mpitune.storage.records import with_checksum

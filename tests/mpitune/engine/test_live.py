@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mpitune import Choice, Float
-from mpitune.devices.devices import Device
+from mpitune.devices.choose import Device
 from mpitune.engine import progress
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Returned, Run, Stepped, WorkerProgress

@@ -21,8 +21,8 @@ import pytest
 from mpitune import Choice, Float, Int, Ordinal, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
-from mpitune.export.formats import to_optuna
-from mpitune.export.trials import read
+from mpitune.exchange.formats import to_optuna
+from mpitune.exchange.trials import read
 from mpitune.optimize.asktell import AskTell
 from mpitune.optimize.strategies import (
     ASHA,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.panels import Bars, HeatMap, Section
+from mpitune.figures.panels import Bars, HeatMap, Section
 from mpitune.report.candidates import ReportedStudy, read_candidates
 from mpitune.report.page import Report, page
 from tests.helpers import ROOT

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mpitune.errors import Exit
-from mpitune.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section, Table
+from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section, Table
 from mpitune.report.page import Report, page
 from tests.helpers import studied
 from tests.mpitune.report.journals import HOSTILE, death, header, many, read, trial_line, write

@@ -23,9 +23,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import mpitune.joblib  # noqa: F401 - registers the backend
-from mpitune import callbacks
-from mpitune.ranks.process import WORKERS_HERE
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from mpitune.processes.process import WORKERS_HERE
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, callbacks
 from tests.helpers import wait_until
 from tests.mpitune.sklearn.iris import X, Y, same, table
 

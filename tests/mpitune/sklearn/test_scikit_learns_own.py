@@ -18,7 +18,7 @@ import sklearn.model_selection
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mpitune.engine.options import RunOptions
+from mpitune.options import RunOptions
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
 from mpitune.sklearn import searches as ours_module
 from mpitune.sklearn.searches import OnEngine

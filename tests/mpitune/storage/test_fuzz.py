@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common.data import read_idx
 from mpitune.errors import UsageError
-from mpitune.export.trials import read as exported
+from mpitune.exchange.trials import read as exported
 from mpitune.report.page import page, report_of
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Reporting
+from mpitune.options import RunOptions
 from mpitune.storage.history import NAME, read_journal
 from mpitune.studies import run_study
 from mpitune.tools import status

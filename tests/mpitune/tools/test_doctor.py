@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from mpitune.devices.devices import visible_gpus
-from mpitune.engine.options import RunOptions
+from mpitune.devices.choose import visible_gpus
 from mpitune.engine.preflight import Node, problems
 from mpitune.errors import Exit
+from mpitune.options import RunOptions
 from mpitune.tools.doctor_checks import (
     GIB,
     Examined,

@@ -106,7 +106,7 @@ class Drawing:
     """A finished picture.
 
     Attributes:
-        svg: an SVG file, such as `mpitune.plotting.svg_of` makes of a figure of matplotlib.
+        svg: an SVG file, such as `mpitune.figures.plotting.svg_of` makes of a figure of matplotlib.
     """
 
     title: str

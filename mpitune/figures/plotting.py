@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from mpitune.ranks.process import begin_helper, without_main
+from mpitune.processes.process import begin_helper, without_main
 from mpitune.storage.files import written_whole
 
 # Colours that stay apart for colour-blind readers (M. Okabe and K. Ito, "Color Universal Design", 2008).
@@ -105,7 +105,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 @styled()
 def svg_of(figure: Figure) -> bytes:
-    """The figure as an SVG file, as `save` writes it, for `mpitune.panels.Drawing`."""
+    """The figure as an SVG file, as `save` writes it, for `mpitune.figures.panels.Drawing`."""
     content = io.BytesIO()
     FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
     return content.getvalue()

@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 import mpitune.joblib  # noqa: F401 - registers the backend
-from mpitune.calls import service
+from mpitune.joblib.calls import service
 from tests.helpers import ROOT
 
 # Tests that cannot hold, each with the reason.

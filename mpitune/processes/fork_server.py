@@ -37,8 +37,8 @@ from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mpitune.ranks import keeper
-from mpitune.ranks.process import STOPS, WORKERS_HERE, die_with, start_resource_tracker, stops_wait, without_main
+from mpitune.processes import keeper
+from mpitune.processes.process import STOPS, WORKERS_HERE, die_with, start_resource_tracker, stops_wait, without_main
 
 MOST_DESCRIPTORS = 250  # the kernel takes 253 in a packet
 NO = 0  # in place of a process id: the server has several threads

@@ -30,13 +30,13 @@ from joblib.parallel import (
     SequentialBackend,
 )
 
-from mpitune.calls import LARGE, Known, Writer, service, value_of
-from mpitune.devices.devices import usable_cores, visible_gpus
-from mpitune.engine.options import RunOptions
+from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import UsageError
+from mpitune.joblib.calls import LARGE, Known, Writer, service, value_of
+from mpitune.options import RunOptions
+from mpitune.processes.fork_server import THREADS
+from mpitune.processes.process import packed
 from mpitune.ranks import launch
-from mpitune.ranks.fork_server import THREADS
-from mpitune.ranks.process import packed
 from mpitune.settings import require_seconds
 from mpitune.studies import n_ranks
 

@@ -30,7 +30,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import FrameType
 from typing import Any, NoReturn
 
-from mpitune.ranks.process import STOPS, die_with
+from mpitune.processes.process import STOPS, die_with
 
 END = signal.SIGRTMIN  # to a keeper: end the worker and all that it has started
 GRACE_S = 2.0  # from SIGTERM to SIGKILL

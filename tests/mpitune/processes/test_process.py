@@ -5,7 +5,7 @@ import os
 import time
 from multiprocessing.connection import Connection
 
-from mpitune.ranks.process import STOPS, begin_helper, start_resource_tracker, stops_wait
+from mpitune.processes.process import STOPS, begin_helper, start_resource_tracker, stops_wait
 from tests.helpers import PATIENCE
 
 

@@ -35,9 +35,9 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 import mpitune.joblib  # noqa: F401 - registers the backend
-from mpitune.calls import LARGE, service
-from mpitune.devices.devices import usable_cores
+from mpitune.devices.choose import usable_cores
 from mpitune.errors import Exit, StudyError, UsageError
+from mpitune.joblib.calls import LARGE, service
 from mpitune.sklearn import GridSearchCV
 from mpitune.svm import SVC as OurSVC
 from tests.helpers import PATIENCE, ROOT, wait_until

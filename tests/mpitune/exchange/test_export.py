@@ -18,7 +18,7 @@ import pytest
 
 import mpitune
 from mpitune.errors import Exit, UsageError
-from mpitune.export.trials import LoadedStudy, read
+from mpitune.exchange.trials import LoadedStudy, read
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.storage.journal import Journal
 from mpitune.tools.export import main

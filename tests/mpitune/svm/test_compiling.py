@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from mpitune._jit.folders import locked, private_folder
+from mpitune.folders import locked, private_folder
 from tests.helpers import ROOT
 
 numba = pytest.importorskip("numba")
 from numba.core import event  # noqa: E402
 
-from mpitune.svm import apart, warm  # noqa: E402
+from mpitune.svm import apart, compiling  # noqa: E402
 
 SIGNATURES = """
 import numpy as np
@@ -76,7 +76,7 @@ class Heard(event.Listener, logging.Handler):
 def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # locks of this test's own
     heard = Heard()
-    logger = logging.getLogger("mpitune.svm.warm")
+    logger = logging.getLogger("mpitune.svm.compiling")
     logger.addHandler(heard)
     yield heard
     logger.removeHandler(heard)
@@ -84,7 +84,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 
 def compile_twice(heard: Heard) -> None:
     with (
-        closing(warm.Announced()) as one,
+        closing(compiling.Announced()) as one,
         event.install_listener("numba:compile", one),
         event.install_listener("numba:compile", heard),
     ):
@@ -104,9 +104,9 @@ def test_compiling_is_announced_once_before_it_begins_by_one_process(heard: Hear
 
 def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    monkeypatch.setattr(warm, "PARTS", [partial(done.append, number) for number in range(3)])
+    monkeypatch.setattr(compiling, "PARTS", [partial(done.append, number) for number in range(3)])
     with locked(private_folder(local=True) / "warm-up-0.lock"):  # as another process holds it
-        warm.warm_up.__wrapped__()
+        compiling.warm_up.__wrapped__()
     assert done == [1, 2, 0]
 
 
@@ -137,7 +137,7 @@ print({nice}, os.waitpid(child, 0)[1])
 """
     environ = {**os.environ, "TMPDIR": str(tmp_path)}  # locks of this test's own
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True)
-    assert done.stdout == f"{warm.NICENESS} 0\n", done.stderr
+    assert done.stdout == f"{compiling.NICENESS} 0\n", done.stderr
 
 
 def test_what_was_warmed_is_all_that_a_search_needs() -> None:
@@ -155,10 +155,14 @@ def test_kept_machine_code_is_read_without_much_of_scipy() -> None:
 
 def test_where_no_folder_can_be_written_a_process_compiles_for_itself(tmp_path: Path) -> None:
     """As in a container all of whose file systems are read-only: here files can only be empty, and there is no home."""
-    program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); import numba; from mpitune.svm import warm"
-        "; warm.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2; warm.start = None; warm.warm_up()"
-    )
+    program = """if True:
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        import numba
+        from mpitune.svm import compiling
+        compiling.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2
+        compiling.start = None
+        compiling.warm_up()"""
     own = {"HOME": "/proc", "TMPDIR": str(tmp_path)}  # locks of this test's own
     environ = {name: value for name, value in os.environ.items() if "CACHE" not in name} | own
     command = [sys.executable, "-c", program]

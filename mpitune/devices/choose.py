@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mpitune._jit.folders import safe_caches
 from mpitune._jit.limits import cores_allowed
 from mpitune._jit.limits import free_memory as free_memory
 from mpitune.errors import UsageError, typed
-from mpitune.ranks.fork_server import THREADS
-from mpitune.ranks.process import WORKERS_HERE
+from mpitune.folders import safe_caches
+from mpitune.processes.fork_server import THREADS
+from mpitune.processes.process import WORKERS_HERE
 
 
 @dataclass(frozen=True)

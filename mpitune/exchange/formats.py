@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mpitune.export.trials import ExportedStudy, ExportedTrial, frame, needs
+from mpitune.exchange.trials import ExportedStudy, ExportedTrial, frame, needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table

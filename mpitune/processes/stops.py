@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from mpitune.errors import Exit, how_to_go_on
-from mpitune.ranks.process import STOPS
+from mpitune.processes.process import STOPS
 
 ONCE_S = 0.2  # within which a signal is the same one
 _heard_at: dict[int, float] = {}  # each signal, last

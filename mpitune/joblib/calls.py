@@ -31,16 +31,17 @@ from typing import Any, NoReturn
 import numpy as np
 from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backed
 
-from mpitune import callbacks, studies
-from mpitune.devices.devices import free_memory
+from mpitune import studies
+from mpitune.devices.choose import free_memory
 from mpitune.engine import node
 from mpitune.engine.arrivals import Arrivals
-from mpitune.engine.options import RunOptions
 from mpitune.errors import Exit, StudyError, UsageError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
-from mpitune.ranks.fork_server import installed_modules_of
-from mpitune.ranks.process import IN_WORKER, WithSource, packed_error, unpacked_error
+from mpitune.options import RunOptions
+from mpitune.processes.fork_server import installed_modules_of
+from mpitune.processes.process import IN_WORKER, WithSource, packed_error, unpacked_error
+from mpitune.sklearn import callbacks
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
 log = logging.getLogger(__name__)

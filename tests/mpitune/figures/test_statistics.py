@@ -6,7 +6,7 @@ import scipy.stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from mpitune.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
+from mpitune.figures.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
 
 
 def test_the_interval_of_a_cross_validation_by_hand() -> None:

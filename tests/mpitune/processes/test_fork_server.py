@@ -23,13 +23,13 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from mpitune.devices.devices import CPU, environment
-from mpitune.engine.options import RunOptions
+from mpitune.devices.choose import CPU, environment
 from mpitune.errors import Exit
 from mpitune.experiment import Scheduling
-from mpitune.ranks import fork_server
-from mpitune.ranks.fork_server import ForkServer, server_for
-from mpitune.ranks.keeper import Later
+from mpitune.options import RunOptions
+from mpitune.processes import fork_server
+from mpitune.processes.fork_server import ForkServer, server_for
+from mpitune.processes.keeper import Later
 from mpitune.storage.history import read_journal
 from mpitune.studies import run_study
 from tests.helpers import (
@@ -66,7 +66,7 @@ def n_threads(what: Any, pipe: Any) -> None:
 @contextmanager
 def serving(*modules: str) -> Iterator[ForkServer]:
     with environment(CPU, 1):
-        server = ForkServer(("numpy", "tests.mpitune.ranks.test_fork_server", *modules), os.environ)
+        server = ForkServer(("numpy", "tests.mpitune.processes.test_fork_server", *modules), os.environ)
     try:
         yield server
     finally:
@@ -121,7 +121,7 @@ def test_a_signal_ends_a_worker_and_a_server_that_still_imports() -> None:
         fork.send_signal(signal.SIGKILL)
         fork.join(PATIENCE)
         assert fork.exitcode == -signal.SIGKILL
-    with serving("tests.mpitune.ranks.slow_module") as server:
+    with serving("tests.mpitune.processes.slow_module") as server:
         fork, _ = forked(server, "y")
         fork.send_signal(signal.SIGKILL)
         fork.join(PATIENCE)
@@ -157,7 +157,7 @@ def test_its_workers_end_with_the_server() -> None:
 
 def test_a_server_without_workers_ends() -> None:
     with environment(CPU, 1):
-        server = ForkServer(["tests.mpitune.ranks.test_fork_server"], os.environ, idle_seconds=2.0)
+        server = ForkServer(["tests.mpitune.processes.test_fork_server"], os.environ, idle_seconds=2.0)
     fork, pipe = forked(server, 7, report)
     pipe.recv()
     time.sleep(3.0)
@@ -268,7 +268,7 @@ def test_a_server_stays_when_the_thread_that_started_it_ends() -> None:
     found = []
 
     def in_thread() -> None:
-        server = server_for(["tests.mpitune.ranks.test_fork_server"], environ)
+        server = server_for(["tests.mpitune.processes.test_fork_server"], environ)
         assert server is not None
         fork, pipe = forked(server, "x")
         pipe.recv()  # so it has begun
@@ -279,7 +279,7 @@ def test_a_server_stays_when_the_thread_that_started_it_ends() -> None:
     thread.join()
     server, fork, pipe = found[0]
     time.sleep(0.5)
-    assert fork.is_alive() and server_for(["tests.mpitune.ranks.test_fork_server"], environ) is server
+    assert fork.is_alive() and server_for(["tests.mpitune.processes.test_fork_server"], environ) is server
     pipe.send("end")
     fork.join(PATIENCE)
     fork.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mpitune._jit.folders import NAME, locked, open_lock
+from mpitune.folders import NAME, locked, open_lock
 from tests.helpers import ROOT
 
 VICTIM, STRANGER = 12345, 65534
@@ -53,7 +53,7 @@ class Machine:
         return Path(path), done.stderr
 
 
-KEEP = "import os; from mpitune._jit.folders import private_folder; p = private_folder({}); s = os.lstat(p); " \
+KEEP = "import os; from mpitune.folders import private_folder; p = private_folder({}); s = os.lstat(p); " \
     "print(p, s.st_uid, oct(s.st_mode & 0o7777))"  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_the_users_own_folder_is_refused_once_others_can_write_there(machine: Ma
 def test_the_variable_of_a_library_is_heeded_only_where_it_is_safe(machine: Machine) -> None:
     planted, own = machine.temporary / f"numba-{VICTIM}", machine.home / "numba"
     machine.run(STRANGER, "mkdir", "-m", "777", str(planted))
-    code = "import os, mpitune._jit.folders as f; f.set_cache_variables(); print(os.environ['NUMBA_CACHE_DIR'])"
+    code = "import os, mpitune.folders as f; f.set_cache_variables(); print(os.environ['NUMBA_CACHE_DIR'])"
     done = machine.run(VICTIM, sys.executable, "-c", code, NUMBA_CACHE_DIR=str(planted))
     assert done.stdout.strip() == str(machine.home / ".cache" / NAME / "numba")
     assert f"NUMBA_CACHE_DIR={planted} is not used: {planted} belongs to user {STRANGER}" in done.stderr

@@ -1,6 +1,6 @@
 """Compilation, once per node, by all processes that need it together, and by others that are started for it (`apart`).
 
-python -m mpitune.svm.warm           compiles what is not compiled yet
+python -m mpitune.svm.compiling           compiles what is not compiled yet
 """
 
 from __future__ import annotations

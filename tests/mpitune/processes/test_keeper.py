@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mpitune import Float, RunOptions, search
-from mpitune.ranks.process import start_resource_tracker
+from mpitune.processes.process import start_resource_tracker
 from tests.helpers import PATIENCE, ROOT, alive, parent_of, session_of, wait_until
 
 QUIET = RunOptions(quiet=True)
@@ -146,7 +146,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from mpitune import Float, search
-from tests.mpitune.engine.test_keeper import hang, leaving
+from tests.mpitune.processes.test_keeper import hang, leaving
 folder = Path(sys.argv[1])
 search(leaving(folder, False, hang), {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=1)
 """

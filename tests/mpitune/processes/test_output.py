@@ -14,7 +14,7 @@ import pytest
 
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
-from mpitune.output import lost_output, outliving
+from mpitune.processes.output import lost_output, outliving
 from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from mpitune.ranks.process import can_be_sent, packed
+from mpitune.processes.process import can_be_sent, packed
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpitune.devices import devices
-from mpitune.devices.devices import CPU, Device, choose, usable_cores, visible_gpus, why_no_gpu
+from mpitune.devices.choose import CPU, Device, choose, usable_cores, visible_gpus, why_no_gpu
 from mpitune.errors import UsageError
 from tests.helpers import ROOT
 from tests.stand_ins import SLICES, A, B, Machine
@@ -45,7 +44,7 @@ def test_the_driver_lists_slices_in_place_of_their_gpu(driver: None) -> None:
 
 def asked(gpu: str | None = None) -> str:
     """What the program itself would say, in a process whose loader looks where LD_LIBRARY_PATH says."""
-    code = f"from mpitune.devices.devices import choose; print(*choose({gpu!r}, None, 1))"
+    code = f"from mpitune.devices.choose import choose; print(*choose({gpu!r}, None, 1))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     return done.stdout + (done.stderr.splitlines() or [""])[-1]
 
@@ -86,7 +85,7 @@ def test_device_files_without_the_driver(machine: Callable[..., None], monkeypat
     """As in a container that was not given --nv."""
     machine(smi="not found", driver=False)
     assert visible_gpus({}) == [] and why_no_gpu({}) == ""
-    monkeypatch.setattr(devices, "DEVICE_FILES", __file__)
+    monkeypatch.setattr("mpitune.devices.choose.DEVICE_FILES", __file__)
     assert visible_gpus({}) == visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == []
     assert "apptainer needs --nv, docker --gpus all" in why_no_gpu({})
 

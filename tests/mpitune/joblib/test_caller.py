@@ -10,7 +10,7 @@ import pytest
 
 from mnist_nn.figures import learning
 from mpitune.errors import StorageError, UsageError
-from mpitune.plotting import save
+from mpitune.figures.plotting import save
 from mpitune.scripts import errors_in_one_line
 from tests.helpers import ROOT
 

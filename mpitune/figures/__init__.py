@@ -1,0 +1,1 @@
+"""Charts for reports and figures of matplotlib, and the numbers in them."""

@@ -1,0 +1,171 @@
+"""Rank 0's part of a study of Optuna: it proposes in the order of numbers, and adds what comes back to the user's study.
+
+What a sampler proposes jointly (Gaussian processes, CMA-ES, TPE with multivariate=True, and others) is proposed here,
+where the parameters of running trials are known: workers would propose near-duplicates. What is suggested one by one is
+drawn in the worker that runs the trial.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import TPESampler
+from optuna.search_space import intersection_search_space
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import Trial as OptunaTrial
+
+from mpitune.optuna.records import packed_params
+from mpitune.optuna.view import View, ViewedStudy, running, seed_in, study_of
+
+SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
+OURS = "mpitune:n"  # of a trial that was run here, so that later trials see it in their time
+FIXED = "fixed_params"  # of a trial that was enqueued, by Optuna's own name
+
+
+class Asking:
+    """The user's study, and a view of it that has the trials that run.
+
+    Args:
+        study: the user's, to which each trial is added when it is told, so that a storage has whole trials only.
+        seed: of the study.
+        window: how many trials may be open.
+    """
+
+    def __init__(self, study: Study, seed: int, window: int):
+        self._study, self._seed, self._window = study, seed, window
+        self._view = View(name_of(study, seed), study.directions, study.user_attrs, study.system_attrs)
+        trials = study.get_trials(deepcopy=False)
+        self._view.trials = [numbered(trial) for trial in trials]
+        waiting = [trial for trial in trials if trial.state == TrialState.WAITING]
+        self._waiting = {trial.number: trial for trial in waiting}
+        # Results of an earlier run that its trials after them may not see yet.
+        last = max((trial.number for trial in trials if trial.state.is_finished()), default=-1)
+        self._hidden = {
+            trial.number: numbered(trial)
+            for trial in trials
+            if OURS in trial.system_attrs and trial.state.is_finished() and trial.number > last + 1 - window
+        }
+        for number, trial in self._hidden.items():
+            self._view.trials[number] = running(
+                number, params=trial.params, distributions=trial.distributions, system_attrs=trial.system_attrs
+            )
+        self.open: list[int] = []  # numbers that were asked for, in order, and not told
+        self.stopped = False
+
+    @property
+    def first(self) -> list[FrozenTrial]:
+        """What every worker knows at its start."""
+        return [trial for trial in self._view.trials if trial.state.is_finished()]
+
+    def reveal(self, number: int) -> list[FrozenTrial]:
+        """Results of an earlier run that the trial of this number may see."""
+        seen = [hidden for n, hidden in sorted(self._hidden.items()) if n <= number - self._window]
+        for trial in seen:
+            self._view.trials[trial.number] = self._hidden.pop(trial.number)
+        return seen
+
+    def ask(self) -> tuple[int, list[FrozenTrial], dict[str, Any]]:
+        """The next trial: its number, what has become known, and what its worker needs besides."""
+        enqueued = self._waiting.pop(min(self._waiting)) if self._waiting else None
+        number = len(self._view.trials) if enqueued is None else enqueued.number
+        seen = self.reveal(number)
+        if enqueued is None:
+            self._view.create_new_trial(0)
+        else:
+            self._view.trials[number] = running(
+                number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
+            )
+        study = self._at(f"{number}/joint")
+        params, space = proposed(OptunaTrial(study, number))
+        self.stopped |= study.stopped
+        trial = self._view.trials[number] = copy.copy(self._view.trials[number])
+        trial.params, trial.distributions = params, {name: space[name] for name in params}
+        self.open.append(number)
+        asked = {
+            "params": packed_params(params, space),
+            "user_attrs": trial.user_attrs,
+            "system_attrs": trial.system_attrs,
+        }
+        return number, seen, asked
+
+    def tell(self, ended: FrozenTrial, values: Any, state: TrialState | None) -> FrozenTrial:
+        """Take in a trial that has ended, in the order asked; the trial as the study has it from now on."""
+        number = ended.number
+        self.open.remove(number)
+        begun = self._view.trials[number]
+        complete = ended.datetime_complete
+        ended.state, ended.datetime_complete = TrialState.RUNNING, None
+        ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: number}
+        self._view.trials[number] = ended
+        study = self._at(f"{number}/after")
+        study.tell(number, values, state)
+        self.stopped |= study.stopped
+        told = self._view.trials[number]
+        told.datetime_complete = complete or told.datetime_complete
+        self._keep(told)
+        return told
+
+    def _at(self, what: str) -> ViewedStudy:
+        return study_of(self._view, self._study.sampler, self._study.pruner, self._seed, what)
+
+    def _keep(self, told: FrozenTrial) -> None:
+        """Add it to the user's study."""
+        existing = self._study.get_trials(deepcopy=False)
+        if told.number == len(existing):
+            self._study.add_trial(told)
+            return
+        storage, trial_id = self._study._storage, existing[told.number]._trial_id
+        for name, value in told.params.items():
+            drawn_from: BaseDistribution = told.distributions[name]
+            storage.set_trial_param(trial_id, name, drawn_from.to_internal_repr(value), drawn_from)
+        for step, value in told.intermediate_values.items():
+            storage.set_trial_intermediate_value(trial_id, step, value)
+        for name, value in told.user_attrs.items():
+            storage.set_trial_user_attr(trial_id, name, value)
+        for name, value in told.system_attrs.items():
+            storage.set_trial_system_attr(trial_id, name, value)
+        storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+        storage.set_trial_state_values(trial_id, told.state, told.values)
+
+
+def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """What the sampler proposes for parameters that are known before the objective asks for them."""
+    params = dict(trial.relative_params)
+    space = dict(trial.relative_search_space or {})
+    sampler = trial.study.sampler
+    lies = isinstance(sampler, TPESampler) and getattr(sampler, "_constant_liar", False) and not space
+    if lies or not type(sampler).__module__.startswith("optuna."):
+        # It looks at the parameters of running trials, or keeps a state: in the order of numbers.
+        for name, drawn_from in intersection_search_space(trial.study.get_trials(deepcopy=False)).items():
+            if name not in params and not drawn_from.single():
+                frozen = trial.storage.get_trial(trial._trial_id)
+                params[name] = sampler.sample_independent(trial.study, frozen, name, drawn_from)
+                space[name] = drawn_from
+    return params, space
+
+
+def numbered(trial: FrozenTrial) -> FrozenTrial:
+    """A trial of the user's study, whose id is its number."""
+    found = copy.copy(trial)
+    found._trial_id = trial.number
+    return found
+
+
+def name_of(study: Study, seed: int) -> str:
+    """The study's name, by which Hyperband draws: not that which Optuna has made up."""
+    made_up = study.study_name.startswith("no-name-")
+    return f"mpitune-{seed}" if made_up else study.study_name
+
+
+def seed_of_study(study: Study, otherwise: int) -> int:
+    """The seed of a study: the one it has, that of its sampler, or this one, which it then has."""
+    known = study.system_attrs.get(SEED)
+    if known is None:
+        known = seed_in(study.sampler)
+        known = otherwise if known is None else known
+        study._storage.set_study_system_attr(study._study_id, SEED, known)
+    return int(known)
+

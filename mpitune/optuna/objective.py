@@ -1,0 +1,119 @@
+"""A trial of Optuna in a worker: the user's objective with a view of the study that is the same in any worker."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import TrialPruned
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import Trial as OptunaTrial
+
+from mpitune.errors import own_traceback
+from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params
+from mpitune.optuna.records import packed as packed_trial
+from mpitune.optuna.view import View, running, study_of
+from mpitune.processes.process import packed, packed_error
+from mpitune.trial import Batch, Evaluation, Trial
+
+NUMBER, KNOWN, ASKED = "@number", "@known", "@asked"  # parameters of the engine's trial
+
+
+class InWorker:
+    """Evaluates trials. It hears of results in the order in which the study has them.
+
+    Args:
+        function: the user's objective.
+        view: of the study, with what is known at the start.
+        sampler, pruner: the user's.
+        seed: of the study.
+        names: of its values.
+    """
+
+    keeps_worker = True
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        view: View,
+        sampler: BaseSampler,
+        pruner: BasePruner,
+        seed: int,
+        names: Sequence[str],
+    ):
+        self._function, self._view, self._sampler, self._pruner = function, view, sampler, pruner
+        self._seed, self.names = seed, names
+        self._known: list[FrozenTrial] = list(view.trials)
+
+    def hear(self, content: bytes) -> None:
+        """Results that later trials may see."""
+        self._known += map(unpacked, json.loads(content))
+
+    def __call__(self, batch: Batch) -> Iterator[Evaluation]:
+        for trial in batch:
+            yield self._evaluated(trial)
+
+    def _evaluated(self, trial: Trial) -> Evaluation:
+        number, asked = int(trial.params[NUMBER]), json.loads(str(trial.params[ASKED]))
+        self._view.show(self._known[: int(trial.params[KNOWN])], number)
+        begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
+        self._view.create_new_trial(0, begun)
+        sampler = _Proposed(self._sampler, *unpacked_params(asked["params"]))
+        study = study_of(self._view, sampler, self._pruner, self._seed, str(number))
+        returned: Any = None
+        state: TrialState | None = None
+        text, messages = "", b""
+        try:
+            returned = self._function(OptunaTrial(study, number))
+        except TrialPruned:
+            state = TrialState.PRUNED
+        except (Exception, KeyboardInterrupt) as error:
+            state, text = TrialState.FAIL, own_traceback(error)
+            messages = packed((number, packed_error(error, text)))
+        ended = self._view.get_trial(number)
+        ended.datetime_complete = datetime.now()
+        said = {
+            "trial": packed_trial(ended), "returned": plain(returned), "state": state and state.name,
+            "raised": text, "stopped": study.stopped,
+        }  # fmt: skip
+        values = _values(returned, self.names) if state is None else {}
+        return Evaluation(trial.key, values, messages=messages, user_attrs={ATTRIBUTE: said})
+
+
+def _values(returned: Any, names: Sequence[str]) -> dict[str, float]:
+    """What reports show."""
+    several = list(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else [returned]
+    try:
+        values = dict(zip(names, map(float, several), strict=True))
+    except (TypeError, ValueError):
+        return {}
+    return {} if any(map(math.isnan, values.values())) else values
+
+
+class _Proposed(BaseSampler):
+    """The user's sampler, of which rank 0 has asked what is proposed for all parameters together."""
+
+    def __init__(
+        self, sampler: BaseSampler, params: Mapping[str, Any], space: Mapping[str, BaseDistribution]
+    ):
+        self._sampler, self._params, self._space = sampler, dict(params), dict(space)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._space
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self._params
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)

@@ -1,0 +1,240 @@
+"""`Study.optimize` of Optuna on all devices of all nodes: the same study on any number of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from mpitune.errors import UsageError
+from mpitune.experiment import Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.options import RunOptions
+from mpitune.optuna.asking import SEED, WINDOW, Asking, name_of, seed_of_study
+from mpitune.optuna.objective import ASKED, KNOWN, NUMBER, InWorker
+from mpitune.optuna.records import ATTRIBUTE, packed, unpacked
+from mpitune.optuna.view import View
+from mpitune.processes.process import unpacked_error
+from mpitune.studies import run_study
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, seed_of
+
+log = logging.getLogger(__name__)
+Callback = Callable[[Study, FrozenTrial], None]
+
+
+@dataclass
+class Leader:
+    """What rank 0 has: the user's study, and what ends the call."""
+
+    study: Study
+    asking: Asking
+    n_trials: int | None
+    ends: float  # monotonic time after which no trial begins
+    catch: tuple[type[BaseException], ...]
+    callbacks: Sequence[Callback]
+    errors: dict[int, bytes] = field(default_factory=dict)  # packed, by number
+    raised: BaseException | None = None
+    n_told: int = 0
+    n_known: int = 0  # results that workers have
+    outbox: list[bytes] = field(default_factory=list)  # for all workers
+
+    @property
+    def stops(self) -> bool:
+        """Whether no trial may begin any more."""
+        return self.raised is not None or self.asking.stopped or self.study._stop_flag
+
+    def known(self, trials: Sequence[FrozenTrial]) -> None:
+        """Workers hear of these results before later trials."""
+        if trials:
+            self.outbox.append(json.dumps([packed(trial) for trial in trials]).encode())
+            self.n_known += len(trials)
+
+    def next(self) -> Trial:
+        """The next trial."""
+        number, seen, asked = self.asking.ask()
+        self.known(seen)
+        return Trial(f"{number:06d}", {NUMBER: number, KNOWN: self.n_known, ASKED: json.dumps(asked, sort_keys=True)})
+
+    def tell(self, result: Result) -> None:
+        """Take in the next result in the order of numbers."""
+        number = self.asking.open[0]
+        said = result.user_attrs.get(ATTRIBUTE)
+        if said is None:  # its worker has died, each time
+            begun = self.asking.begun(number)
+            told = self.asking.tell(begun, None, TrialState.FAIL)
+            log.warning("trial %d failed: %s", number, result.error)
+        else:
+            state = said["state"] and TrialState[said["state"]]
+            self.asking.stopped |= said["stopped"]
+            told = self.asking.tell(unpacked(said["trial"]), said["returned"], state)
+        self.known([told])
+        self.n_told += 1
+        if number in self.errors:
+            error = unpacked_error(self.errors.pop(number))
+            if not isinstance(error, self.catch):
+                self.raised = error
+                return
+        for callback in self.callbacks:
+            callback(self.study, self.study.get_trials(deepcopy=True)[number])
+
+
+@dataclass(frozen=True)
+class Optimizing(Experiment):
+    """One call of `optimize`. The fields before `function` are those of the journal's header."""
+
+    study: str
+    objectives: tuple[str, ...]
+    seed: int
+    batch: int  # the window
+    function: Any = field(metadata={"changes_results": False})
+    sampler: Any = field(metadata={"changes_results": False})
+    pruner: Any = field(metadata={"changes_results": False})
+    view: View = field(metadata={"changes_results": False})
+    leader: Leader | None = field(default=None, metadata={"changes_results": False})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "leader": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def searches(self) -> Iterable[Rounds]:
+        assert self.leader is not None
+        return [_rounds(self.leader, self.batch)]
+
+    def objective(self, worker: WorkerContext) -> Objective:
+        names = [words.partition(" ")[2] for words in self.objectives]
+        return InWorker(self.function, self.view, self.sampler, self.pruner, self.seed, names)
+
+    def scheduling(self) -> Scheduling:
+        n_trials = None if self.leader is None else self.leader.n_trials
+        return Scheduling(n_trials=n_trials, preload=(__name__,), tells=self._news)
+
+    def _news(self) -> list[bytes]:
+        assert self.leader is not None
+        news, self.leader.outbox = self.leader.outbox, []
+        return news
+
+    def reporting(self) -> Reporting:
+        return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
+
+    def hear(self, content: bytes) -> None:
+        import pickle
+
+        number, error = pickle.loads(content)
+        assert self.leader is not None
+        self.leader.errors[number] = error
+
+    def called(self) -> dict[str, Any]:
+        return {"objective": self.function}
+
+    def report(self, outcomes: Any, conclusions: Any, data: Any, folder: Path) -> None:
+        assert self.leader is not None
+        study = self.leader.study
+        try:
+            study.trials_dataframe().to_csv(folder / "trials.csv", index=False)
+        except ImportError:
+            super().report(outcomes, conclusions, data, folder)
+
+
+def _rounds(leader: Leader, window: int) -> Rounds:
+    """Keep so many trials open, and tell them in the order of numbers."""
+    open_: list[Batch] = []
+    n_asked, new = 0, list[Batch]()
+    while True:
+        while (
+            not leader.stops
+            and len(open_) < window
+            and (leader.n_trials is None or n_asked < leader.n_trials)
+            and time.monotonic() < leader.ends
+        ):
+            new.append((leader.next(),))
+            open_.append(new[-1])
+            n_asked += 1
+        if leader.stops or not open_:
+            return True
+        (result,) = yield Window(new, open_.pop(0))
+        new = []
+        leader.tell(result)
+        if leader.stops:
+            return True
+
+
+def optimize(
+    study: Study,
+    func: Callable[[Any], Any],
+    n_trials: int | None = None,
+    timeout: float | None = None,
+    n_jobs: int = -1,
+    catch: Iterable[type[Exception]] | type[Exception] = (),
+    callbacks: Iterable[Callback] | None = None,
+    gc_after_trial: bool = False,
+    show_progress_bar: bool = False,
+    *,
+    window: int | None = None,
+    options: RunOptions | None = None,
+) -> None:
+    """`study.optimize(func, ...)`, whose trials run on all devices of all nodes.
+
+    The same study on any number of workers and nodes with the same window: trial n knows the results of all trials up to
+    n - window. See docs/optuna.md for what is as in Optuna and what is not.
+
+    Args:
+        study: the user's. Each trial is added to it when it and all before it have ended.
+        func, n_trials, timeout, catch, callbacks, gc_after_trial, show_progress_bar: as of `Study.optimize`.
+        n_jobs: 1 is Optuna's own loop in this process; any other number is all workers.
+        window: how many trials may be open; by default twice the number of workers at the first start of the study,
+            which keeps it.
+        options: how it is run; `results` is a folder that keeps the study.
+
+    Raises:
+        UsageError: for what cannot be sent to workers, and options that cannot hold.
+
+    Example:
+        >>> import optuna
+        >>> from mpitune.optuna import optimize
+        >>> optuna.logging.set_verbosity(optuna.logging.WARNING)
+        >>> study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
+        >>> optimize(study, lambda trial: trial.suggest_float("x", -1, 1) ** 2, n_trials=20, window=4)
+        >>> len(study.trials), study.best_value < 0.1
+        (20, True)
+    """
+    options = options or RunOptions()
+    if study._thread_local.in_optimize_loop:
+        raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
+    catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
+    from mpitune.settings import default_window
+
+    kept = study.system_attrs.get(WINDOW)
+    window = kept if window is None and kept is not None else window or default_window(options)
+    study._storage.set_study_system_attr(study._study_id, WINDOW, window)
+    import os
+
+    seed = seed_of_study(study, int.from_bytes(os.urandom(4), "little"))
+    asking = Asking(study, seed, int(window))
+    ends = time.monotonic() + (timeout if timeout is not None else float("inf"))
+    leader = Leader(study, asking, n_trials, ends, catches, list(callbacks or ()))
+    view = View(name_of(study, seed), study.directions, study.user_attrs, study.system_attrs)
+    view.trials = asking.first
+    leader.n_known = len(view.trials)
+    names = study.metric_names or ["value"] if len(study.directions) == 1 else [f"value {n}" for n in range(len(study.directions))]
+    experiment = Optimizing(
+        study.study_name, tuple(f"{d.name.lower()} {n}" for d, n in zip(study.directions, names, strict=True)), seed, int(window),
+        func, study.sampler, study.pruner, view, leader,
+    )
+    study._stop_flag = False
+    study._thread_local.in_optimize_loop = True
+    try:
+        run_study(experiment, options)
+    finally:
+        study._thread_local.in_optimize_loop = False
+    if leader.raised is not None:
+        raise leader.raised

@@ -1,0 +1,83 @@
+"""A trial of Optuna as JSON, for a journal and for the way to the workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.trial import FrozenTrial, TrialState
+
+ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
+
+
+def packed(trial: FrozenTrial) -> dict[str, Any]:
+    """All that the trial has, but its id."""
+    return {
+        "number": trial.number,
+        "state": trial.state.name,
+        "values": None if trial.values is None else [plain(value) for value in trial.values],
+        "start": trial.datetime_start and trial.datetime_start.isoformat(),
+        "complete": trial.datetime_complete and trial.datetime_complete.isoformat(),
+        "params": packed_params(trial.params, trial.distributions),
+        "steps": [[step, plain(value)] for step, value in trial.intermediate_values.items()],
+        "user_attrs": plain(trial.user_attrs),
+        "system_attrs": plain(trial.system_attrs),
+    }
+
+
+def unpacked(record: Mapping[str, Any]) -> FrozenTrial:
+    """The trial, whose id is its number."""
+    params, distributions = unpacked_params(record["params"])
+    values = record["values"]
+    return FrozenTrial(
+        number=record["number"],
+        trial_id=record["number"],
+        state=TrialState[record["state"]],
+        value=None,
+        values=None if values is None else [_whole(value) for value in values],
+        datetime_start=record["start"] and datetime.fromisoformat(record["start"]),
+        datetime_complete=record["complete"] and datetime.fromisoformat(record["complete"]),
+        params=params,
+        distributions=distributions,
+        user_attrs=_whole(record["user_attrs"]),
+        system_attrs=_whole(record["system_attrs"]),
+        intermediate_values={int(step): _whole(value) for step, value in record["steps"]},
+    )
+
+
+def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Parameters with what they were drawn from, by Optuna's own numbers for them, since a category may be anything."""
+    return {
+        name: [plain(float(drawn_from[name].to_internal_repr(value))), distribution_to_json(drawn_from[name])]
+        for name, value in params.items()
+    }
+
+
+def unpacked_params(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """The parameters, and what they were drawn from."""
+    drawn_from = {name: json_to_distribution(text) for name, (_, text) in record.items()}
+    return {n: drawn_from[n].to_external_repr(_whole(number)) for n, (number, _) in record.items()}, drawn_from
+
+
+def plain(thing: Any) -> Any:
+    """What JSON can say of a thing: numbers of NumPy are numbers, arrays lists; all else that is no JSON is a text."""
+    if isinstance(thing, np.generic | np.ndarray):
+        thing = thing.tolist()
+    if isinstance(thing, float):
+        return thing if math.isfinite(thing) else {"@number": str(thing)}
+    if isinstance(thing, Mapping):
+        return {str(name): plain(value) for name, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [plain(value) for value in thing]
+    return thing if thing is None or isinstance(thing, str | int | bool) else str(thing)
+
+
+def _whole(thing: Any) -> Any:
+    if isinstance(thing, Mapping):
+        return float(thing["@number"]) if thing.keys() == {"@number"} else {n: _whole(v) for n, v in thing.items()}
+    return [_whole(value) for value in thing] if isinstance(thing, list) else thing
+

@@ -1,0 +1,218 @@
+"""The study as one trial sees it: results of the trials that it may know, and the others without values.
+
+Trial n knows the results of all trials up to n - window, whoever has more. The random numbers of its sampler are made of
+the study's seed and n. So what it is told by `suggest_*` and `should_prune` is a pure function of the study's past, and
+any process that has this past can say it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, check_distribution_compatibility
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+ID = 0  # of the one study of a view
+
+
+def running(number: int, **more: Any) -> FrozenTrial:
+    """A trial of which nothing is known but its number, or these things. Its id is its number."""
+    nothing: dict[str, Any] = {
+        "state": TrialState.RUNNING, "value": None, "datetime_start": datetime.now(), "datetime_complete": None,
+        "params": {}, "distributions": {}, "user_attrs": {}, "system_attrs": {}, "intermediate_values": {},
+    }  # fmt: skip
+    return FrozenTrial(number=number, trial_id=number, **{**nothing, **more})
+
+
+class View(BaseStorage):
+    """A storage of one study in memory, whose trials a caller sets. The number of a trial is its id and its place."""
+
+    def __init__(
+        self,
+        name: str,
+        directions: Sequence[StudyDirection],
+        user_attrs: Mapping[str, Any],
+        system_attrs: Mapping[str, Any],
+    ):
+        self._name, self._directions = name, list(directions)
+        self._user_attrs, self._system_attrs = dict(user_attrs), dict(system_attrs)
+        self.trials: list[FrozenTrial] = []
+
+    def show(self, known: Iterable[FrozenTrial], n: int) -> None:
+        """Have n trials: these, and for all other numbers running ones."""
+        self.trials = [running(number) for number in range(n)]
+        for trial in known:
+            if trial.number < n:
+                self.trials[trial.number] = trial
+
+    # -- as Optuna asks
+
+    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
+        raise NotImplementedError("a view has one study")
+
+    def delete_study(self, study_id: int) -> None:
+        raise NotImplementedError("a view has one study")
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        return ID
+
+    def get_study_name_from_id(self, study_id: int) -> str:
+        return self._name
+
+    def get_study_directions(self, study_id: int) -> list[StudyDirection]:
+        return self._directions
+
+    def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
+        return self._user_attrs
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        return self._system_attrs
+
+    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
+        self._user_attrs = {**self._user_attrs, key: value}
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        self._system_attrs = {**self._system_attrs, key: value}
+
+    def get_all_studies(self) -> list[Any]:
+        return []
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        trial = copy.copy(template_trial) if template_trial is not None else running(0)
+        trial.number = trial._trial_id = len(self.trials)
+        self.trials.append(trial)
+        return trial.number
+
+    def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
+        return self.get_trial(trial_number).number
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        if not 0 <= trial_id < len(self.trials):
+            raise KeyError(f"there is no trial {trial_id}")
+        return self.trials[trial_id]
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        trials = [trial for trial in self.trials if states is None or trial.state in states]
+        return copy.deepcopy(trials) if deepcopy else trials
+
+    def _changed(self, trial_id: int) -> FrozenTrial:
+        """A copy of a trial in its place, for lists that were handed out have the old one."""
+        trial = self.get_trial(trial_id)
+        self.check_trial_is_updatable(trial_id, trial.state)
+        self.trials[trial_id] = trial = copy.copy(trial)
+        return trial
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        for other in self.trials:
+            if param_name in other.distributions:
+                check_distribution_compatibility(other.distributions[param_name], distribution)
+                break
+        trial = self._changed(trial_id)
+        trial.params = {**trial.params, param_name: distribution.to_external_repr(param_value_internal)}
+        trial.distributions = {**trial.distributions, param_name: distribution}
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        trial = self._changed(trial_id)
+        trial.state = state
+        if values is not None:
+            trial.values = list(values)
+        if state.is_finished() and trial.datetime_complete is None:
+            trial.datetime_complete = datetime.now()
+        return True
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        trial = self._changed(trial_id)
+        trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        trial = self._changed(trial_id)
+        trial.user_attrs = {**trial.user_attrs, key: value}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        trial = self._changed(trial_id)
+        trial.system_attrs = {**trial.system_attrs, key: value}
+
+
+class ViewedStudy(Study):
+    """A study of a view, which may be stopped at any moment."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def study_of(view: View, sampler: BaseSampler, pruner: Any, seed: int, what: str) -> ViewedStudy:
+    """The study for one thing to do, with a sampler whose random numbers are those of its name, and a new pruner."""
+    name = view.get_study_name_from_id(ID)
+    return ViewedStudy(name, view, seeded(sampler, f"{seed}/{what}"), copy.deepcopy(pruner))
+
+
+def seeded(sampler: BaseSampler, name: str) -> BaseSampler:
+    """A copy of a sampler, each of whose sources of random numbers begins by this name."""
+    made = copy.deepcopy(sampler)
+    for number, source in enumerate(_sources(made)):
+        words = np.frombuffer(hashlib.sha256(f"{name}/{number}".encode()).digest(), np.uint32)
+        if isinstance(source, np.random.Generator):
+            state = type(source.bit_generator)(np.random.SeedSequence(words.tolist())).state
+            source.bit_generator.state = state
+        elif isinstance(source, np.random.RandomState):
+            source.seed(words)
+        else:
+            source.seed(words.tobytes())
+    return made
+
+
+def seed_in(sampler: BaseSampler) -> int | None:
+    """A seed made of the state of its random numbers; None where they begin anew in each process."""
+    digest = hashlib.sha256()
+    for source in _sources(copy.deepcopy(sampler), begin=False):
+        state = source.bit_generator.state if isinstance(source, np.random.Generator) else (
+            source.getstate() if isinstance(source, random.Random) else source.get_state()
+        )  # fmt: skip
+        digest.update(repr(state).encode())
+    return int.from_bytes(digest.digest()[:4], "little") if digest.digest() != hashlib.sha256().digest() else None
+
+
+def _sources(sampler: BaseSampler, begin: bool = True) -> list[Any]:
+    """The sources of random numbers within a sampler, in a fixed order. begin: also those that have no seed yet."""
+    found: list[Any] = []
+    seen: set[int] = set()
+
+    def walk(thing: Any) -> None:
+        if id(thing) in seen:
+            return
+        seen.add(id(thing))
+        if isinstance(thing, np.random.RandomState | np.random.Generator | random.Random):
+            found.append(thing)
+        elif type(thing).__name__ == "LazyRandomState":
+            if begin or thing._rng is not None:
+                found.append(thing.rng)
+        elif isinstance(thing, dict):
+            for value in thing.values():
+                walk(value)
+        elif isinstance(thing, list | tuple):
+            for value in thing:
+                walk(value)
+        elif hasattr(thing, "__dict__") and not isinstance(thing, type | Study | BaseStorage) and not callable(thing):
+            walk(vars(thing))
+
+    walk(sampler)
+    return found
+
+
+__all__ = ["View", "ViewedStudy", "optuna", "running", "seed_in", "seeded", "study_of"]

@@ -14,6 +14,7 @@ import pytest
 
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
+from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output, outliving
 from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
@@ -179,7 +180,7 @@ def test_texts_of_others_are_escaped_cut_and_counted(capsys: pytest.CaptureFixtu
     log = logging.getLogger("mpitune")
     before = log.handlers[:], log.propagate, log.level
     try:
-        start_logging(0, "host", 0)
+        start_logging(0, RunOptions())
         log.error("trial %s\n%s", half, "\x1b]0;owned\x07" + "x" * 1_000_000)
     finally:
         log.handlers[:], log.propagate, log.level = before

@@ -10,7 +10,7 @@ import pytest
 
 from mpitune import sklearn
 from mpitune.sklearn.halving import HalvingArguments, HalvingRandomArguments
-from mpitune.sklearn.searches import PlainArguments, RandomArguments
+from mpitune.sklearn.signature import PlainArguments, RandomArguments
 from tests.helpers import ROOT
 
 KNOWN = {

@@ -31,9 +31,10 @@ from sklearn.svm import SVC
 from mpitune.experiment import WorkerContext
 from mpitune.memory.cache import in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk, searches
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk
 from mpitune.sklearn.answers import standard
 from mpitune.sklearn.graph_walk import SharedSteps
+from mpitune.sklearn.where import Where
 from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same
 from tests.mpitune.sklearn.sharing.beside import compared
@@ -302,16 +303,14 @@ def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_i
 
 @pytest.mark.parametrize("room", [True, False])
 def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
-    room: bool, monkeypatch: pytest.MonkeyPatch
+    room: bool,
 ) -> None:
     """Two workers take the parts of divided batches in turn; without room each fits the steps before its part."""
     model = Pipeline([("count", Counted()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
     grid = {"count__shift": [0.0, 1.0], "pca__n_components": [2, 3], "ridge__alpha": [0.1, 10.0]}
-    here, given = folds.answers_here, []
-    monkeypatch.setattr(searches, "answers_here", lambda *args: given.append(args) or here(*args))
-    search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False).fit(X, Y)
-    ((tasks, *_),) = given
-    study = folds.Folds.of(search, tasks)
+    search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False)
+    study = folds.Folds.of(*_caught(search))
+    search.fit(X, Y)
     data = study.data()
     buffers = SharedArrays.allocate(study.shared_buffers("cpu", data, 2) if room else {})
     workers = [study.objective(WorkerContext("cpu", data, buffers, 2)) for _ in range(2)]
@@ -341,7 +340,7 @@ def test_costs_of_batches_count_fits() -> None:
 
 
 def _caught(search: GridSearchCV) -> tuple[Any, Any]:
-    """A search and its tasks, which are not evaluated."""
+    """A search and where its tasks would be evaluated."""
     tasks: list[Any] = []
 
     class Stop(Exception):
@@ -355,4 +354,4 @@ def _caught(search: GridSearchCV) -> tuple[Any, Any]:
     with pytest.raises(Stop):
         search.fit(X, Y)
     del search._run
-    return search, tasks
+    return search, Where.of(search, tasks)

@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 
 from mpitune import svm
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.limit import SearchLimit
 from mpitune.memory.cache import buffers_for
 from mpitune.memory.shared_arrays import Spec
 from mpitune.processes.process import packed
@@ -25,7 +26,6 @@ from mpitune.sklearn.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.costs import costs_of, parts_of, shared_cost_of
 from mpitune.sklearn.digests import described, digest_of
 from mpitune.sklearn.evaluator import Config, Evaluator, room
-from mpitune.sklearn.limit import SearchLimit
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
 from mpitune.storage.history import read_header
@@ -38,7 +38,7 @@ class Folds(Experiment):
 
     search: Any = field(default=None, metadata={"changes_results": False})
     where: Where = field(default=Where(), metadata={"changes_results": False})
-    limit: SearchLimit | None = field(default=None, metadata={"changes_results": False})
+    limit: SearchLimit = field(default_factory=SearchLimit, metadata={"changes_results": False})
     estimator: str = ""
     scoring: str = ""
     cv: str = ""
@@ -47,7 +47,7 @@ class Folds(Experiment):
     return_train_score: bool = False
 
     @classmethod
-    def of(cls, search: Any, where: Where, limit: SearchLimit | None = None) -> Folds:
+    def of(cls, search: Any, where: Where, limit: SearchLimit) -> Folds:
         """The study of the tasks of a search."""
         first = where.tasks[0].kwargs
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in where.tasks if not task.candidate]
@@ -125,7 +125,8 @@ class Folds(Experiment):
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
             preload=self.preload(),
-            enough=(lambda: False) if self.limit is None else self.limit.is_reached,
+            hears=self.limit.hear,
+            enough=self.limit.is_reached,
         )
 
     def reporting(self) -> Reporting:
@@ -135,14 +136,12 @@ class Folds(Experiment):
             several = isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer)
             name = "test_scores" if not several else f"test_scores:{self.search.refit}"
             goal = f"maximize {name}" if not several or isinstance(self.search.refit, str) else ""
-        return Reporting(goal, stopped=lambda: "" if self.limit is None else self.limit.reached)
+        return Reporting(goal, stopped=lambda: self.limit.reached)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""
         if (error := exception_of(evaluation)) is not None:
             raise Raised(error)
-        if self.limit is not None and self.limit.stop_when is not None and evaluation.error is None:
-            self.limit.add(self._by_key[trial.key], decoded(evaluation))
         if self.search.verbose > 1 and evaluation.error is None:
             print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
 

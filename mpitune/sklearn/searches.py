@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import Caller, StudyError, UsageError, own_traceback
+from mpitune.limit import SearchLimit
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, packed_error, unpacked_error
@@ -43,7 +44,7 @@ from mpitune.sklearn.evaluator import Evaluator
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds
 from mpitune.sklearn.grids import SVC, last_step, refitted_as_solved
-from mpitune.sklearn.limit import SearchLimit, names_of, not_evaluated
+from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
 from mpitune.sklearn.task import Task
@@ -175,7 +176,7 @@ class OnEngine(Added, _search.BaseSearchCV):
     def _run(self, tasks: list[Task], where: Where | None = None) -> list[dict[str, Any]]:
         """The result of each task, in their order. where: they are evaluated, if that is known already."""
         where = where or Where.of(self, tasks)
-        limit = SearchLimit(self.timeout, self.stop_when, self._began, tasks)
+        limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
         self._say_if_callbacks_cost(where)
         self._plans.append(where.plan)
         why_not = {candidate: where.why_no_grid(task) for candidate, task in where.first.items()}
@@ -193,7 +194,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if where.place != "workers":
                 ends = self._ends(where, limit, early)
-                answers |= Evaluator(where).answers(self.verbose, ends, limit.add)
+                answers |= Evaluator(where).answers(self.verbose, ends, known.add)
             if not limit.reached and (rest := [task for task in tasks if task.key not in answers]):
                 answers |= self._answers_of_study(where.only(rest), limit)
         self._left_out(tasks, answers, limit)
@@ -206,7 +207,7 @@ class OnEngine(Added, _search.BaseSearchCV):
             return limit.is_reached
         # The compiler has the other cores meanwhile, where the user did not ask for them.
         alone = early and self.n_jobs is None
-        modules = () if alone else Folds.of(self, where).preload()
+        modules = () if alone else Folds.of(self, where, limit).preload()
         beginning = places.Beginning(modules, places.COMPILING_S if alone else places.SOON)
         return lambda: limit.is_reached() or beginning.ends()
 
@@ -238,7 +239,6 @@ class OnEngine(Added, _search.BaseSearchCV):
     def _answers_of_study(self, where: Where, limit: SearchLimit) -> dict[str, Answer]:
         study = Folds.of(self, where, limit)
         folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
-        limit.begin(folder)
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),
             workers=self._n_workers if self.gpu is None else None,

@@ -29,6 +29,7 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 from sklearn.svm import SVC
 
 from mpitune.experiment import WorkerContext
+from mpitune.limit import SearchLimit
 from mpitune.memory.cache import in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk
@@ -339,8 +340,8 @@ def test_costs_of_batches_count_fits() -> None:
     assert [forests.cost(trial) for (trial,) in next(next(iter(forests.searches())))] == [10, 300, 10, 300]
 
 
-def _caught(search: GridSearchCV) -> tuple[Any, Any]:
-    """A search and where its tasks would be evaluated."""
+def _caught(search: GridSearchCV) -> tuple[Any, Any, Any]:
+    """A search, where its tasks would be evaluated, and no limit."""
     tasks: list[Any] = []
 
     class Stop(Exception):
@@ -354,4 +355,4 @@ def _caught(search: GridSearchCV) -> tuple[Any, Any]:
     with pytest.raises(Stop):
         search.fit(X, Y)
     del search._run
-    return search, Where.of(search, tasks)
+    return search, Where.of(search, tasks), SearchLimit()

@@ -56,7 +56,7 @@ class Folds(Experiment):
             search,
             where,
             limit,
-            estimator=described(search.estimator) + " share='tolerance'" * (search.share == "tolerance"),
+            estimator=described(search.estimator),
             scoring=without_address(repr(search.scoring)),
             cv=f"{len(splits)} splits ({digest_of(splits)})",
             fit_params=f"{', '.join(given) or 'none'} ({digest_of((given, first['score_params']))})",

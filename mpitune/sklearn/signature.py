@@ -8,7 +8,7 @@ from inspect import Parameter, cleandoc, signature
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypedDict, TypeVar
 
-from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._param_validation import Interval
 
 from mpitune.sklearn.limit import StopWhen
 
@@ -32,9 +32,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.
-        share: "exact": candidates share fits where the result is that of single fits, up to rounding, see
-            `mpitune.sklearn.sharing`; "tolerance": also fits that begin from another candidate's, within the
-            estimator's own `tol`; False: none.
+        share: Whether candidates share fits where the result is that of single fits, up to rounding; see
+            `mpitune.sklearn.sharing`.
         timeout: Seconds of `fit`, after which no fit begins any more. What was not evaluated is masked in
             `cv_results_`, whose column n_splits_evaluated says how much was; the refit is of the best candidate with
             all splits.
@@ -72,14 +71,14 @@ class Added:
         "changed": [str, "array-like"],
         "timeout": [Interval(Real, 0, None, closed="neither"), None],
         "stop_when": [callable, None],
-        "share": [StrOptions({"exact", "tolerance"}), Options(bool, {False})],
+        "share": ["boolean"],
     }
     results: str | os.PathLike[str] | None = None
     workers: int | None = None
     gpu: str | int | None = None
     trial_timeout: float | None = None
     accelerate: bool = True
-    share: str | bool = "exact"
+    share: bool = True
     changed: str | Sequence[str] = ()
     timeout: float | None = None
     stop_when: StopWhen | None = None
@@ -127,7 +126,7 @@ class Arguments(TypedDict, total=False):
     gpu: str | int | None
     trial_timeout: float | None
     accelerate: bool
-    share: str | bool
+    share: bool
     changed: str | Sequence[str]
     timeout: float | None
     stop_when: StopWhen | None

@@ -80,7 +80,7 @@ class Where:
 
     tasks: Sequence[Task] = ()
     accelerate: bool = True
-    share: str | bool = "exact"
+    share: bool = True
     place: Place = "here"
     why: str = ""
     _hows: dict[int, How] = field(default_factory=dict, compare=False, repr=False)
@@ -173,7 +173,7 @@ class Where:
     def family(self, estimator: Any) -> Family | None:
         """The family of an estimator in a Pipeline, or alone on one split."""
         grid = family_of_grid(estimator) if self.accelerate else None
-        return grid or family_of(type(estimator), self.share)
+        return grid or (family_of(type(estimator)) if self.share else None)
 
     def is_early(self, task: Task) -> bool:
         """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""

@@ -32,7 +32,6 @@ _OUTPUT = "_sklearn_output_config"  # what `set_output` sets
 class Components(Family):
     """PCAs that differ in the number of components."""
 
-    divides = True
     shared = frozenset({"n_components"})
 
     def why_not(self, model: Any) -> str | None:
@@ -92,7 +91,6 @@ def _first_columns(X: np.ndarray, n: int, samples: Any, model: Any) -> Any:
 class Discriminants(Family):
     """Discriminant analyses that do."""
 
-    divides = True
     shared = frozenset({"n_components"})
 
     def why_not(self, model: Any) -> str | None:

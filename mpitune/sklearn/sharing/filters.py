@@ -25,8 +25,6 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, Transfor
 class Filters(Family):
     """Filters that score each feature, and differ in how many of them they keep."""
 
-    divides = True
-
     def __init__(self, *names: str):
         self.names = frozenset(names)
 

@@ -23,7 +23,7 @@ KNOWN = {
 SCRIPT = """
 from sklearn.svm import SVC
 from mpitune.sklearn import GridSearchCV
-search = GridSearchCV(SVC(), {"C": [1, 10]}, cv=5, n_jobs=2, workers=2, results="r", share="exact")
+search = GridSearchCV(SVC(), {"C": [1, 10]}, cv=5, n_jobs=2, workers=2, results="r", share=True)
 reveal_type(search.fit([[0.0]], [0]))
 GridSearchCV(SVC(), {"C": [1, 10]}, wrokers=2)
 GridSearchCV(SVC(), {"C": [1, 10]}, workers="two")

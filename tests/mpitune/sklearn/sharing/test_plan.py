@@ -83,7 +83,7 @@ def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch:
     assert not found["std_fit_time"].any()
 
 
-@pytest.mark.parametrize("share", ["exact", pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_workers_share_and_give_the_same_table(share: Any, tmp_path: Path) -> None:
     """One split, so that its batch is divided between the two workers; without sharing too but for the scaler."""
     arguments: dict[str, Any] = {"cv": [(np.arange(0, 150, 2), np.arange(1, 150, 2))], "return_train_score": True}

@@ -23,10 +23,7 @@ _FILES = {
     },
     "boosting": {"lightgbm": "LGBMClassifier LGBMRegressor", "xgboost": "XGBClassifier XGBRegressor"},
     "ridge": {"sklearn.linear_model": "Ridge RidgeClassifier"},
-    "components": {"sklearn.discriminant_analysis": "LinearDiscriminantAnalysis", "sklearn.decomposition": "PCA"},
-    "filters": {
-        "sklearn.feature_selection": "SelectKBest SelectPercentile SelectFpr SelectFdr SelectFwe SelectFromModel"
-    },
+    "components": {"sklearn.decomposition": "PCA"},
 }
 _HOMES = {
     name: (home, file) for file, homes in _FILES.items() for home, names in homes.items() for name in names.split()

@@ -8,14 +8,10 @@ import sklearn
 import sklearn.model_selection as theirs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_matrix, issparse
 from sklearn import ensemble
 from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.exceptions import FitFailedWarning
-from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile
-from sklearn.linear_model import Lasso, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 
@@ -149,27 +145,6 @@ def test_rounds_of_boosting(
     assert compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, **arguments).plan_.n_fits == 3
 
 
-@pytest.mark.filterwarnings("ignore:One or more of the")
-@drawn
-@given(seed=FEW, two=st.booleans())
-@pytest.mark.parametrize("solver", ["svd", "lsqr", "eigen"])
-def test_discriminants(caplog: Any, solver: str, seed: int, two: bool) -> None:
-    """Alone and before neighbours. The size 3 is more than there are, so it fails alone."""
-    X, y = samples(seed, whole=False, n=80, p=5, classes=2 if two else 3)
-    grid: dict[str, Any] = {"n_components": [None, 1, 2, 3]}
-    if solver != "svd":
-        grid["shrinkage"] = [None, 0.3]
-    kind = LinearDiscriminantAnalysis(solver=solver)
-    with pytest.warns(FitFailedWarning):
-        ours = compared(caplog, kind, grid, X, y, scoring="neg_log_loss", return_train_score=True)
-    assert ours.plan_.n_fits == 3 * len(grid.get("shrinkage", [None]))
-    if solver != "lsqr":
-        model = Pipeline([("lda", kind), ("knn", KNeighborsClassifier())])
-        grid = {**{f"lda__{name}": values for name, values in grid.items()}, "knn__n_neighbors": [1, 3]}
-        with pytest.warns(FitFailedWarning):
-            compared(caplog, model, grid, X, y)
-
-
 @drawn
 @given(seed=FEW, wide=st.booleans(), weighted=st.booleans(), intercept=st.booleans())
 @pytest.mark.parametrize("solver", ["auto", "svd"])
@@ -215,70 +190,3 @@ def test_components_as_data_frames() -> None:
             made = family.fit_transform(model, [{"n_components": n} for n in (1, 5)], SplitPart(X, y, None, X, y))
             for one, samples_of in made:
                 testing.assert_frame_equal(samples_of(), clone(one).fit_transform(X), check_exact=True)
-
-
-class MyLasso(Lasso):
-    """A user's own."""
-
-
-FILTERS: dict[str, tuple[Any, list[dict[str, Any]], list[int]]] = {  # and the places of those that are fitted alone
-    "best": (SelectKBest(), [{"k": 3}, {"k": 1}, {"k": "all"}, {}, {"k": 99}, {"k": -1}], [4, 5]),
-    "percent": (SelectPercentile(), [{"percentile": 100}, {"percentile": 50}, {}, {"percentile": 101}], [3]),
-    "test": (SelectFpr(), [{"alpha": 0.9}, {"alpha": 0.99}, {}], []),
-    "logistic": (
-        SelectFromModel(LogisticRegression()),
-        [
-            {"threshold": "mean"}, {"threshold": "1.2*median"}, {"threshold": -np.inf, "max_features": 2}, {},
-            {"max_features": 3}, {"max_features": lambda X: X.shape[1] // 2}, {"norm_order": 2, "threshold": 0.3},
-            {"max_features": -1}, {"norm_order": 0}, {"threshold": 1e9},
-        ],
-        [7, 8],
-    ),
-    "lasso": (SelectFromModel(Lasso(0.01)), [{"threshold": 0.05}, {}, {"max_features": 1}], []),
-    "trees": (SelectFromModel(ensemble.ExtraTreesClassifier(5, random_state=0)), [{"threshold": "median"}, {}], []),
-}  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:No features were selected", "ignore:Features", "ignore:invalid value")
-@settings(drawn, max_examples=4)
-@given(seed=FEW, sparse=st.booleans())
-@pytest.mark.parametrize("name", FILTERS)
-def test_filters_of_features(name: str, seed: int, sparse: bool) -> None:
-    """The same features as single fits keep."""
-    selector, candidates, alone = FILTERS[name]
-    X, y = samples(seed, whole=False, p=12)
-    X[:, 1], X[:, 2] = 0.1, X[:, 2] > 0
-    if sparse:
-        X = csr_matrix(X)
-    family = family_of(type(selector))
-    assert family is not None and family.why_not(selector) is None
-    made = family.fit_transform(selector, candidates, SplitPart(X, y, None, X[:5], y[:5]))
-    assert [place for place, one in enumerate(made) if one is None] == alone
-    for one, candidate in zip(made, candidates, strict=True):
-        if one is not None:
-            single = clone(selector).set_params(**candidate).fit(X, y)
-            assert one[0].get_support().tolist() == single.get_support().tolist()
-            ours, theirs = one[1](), single.transform(X)
-            assert type(ours) is type(theirs)
-            np.testing.assert_array_equal(*(part.toarray() if issparse(part) else part for part in (ours, theirs)))
-
-
-@pytest.mark.parametrize(
-    ("estimator", "prefit", "reason"),
-    [
-        (ensemble.RandomForestClassifier(), False, "fits of RandomForestClassifier without a seed may differ"),
-        (Lasso(selection="random"), False, "fits of Lasso without a seed may differ"),
-        (MyLasso(), False, "fits with MyLasso, which is not scikit-learn's, may differ"),
-        (
-            ensemble.BaggingClassifier(ensemble.RandomForestClassifier(), random_state=0),
-            False,
-            "fits of RandomForestClassifier",
-        ),
-        (Lasso(), True, "its estimator is fitted already"),
-    ],
-    ids=["no seed", "random order", "own class", "within", "fitted"],
-)
-def test_filters_whose_model_may_differ_from_fit_to_fit(estimator: Any, prefit: bool, reason: str) -> None:
-    family = family_of(SelectFromModel)
-    assert family is not None
-    assert str(family.why_not(SelectFromModel(estimator, prefit=prefit))).startswith(reason)

@@ -19,7 +19,7 @@ from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.feature_selection import SelectKBest, VarianceThreshold
+from sklearn.feature_selection import VarianceThreshold
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.metrics._scorer import _Scorer
@@ -258,10 +258,10 @@ def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(capsys: pytest
 
 
 def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
-    """Of ten filters on 8 MB of samples, two thirds of which are fitted to, no two results are in memory together."""
+    """Of ten sizes on 8 MB of samples, two thirds of which are fitted to, no two results are in memory together."""
     samples = np.random.default_rng(0).normal(size=(2000, 500))
-    model = Pipeline([("select", SelectKBest()), ("last", DummyClassifier())])
-    search = GridSearchCV(model, {"select__k": list(range(490, 500))}, cv=3, workers=0, refit=False)
+    model = Pipeline([("pca", PCA(svd_solver="covariance_eigh")), ("last", DummyClassifier())])
+    search = GridSearchCV(model, {"pca__n_components": list(range(490, 500))}, cv=3, workers=0, refit=False)
     tracemalloc.start()
     try:
         with caplog.at_level(logging.INFO, logger="mpitune.sklearn.graph_walk"):

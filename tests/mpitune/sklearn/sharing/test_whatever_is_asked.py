@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 from sklearn.base import clone
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
@@ -27,7 +26,6 @@ SOME: list[tuple[Any, dict[str, list[Any]]]] = [
     (KNeighborsRegressor(), {"n_neighbors": [1, 5]}),
     (Ridge(), {"alpha": [0.1, 10.0]}),
     (RidgeClassifier(), {"alpha": [0.1, 10.0]}),
-    (LinearDiscriminantAnalysis(solver="eigen"), {"n_components": [1, 2]}),
 ]
 for _library, _name, _own in (("lightgbm", "LGBM", {"verbose": -1, "min_child_samples": 3}), ("xgboost", "XGB", {})):
     if find_spec(_library) is not None:

@@ -153,6 +153,9 @@ class WholeGrid(Family):
     def shares(self, name: str) -> bool:
         return True
 
+    def parts(self, model: Any, settings: Settings) -> list[list[int]]:
+        return [list(range(len(settings)))]
+
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         method = method_of(model)
         assert method is not None

@@ -16,6 +16,7 @@ from sklearn.model_selection import _search, _search_successive_halving
 import mpitune.sklearn
 from mpitune import svm
 from mpitune.sklearn import searches
+from mpitune.sklearn.where import SHARED
 
 SEARCHES = {
     "GridSearchCV": _search,
@@ -66,7 +67,7 @@ class Replaced:
         for (name, reason), number in self._fits.items():
             if reason is None:
                 how = "by the shared SVM solver"
-            elif reason == searches.SHARED:
+            elif reason == SHARED:
                 how = "that share fits with other candidates, on all devices"
             else:
                 how = f"evaluated one by one on all devices: {reason}"

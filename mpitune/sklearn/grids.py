@@ -31,7 +31,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.svm import SVC  # now, as `mpitune accelerate` gives the name another meaning
+from sklearn.svm import SVC  # now, as `mpitune --sklearn` gives the name another meaning
 from sklearn.utils.metaestimators import _safe_split
 
 from mpitune import svm

@@ -40,6 +40,7 @@ from mpitune.engine.messages import (
     Stop,
     ToAgent,
     ToCoordinator,
+    Told,
     WorkerProgress,
 )
 from mpitune.engine.printed import MARK, Shown
@@ -115,6 +116,7 @@ class Agent:
         self._reported = 0.0  # when the coordinator was last told how far workers are
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
+        self._told: list[bytes] = []
         self._arrays: dict[str, SharedArrays] = {}  # by name, those that came while the study ran
         self.stopped = False
         self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
@@ -126,6 +128,8 @@ class Agent:
                 if message.life == slot.life and not slot.draining:
                     slot.waiting.append(message)
                     self._feed(slot)
+            case Told(content):
+                self._told.append(content)
             case Lend(number):
                 process = self.slots[number].process
                 if process is not None and not process.sent:
@@ -225,7 +229,7 @@ class Agent:
             if self._is_worn_out(process, slot.waiting[0]) or process.device != self._device_of(slot, slot.waiting[0]):
                 process.end()
                 return
-            if not process.send(slot.waiting[0], self._time, self._arrays):
+            if not process.send(slot.waiting[0], self._time, self._arrays, self._told):
                 return
             slot.waiting.popleft()
 

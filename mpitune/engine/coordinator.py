@@ -31,6 +31,7 @@ from mpitune.engine.messages import (
     Stepped,
     ToAgent,
     ToCoordinator,
+    Told,
 )
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import Costs, SlotId
@@ -68,6 +69,7 @@ class Coordinator:
         total: int | None = None,  # trials that the study will have, if that is known
         counted: Callable[[], tuple[int | None, int | None]] | None = None,  # see `Scheduling.counted`
         enough: Callable[[], bool] = lambda: False,  # see `Scheduling.enough`
+        tells: Callable[[], Sequence[bytes]] = lambda: (),  # see `Scheduling.tells`
         clock: Callable[[], float] = time.monotonic,
     ):
         self._study, self._journal, self._tell, self._started = study, journal, tell, started
@@ -86,6 +88,8 @@ class Coordinator:
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
         self._enough, self.has_enough = enough, False
+        self._tells, self._ranks = tells, sorted({rank for rank, _ in slots})
+        self._tell_rank = tell
         self._grace = grace
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
@@ -176,7 +180,7 @@ class Coordinator:
         if self.stopped_by is None and not self.has_enough:
             for batch in self._study.arrived({trial.key for trial, _ in self._held}):
                 self.dispatch.add(batch)
-        self.dispatch.assign()
+        self._assign()
         self.dispatch.leave_open()
         if self._held and self._nothing_works:
             for slot in list(self.dispatch.slots):
@@ -201,9 +205,16 @@ class Coordinator:
         if self.has_enough or self._enough():
             self.has_enough = True
             self.dispatch.stop()
-        self.dispatch.assign()
+        self._assign()
         if self._refused is not None:
             raise self._refused
+
+    def _assign(self) -> None:
+        """Give idle slots work; before it all workers are told what is for them."""
+        for content in self._tells():
+            for rank in self._ranks:
+                self._tell_rank(rank, Told(content))
+        self.dispatch.assign()
 
     # -- messages
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpitune.devices.choose import set_hosts
-from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator
+from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator, Told
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
@@ -22,6 +22,7 @@ class InlineAgent:
     def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data):
         self._tell, self._experiment, self._data = tell, experiment, data
         self._objective: Objective | None = None
+        self._told: list[bytes] = []
         self._meter, self._peak = Meter("cpu"), Peak(os.getpid())
         self.stopped = False
 
@@ -33,12 +34,17 @@ class InlineAgent:
                     if self._objective is None:
                         context = WorkerContext("cpu", self._data, tell=lambda content: self._tell(Relayed(content)))
                         self._objective = self._experiment.objective(context)
+                    for content in self._told:
+                        self._objective.hear(content)  # type: ignore[attr-defined]
+                    self._told.clear()
                     self._meter.begin()
                     for answer in evaluated(self._objective, batch, self._meter):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 finally:
                     set_hosts(())
                 self._tell(Returned(slot, (), 1))
+            case Told(content):
+                self._told.append(content)
             case Drain():
                 self._tell(Drained(0))
             case Stop():

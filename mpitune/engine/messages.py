@@ -1,6 +1,6 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent      Run, Lend, Share, Forget, Drain, Stop
+    coordinator -> agent      Run, Lend, Share, Told, Forget, Drain, Stop
     agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped, Relayed
     transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
@@ -56,6 +56,13 @@ class Share:
     n_bytes: int  # of the whole
     start: int  # of the chunk
     content: np.ndarray | SharedArrays
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the objectives of all workers hear before batches that come after it, see `Scheduling.tells`."""
+
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -151,5 +158,5 @@ class Relayed:
     content: bytes
 
 
-ToAgent = Run | Lend | Share | Forget | Drain | Stop
+ToAgent = Run | Lend | Share | Told | Forget | Drain | Stop
 ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Relayed | Lost

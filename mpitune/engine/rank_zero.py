@@ -212,6 +212,7 @@ class RankZero:
             total=scheduling.n_trials,
             counted=scheduling.counted,
             enough=enough,
+            tells=scheduling.tells,
         )
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),

@@ -48,8 +48,8 @@ LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
 News = dict[str, tuple[int, int] | None]  # of arrays: the rank's descriptor and the bytes; None: it is gone
-# (key, params) of trials; hosts; arrays that came while the study ran
-Work = tuple[tuple[tuple[str, Mapping[str, Parameter]], ...], tuple[str, ...], News]
+# (key, params) of trials; hosts; arrays that came while the study ran; what the objective hears before
+Work = tuple[tuple[tuple[str, Mapping[str, Parameter]], ...], tuple[str, ...], News, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,10 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
         while (work := _next(incoming)) is not None:
-            trials, hosts, news = work
+            trials, hosts, news, told = work
             shared.hear(setup.parent, news)
+            for content in told:
+                objective.hear(content)  # type: ignore[attr-defined]
             if hosts != known:
                 known = hosts
                 set_hosts(hosts)

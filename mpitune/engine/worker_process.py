@@ -48,6 +48,7 @@ class WorkerProcess:
     n_sent: int = 0  # batches since its start
     sets: set[frozenset[tuple[str, Parameter]]] = field(default_factory=set)  # of these, where they are counted
     known: dict[str, SharedArrays] = field(default_factory=dict)  # arrays that it has
+    n_told: int = 0  # of what workers are told, how much it has
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
     clock: float = 0.0  # since when it has been working on the current trial
@@ -120,23 +121,25 @@ class WorkerProcess:
         """What its results, its output and its end make readable."""
         return self.results, self.output, self.handle.sentinel
 
-    def send(self, run: Run, now: float, arrays: Mapping[str, SharedArrays]) -> bool:
+    def send(self, run: Run, now: float, arrays: Mapping[str, SharedArrays], told: Sequence[bytes]) -> bool:
         """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent.
 
-        With it go descriptors and sizes of the rank's arrays that the worker has not heard of, and names of those gone.
+        With it go descriptors and sizes of the rank's arrays that the worker has not heard of, and names of those gone;
+        and what it has not heard of all that workers are told.
         """
         news: worker.News = {}
         if arrays != self.known:
             new = {name: shared for name, shared in arrays.items() if self.known.get(name) is not shared}
             news = {name: (shared.descriptor(name), shared.specs[name].nbytes) for name, shared in new.items()}
             news |= dict.fromkeys(self.known.keys() - arrays.keys())
-        work: worker.Work = tuple([(trial.key, trial.params) for trial in run.batch]), run.hosts, news
+        trials = tuple([(trial.key, trial.params) for trial in run.batch])
+        work: worker.Work = trials, run.hosts, news, tuple(told[self.n_told :])
         packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > SOCKET_BYTES:
             return False
         if not self.sent:
             self.n_open, self.clock = len(run.batch), now
-        self.known = dict(arrays)
+        self.known, self.n_told = dict(arrays), len(told)
         self.sent.append((run, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for

@@ -188,7 +188,7 @@ def search(
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
-            slots = _slots(options)
+            slots = slots_here(options)
         except UsageError as error:
             refusal = str(error)
         refusal = transport.broadcast(next(filter(None, transport.gather(refusal)), ""))
@@ -274,7 +274,7 @@ def _parts(objective: Any) -> Iterator[tuple[str, Any]]:
                 yield name, function.__globals__[name]
 
 
-def _slots(options: RunOptions) -> int:
+def slots_here(options: RunOptions) -> int:
     """How many slots this rank has. Raises UsageError."""
     return 1 if options.workers == 0 else len(choose(options.gpu, options.workers, options.threads)[0])
 

@@ -1,4 +1,4 @@
-"""Rank 0's part of a study of Optuna: it proposes in the order of numbers, and adds what comes back to the user's study.
+"""Rank 0's part of a study of Optuna: it proposes in the order of numbers, and adds what comes back to the study.
 
 What a sampler proposes jointly (Gaussian processes, CMA-ES, TPE with multivariate=True, and others) is proposed here,
 where the parameters of running trials are known: workers would propose near-duplicates. What is suggested one by one is
@@ -8,6 +8,7 @@ drawn in the worker that runs the trial.
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -36,7 +37,7 @@ class Asking:
 
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._seed, self._window = study, seed, window
-        self._view = View(name_of(study, seed), study.directions, study.user_attrs, study.system_attrs)
+        self._view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
         trials = study.get_trials(deepcopy=False)
         self._view.trials = [numbered(trial) for trial in trials]
         waiting = [trial for trial in trials if trial.state == TrialState.WAITING]
@@ -101,12 +102,17 @@ class Asking:
         ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: number}
         self._view.trials[number] = ended
         study = self._at(f"{number}/after")
-        study.tell(number, values, state)
+        with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
+            study.tell(number, values, state)
         self.stopped |= study.stopped
         told = self._view.trials[number]
         told.datetime_complete = complete or told.datetime_complete
         self._keep(told)
         return told
+
+    def begun(self, number: int) -> FrozenTrial:
+        """A trial as it began."""
+        return copy.copy(self._view.trials[number])
 
     def _at(self, what: str) -> ViewedStudy:
         return study_of(self._view, self._study.sampler, self._study.pruner, self._seed, what)
@@ -154,6 +160,11 @@ def numbered(trial: FrozenTrial) -> FrozenTrial:
     return found
 
 
+def attrs_of(study: Study) -> dict[str, Any]:
+    """The study's system attributes, which Optuna 5 does not offer."""
+    return study._storage.get_study_system_attrs(study._study_id)
+
+
 def name_of(study: Study, seed: int) -> str:
     """The study's name, by which Hyperband draws: not that which Optuna has made up."""
     made_up = study.study_name.startswith("no-name-")
@@ -162,10 +173,9 @@ def name_of(study: Study, seed: int) -> str:
 
 def seed_of_study(study: Study, otherwise: int) -> int:
     """The seed of a study: the one it has, that of its sampler, or this one, which it then has."""
-    known = study.system_attrs.get(SEED)
+    known = attrs_of(study).get(SEED)
     if known is None:
         known = seed_in(study.sampler)
         known = otherwise if known is None else known
         study._storage.set_study_system_attr(study._study_id, SEED, known)
     return int(known)
-

@@ -100,9 +100,7 @@ def _values(returned: Any, names: Sequence[str]) -> dict[str, float]:
 class _Proposed(BaseSampler):
     """The user's sampler, of which rank 0 has asked what is proposed for all parameters together."""
 
-    def __init__(
-        self, sampler: BaseSampler, params: Mapping[str, Any], space: Mapping[str, BaseDistribution]
-    ):
+    def __init__(self, sampler: BaseSampler, params: Mapping[str, Any], space: Mapping[str, BaseDistribution]):
         self._sampler, self._params, self._space = sampler, dict(params), dict(space)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
-import logging
+import math
+import os
+import pickle
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import optuna
+from optuna.logging import get_logger
+from optuna.progress_bar import _ProgressBar
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from mpitune.errors import UsageError
 from mpitune.experiment import Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.optimize.search import slots_here
 from mpitune.options import RunOptions
-from mpitune.optuna.asking import SEED, WINDOW, Asking, name_of, seed_of_study
+from mpitune.optuna.asking import WINDOW, Asking, attrs_of, name_of, seed_of_study
 from mpitune.optuna.objective import ASKED, KNOWN, NUMBER, InWorker
-from mpitune.optuna.records import ATTRIBUTE, packed, unpacked
+from mpitune.optuna.records import ATTRIBUTE, packed, unpacked, whole
 from mpitune.optuna.view import View
 from mpitune.processes.process import unpacked_error
-from mpitune.studies import run_study
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, seed_of
+from mpitune.studies import join, on_all_ranks, run_study
+from mpitune.trial import Batch, Result, Rounds, Trial, Window
 
-log = logging.getLogger(__name__)
+said = get_logger("optuna.study")  # whose verbosity the user sets
 Callback = Callable[[Study, FrozenTrial], None]
 
 
@@ -42,7 +44,8 @@ class Leader:
     callbacks: Sequence[Callback]
     errors: dict[int, bytes] = field(default_factory=dict)  # packed, by number
     raised: BaseException | None = None
-    n_told: int = 0
+    bar: Any = None  # Optuna's
+    began: float = field(default_factory=time.monotonic)
     n_known: int = 0  # results that workers have
     outbox: list[bytes] = field(default_factory=list)  # for all workers
 
@@ -68,15 +71,16 @@ class Leader:
         number = self.asking.open[0]
         said = result.user_attrs.get(ATTRIBUTE)
         if said is None:  # its worker has died, each time
-            begun = self.asking.begun(number)
-            told = self.asking.tell(begun, None, TrialState.FAIL)
-            log.warning("trial %d failed: %s", number, result.error)
+            cause = result.error
+            told = self.asking.tell(self.asking.begun(number), None, TrialState.FAIL)
         else:
             state = said["state"] and TrialState[said["state"]]
+            cause = said["raised"] or f"the objective returned {said['returned']!r}"
             self.asking.stopped |= said["stopped"]
-            told = self.asking.tell(unpacked(said["trial"]), said["returned"], state)
+            told = self.asking.tell(unpacked(said["trial"]), whole(said["returned"]), state)
         self.known([told])
-        self.n_told += 1
+        self.bar.update(time.monotonic() - self.began, self.study)
+        _say(self.study, told, cause)
         if number in self.errors:
             error = unpacked_error(self.errors.pop(number))
             if not isinstance(error, self.catch):
@@ -84,6 +88,18 @@ class Leader:
                 return
         for callback in self.callbacks:
             callback(self.study, self.study.get_trials(deepcopy=True)[number])
+
+
+def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
+    """Log the end of a trial as Optuna does."""
+    if trial.state == TrialState.FAIL:
+        said.warning("Trial %d failed with parameters: %s because of: %s", trial.number, trial.params, cause)
+    elif trial.state == TrialState.PRUNED:
+        said.info("Trial %d pruned.", trial.number)
+    else:
+        values = trial.values if len(study.directions) > 1 else trial.value
+        best = "" if len(study.directions) > 1 else f" Best is trial {study.best_trial.number} with {study.best_value}."
+        said.info("Trial %d finished with %s and parameters: %s.%s", trial.number, values, trial.params, best)
 
 
 @dataclass(frozen=True)
@@ -127,8 +143,6 @@ class Optimizing(Experiment):
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
 
     def hear(self, content: bytes) -> None:
-        import pickle
-
         number, error = pickle.loads(content)
         assert self.leader is not None
         self.leader.errors[number] = error
@@ -184,12 +198,18 @@ def optimize(
 ) -> None:
     """`study.optimize(func, ...)`, whose trials run on all devices of all nodes.
 
-    The same study on any number of workers and nodes with the same window: trial n knows the results of all trials up to
-    n - window. See docs/optuna.md for what is as in Optuna and what is not.
+    The same study on any number of workers and nodes with the same window: trial n knows the results of all trials up
+    to n - window. See docs/optuna.md for what is as in Optuna and what is not.
 
     Args:
         study: the user's. Each trial is added to it when it and all before it have ended.
-        func, n_trials, timeout, catch, callbacks, gc_after_trial, show_progress_bar: as of `Study.optimize`.
+        func: the objective, which must be one that can be sent to workers.
+        n_trials: how many trials; None for no limit.
+        timeout: seconds after which no trial begins.
+        catch: exceptions that are failures of their trial only.
+        callbacks: called in this process with the study and each trial, in the order of numbers.
+        gc_after_trial: whether a worker collects garbage after each trial.
+        show_progress_bar: whether to show Optuna's bar in place of ours.
         n_jobs: 1 is Optuna's own loop in this process; any other number is all workers.
         window: how many trials may be open; by default twice the number of workers at the first start of the study,
             which keeps it.
@@ -210,31 +230,37 @@ def optimize(
     options = options or RunOptions()
     if study._thread_local.in_optimize_loop:
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
-    catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
-    from mpitune.settings import default_window
-
-    kept = study.system_attrs.get(WINDOW)
-    window = kept if window is None and kept is not None else window or default_window(options)
-    study._storage.set_study_system_attr(study._study_id, WINDOW, window)
-    import os
-
+    kept = attrs_of(study).get(WINDOW)
+    size = int(window or kept or max(1, 2 * _n_slots(options) - 1))
+    study._storage.set_study_system_attr(study._study_id, WINDOW, size)
     seed = seed_of_study(study, int.from_bytes(os.urandom(4), "little"))
-    asking = Asking(study, seed, int(window))
-    ends = time.monotonic() + (timeout if timeout is not None else float("inf"))
-    leader = Leader(study, asking, n_trials, ends, catches, list(callbacks or ()))
-    view = View(name_of(study, seed), study.directions, study.user_attrs, study.system_attrs)
-    view.trials = asking.first
-    leader.n_known = len(view.trials)
-    names = study.metric_names or ["value"] if len(study.directions) == 1 else [f"value {n}" for n in range(len(study.directions))]
-    experiment = Optimizing(
-        study.study_name, tuple(f"{d.name.lower()} {n}" for d, n in zip(study.directions, names, strict=True)), seed, int(window),
-        func, study.sampler, study.pruner, view, leader,
-    )
-    study._stop_flag = False
-    study._thread_local.in_optimize_loop = True
+    catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
+    ends = time.monotonic() + (math.inf if timeout is None else timeout)
+    bar = _ProgressBar(show_progress_bar, n_trials, timeout)
+    leader = Leader(study, Asking(study, seed, size), n_trials, ends, catches, list(callbacks or ()), bar=bar)
+    study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
-        run_study(experiment, options)
+        run_study(_experiment(leader, func, seed, size), options)
     finally:
         study._thread_local.in_optimize_loop = False
+        bar.close()
     if leader.raised is not None:
         raise leader.raised
+
+
+def _experiment(leader: Leader, func: Callable[[Any], Any], seed: int, window: int) -> Optimizing:
+    study = leader.study
+    view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
+    view.trials = leader.asking.first
+    leader.n_known = len(view.trials)
+    several = [f"value {number}" for number in range(len(study.directions))]
+    names = study.metric_names or (["value"] if len(several) == 1 else several)
+    goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
+    return Optimizing(study.study_name, tuple(goals), seed, window, func, study.sampler, study.pruner, view, leader)
+
+
+@on_all_ranks()
+def _n_slots(options: RunOptions) -> int:
+    """Of all ranks."""
+    transport = join(options)
+    return int(transport.broadcast(sum(transport.gather(slots_here(options)) or ())))

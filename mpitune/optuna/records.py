@@ -38,14 +38,14 @@ def unpacked(record: Mapping[str, Any]) -> FrozenTrial:
         trial_id=record["number"],
         state=TrialState[record["state"]],
         value=None,
-        values=None if values is None else [_whole(value) for value in values],
+        values=None if values is None else [whole(value) for value in values],
         datetime_start=record["start"] and datetime.fromisoformat(record["start"]),
         datetime_complete=record["complete"] and datetime.fromisoformat(record["complete"]),
         params=params,
         distributions=distributions,
-        user_attrs=_whole(record["user_attrs"]),
-        system_attrs=_whole(record["system_attrs"]),
-        intermediate_values={int(step): _whole(value) for step, value in record["steps"]},
+        user_attrs=whole(record["user_attrs"]),
+        system_attrs=whole(record["system_attrs"]),
+        intermediate_values={int(step): whole(value) for step, value in record["steps"]},
     )
 
 
@@ -60,7 +60,7 @@ def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistri
 def unpacked_params(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
     """The parameters, and what they were drawn from."""
     drawn_from = {name: json_to_distribution(text) for name, (_, text) in record.items()}
-    return {n: drawn_from[n].to_external_repr(_whole(number)) for n, (number, _) in record.items()}, drawn_from
+    return {n: drawn_from[n].to_external_repr(whole(number)) for n, (number, _) in record.items()}, drawn_from
 
 
 def plain(thing: Any) -> Any:
@@ -76,8 +76,7 @@ def plain(thing: Any) -> Any:
     return thing if thing is None or isinstance(thing, str | int | bool) else str(thing)
 
 
-def _whole(thing: Any) -> Any:
+def whole(thing: Any) -> Any:
     if isinstance(thing, Mapping):
-        return float(thing["@number"]) if thing.keys() == {"@number"} else {n: _whole(v) for n, v in thing.items()}
-    return [_whole(value) for value in thing] if isinstance(thing, list) else thing
-
+        return float(thing["@number"]) if thing.keys() == {"@number"} else {n: whole(v) for n, v in thing.items()}
+    return [whole(value) for value in thing] if isinstance(thing, list) else thing

@@ -1,8 +1,8 @@
 """The study as one trial sees it: results of the trials that it may know, and the others without values.
 
-Trial n knows the results of all trials up to n - window, whoever has more. The random numbers of its sampler are made of
-the study's seed and n. So what it is told by `suggest_*` and `should_prune` is a pure function of the study's past, and
-any process that has this past can say it.
+Trial n knows the results of all trials up to n - window, whoever has more. The random numbers of its sampler are made
+of the study's seed and n. So what it is told by `suggest_*` and `should_prune` is a pure function of the study's past,
+and any process that has this past can say it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import of_this_process
 from mpitune.settings import Parser
+from mpitune.tools.unchanged import watch
 
 PROGRAM = "python -m mpitune"
 
@@ -32,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
     parser.add_argument("--sklearn", action="store_true", help="use this package's searches and SVC for scikit-learn's")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say at the end what --sklearn replaced")
+    parser.add_argument("--window", type=int, metavar="N", help="how many trials of an Optuna study may be open")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for an Optuna study")
+    parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps an Optuna study")
     parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
@@ -54,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve(transport)
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
+    watch(RunOptions(gpu=options.gpu, workers=options.workers, results=options.results, quiet=True), options.window)
 
     @of_this_process
     def end() -> None:

@@ -197,9 +197,20 @@ COMPLETE, INFEASIBLE, PRUNED, FAILED = "complete", "infeasible", "pruned", "fail
 CONSTRAINTS = "@constraints"  # the user attribute that has what a sampler's `constraints_func` said of a trial
 
 
+CHOSEN = "@chosen"  # the user attribute of a trial whose objective chose its parameters: these, its state, its error
+
+
+def chosen_of(result: Result, what: str) -> Any:
+    """What an objective that chooses its parameters said: "params", "state" or "error"; None where it does not."""
+    said = result.user_attrs.get(CHOSEN)
+    return said.get(what) if isinstance(said, dict) else None
+
+
 def state_of(outcomes: Sequence[Outcome]) -> str:
     """What became of a trial of a search, from its stages in their order."""
     trial, result = outcomes[-1]
+    if (state := chosen_of(result, "state")) in (PRUNED, FAILED):
+        return str(state)
     if result.failed or not trial.params.get("@last", True):
         return FAILED if result.failed else PRUNED
     return INFEASIBLE if any(value > 0 for value in constraints_of(result)) else COMPLETE

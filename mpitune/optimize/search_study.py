@@ -13,7 +13,7 @@ from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, named_columns, write_table
-from mpitune.trial import COMPLETE, CONSTRAINTS, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, constraints_of, state_of
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, chosen_of, constraints_of, state_of
 
 if TYPE_CHECKING:
     import pandas
@@ -216,9 +216,10 @@ def _record(
     if last.fold >= 0 and values:
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
     seconds = sum(each.seconds for each in results)
-    attrs = {name: value for each in results for name, value in each.user_attrs.items() if name != CONSTRAINTS}
-    error, constraints = last_line(result.error), constraints_of(result)
-    return TrialRecord(number, given(last.point), values, state, steps, seconds, error, attrs, constraints)
+    attrs = {name: value for each in results for name, value in each.user_attrs.items() if name[:1] != "@"}
+    error = last_line(result.error or chosen_of(result, "error"))
+    params, constraints = {**last.point, **(chosen_of(result, "params") or {})}, constraints_of(result)
+    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints)
 
 
 def _texts(column: Sequence[Any]) -> list[Any]:

@@ -21,9 +21,9 @@ from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params
 from mpitune.optuna.records import packed as packed_trial
 from mpitune.optuna.view import View, running, study_of
 from mpitune.processes.process import packed, packed_error
-from mpitune.trial import Batch, Evaluation, Trial
+from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 
-NUMBER, KNOWN, ASKED = "@number", "@known", "@asked"  # parameters of the engine's trial
+ASKED = "@asked"  # the parameter of the engine's trial
 
 
 class InWorker:
@@ -61,8 +61,9 @@ class InWorker:
             yield self._evaluated(trial)
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        number, asked = int(trial.params[NUMBER]), json.loads(str(trial.params[ASKED]))
-        self._view.show(self._known[: int(trial.params[KNOWN])], number)
+        asked = json.loads(str(trial.params[ASKED]))
+        number = asked["number"]
+        self._view.show(self._known[: asked["known"]], number)
         begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
         self._view.create_new_trial(0, begun)
         sampler = _Proposed(self._sampler, *unpacked_params(asked["params"]))
@@ -84,7 +85,20 @@ class InWorker:
             "raised": text, "stopped": study.stopped,
         }  # fmt: skip
         values = _values(returned, self.names) if state is None else {}
-        return Evaluation(trial.key, values, messages=messages, user_attrs={ATTRIBUTE: said})
+        steps = {f"{self.names[0]}@{step}": value for step, value in ended.intermediate_values.items()}
+        finite = {name: value for name, value in steps.items() if not math.isnan(value)}
+        constraints = ended.system_attrs.get("constraints")
+        attrs: dict[str, Any] = {
+            **plain(ended.user_attrs),
+            **({} if constraints is None else {CONSTRAINTS: plain(constraints)}),
+            CHOSEN: {
+                "params": plain(ended.params),
+                "state": PRUNED if state == TrialState.PRUNED else COMPLETE if values else FAILED,
+                "error": text or (None if values or state else f"the objective returned {returned!r}"),
+            },
+            ATTRIBUTE: said,
+        }
+        return Evaluation(trial.key, {**values, **finite}, messages=messages, user_attrs=attrs)
 
 
 def _values(returned: Any, names: Sequence[str]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from mpitune.experiment import Experiment, Objective, Reporting, Scheduling, Wor
 from mpitune.optimize.search import slots_here
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, name_of, seed_of_study
-from mpitune.optuna.objective import ASKED, KNOWN, NUMBER, InWorker
+from mpitune.optuna.objective import ASKED, InWorker
 from mpitune.optuna.records import ATTRIBUTE, packed, unpacked, whole
 from mpitune.optuna.view import View
 from mpitune.processes.process import unpacked_error
@@ -64,7 +64,8 @@ class Leader:
         """The next trial."""
         number, seen, asked = self.asking.ask()
         self.known(seen)
-        return Trial(f"{number:06d}", {NUMBER: number, KNOWN: self.n_known, ASKED: json.dumps(asked, sort_keys=True)})
+        asked = {"number": number, "known": self.n_known, **asked}
+        return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
 
     def tell(self, result: Result) -> None:
         """Take in the next result in the order of numbers."""
@@ -106,10 +107,12 @@ def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
 class Optimizing(Experiment):
     """One call of `optimize`. The fields before `function` are those of the journal's header."""
 
-    study: str
+    space: str
+    strategy: str
     objectives: tuple[str, ...]
     seed: int
-    batch: int  # the window
+    batch: int  # the window, by the name that journals know
+    order: str
     function: Any = field(metadata={"changes_results": False})
     sampler: Any = field(metadata={"changes_results": False})
     pruner: Any = field(metadata={"changes_results": False})
@@ -256,7 +259,11 @@ def _experiment(leader: Leader, func: Callable[[Any], Any], seed: int, window: i
     several = [f"value {number}" for number in range(len(study.directions))]
     names = study.metric_names or (["value"] if len(several) == 1 else several)
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
-    return Optimizing(study.study_name, tuple(goals), seed, window, func, study.sampler, study.pruner, view, leader)
+    strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
+    return Optimizing(
+        "as the objective asks", strategy, tuple(goals), seed, window, "window",
+        func, study.sampler, study.pruner, view, leader,
+    )  # fmt: skip
 
 
 @on_all_ranks()

@@ -77,6 +77,7 @@ def plain(thing: Any) -> Any:
 
 
 def whole(thing: Any) -> Any:
+    """A thing that `plain` has made JSON of."""
     if isinstance(thing, Mapping):
         return float(thing["@number"]) if thing.keys() == {"@number"} else {n: whole(v) for n, v in thing.items()}
     return [whole(value) for value in thing] if isinstance(thing, list) else thing

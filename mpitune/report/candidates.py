@@ -14,7 +14,19 @@ import numpy as np
 from mpitune.figures.statistics import cross_validated
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
-from mpitune.trial import COMPLETE, FAILED, FOLDS, INFEASIBLE, Outcome, Parameter, Result, Trial, best_of, state_of
+from mpitune.trial import (
+    COMPLETE,
+    FAILED,
+    FOLDS,
+    INFEASIBLE,
+    Outcome,
+    Parameter,
+    Result,
+    Trial,
+    best_of,
+    chosen_of,
+    state_of,
+)
 
 NESTED = "outer"  # parameter of trials of a search within an outer fold, which are no candidates of the study's own
 
@@ -182,10 +194,12 @@ def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] 
     folded = any(_fold(trial) is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
     for trial, result in pairs:
-        lacks = goal is not None and not result.failed and goal.name not in result.values
+        chosen = chosen_of(result, "params")
+        lacks = goal is not None and not result.failed and goal.name not in result.values and chosen is None
         if (folded and not staged and _fold(trial) is None) or lacks or NESTED in trial.params:
             continue
         params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[:1] != "@"}
+        params.update(chosen or {})
         name = trial.key.partition("/")[0] if staged else tuple(params.items())
         if (candidate := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}
@@ -210,7 +224,7 @@ def _value(candidate: Candidate, goal: Goal | None) -> None:
     """Fill in the values of a candidate's folds and their mean."""
     if goal is None:
         return
-    good = [(trial, result.values[goal.name]) for trial, result in candidate.parts if not result.failed]
+    good = [(trial, result.values[goal.name]) for trial, result in candidate.parts if goal.name in result.values]
     by_fold = [value for trial, value in good if _fold(trial) is not None]
     candidate.folds = by_fold or [value for _, value in good[-1:]]
     if candidate.folds and not candidate.failed:

@@ -118,9 +118,9 @@ class TrialSegment:
     def of(cls, trial: Trial) -> TrialSegment:
         """The segment that made this trial. Raises ValueError for a key that no search has."""
         number, _, stage = trial.key.removeprefix("t").partition("/")
-        if not stage:
-            return cls(int(number), dict(trial.params))
         point = {name: value for name, value in trial.params.items() if name[:1] != "@"}
+        if not stage:
+            return cls(int(number), point)
         extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[:1] == "@"}
         return cls(int(number), point, int(stage), **{"last": True, **extra})
 

@@ -99,14 +99,13 @@ def _large(name: str, dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np
 
 def _called(trial: Trial, data: Data, begun: set[str]) -> Evaluation:
     """The pickled result of a call, or its exception, which another node may not have."""
-    global _reading
     try:
         begin = str(trial.params["begin"])
         if begin and begin not in begun:
             pickle.loads(begin.encode("latin-1"))()
             begun.add(begin)
-        _reading = data, bool(trial.params["writeable"])
-        result = pickle.loads(str(trial.params["call"]).encode("latin-1"))()
+        call = str(trial.params["call"]).encode("latin-1")
+        result = read_call(call, data, bool(trial.params["writeable"]))()
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         WithSource(file, 5, buffer_callback=buffers.append).dump(result)
@@ -117,7 +116,28 @@ def _called(trial: Trial, data: Data, begun: set[str]) -> Evaluation:
     return Evaluation(trial.key, arrays={"result": np.frombuffer(file.getbuffer(), np.uint8), **arrays})
 
 
+def read_call(content: bytes, data: Data, writeable: bool = False) -> Any:
+    """What `packed_call` has packed, with views of the arrays, or with copies."""
+    global _reading
+    _reading = data, writeable
+    return pickle.loads(content)
+
+
 # -- on rank 0
+
+
+def packed_call(thing: Any, arrays: dict[str, np.ndarray]) -> bytes:
+    """A thing without its large arrays, whose contents are added to those of that name."""
+
+    def keep(array: np.ndarray) -> str:
+        content = np.ascontiguousarray(array if not array.flags.f_contiguous else array.T).reshape(-1).view(np.uint8)
+        name = f"{hashlib.blake2b(content.data, digest_size=16).hexdigest()}-{content.size}"
+        arrays[name] = content
+        return name
+
+    file = io.BytesIO()
+    Writer(file, keep, LARGE).dump(thing)
+    return file.getvalue()
 
 
 def value_of(result: Result | Exception) -> Any:

@@ -251,14 +251,17 @@ def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> N
         check(problem.space)
     if options.workers == 0:
         return
+    require_sendable("the objective", objective, "make it in setup(device), or in the call")
+
+
+def require_sendable(name: str, thing: Any, fix: str) -> None:
+    """Raise UsageError for what cannot be sent to workers; the part of it that cannot is named."""
     try:
-        cloudpickle.dumps(objective)
+        cloudpickle.dumps(thing)
     except Exception as error:  # whatever the thing's own pickling raises
-        culprit = next((name for name, part in _parts(objective) if not can_be_sent(part)), "")
-        what = f"{culprit} of the objective" if culprit else "the objective"
-        raise UsageError(
-            f"{what} cannot be sent to workers ({error}): make it in setup(device), or in the call"
-        ) from error
+        culprit = next((part for part, value in _parts(thing) if not can_be_sent(value)), "")
+        what = f"{culprit} of {name}" if culprit else name
+        raise UsageError(f"{what} cannot be sent to workers ({error}): {fix}") from error
 
 
 def _parts(objective: Any) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 
+from mpitune.errors import UsageError
 from mpitune.optuna.records import packed_params
 from mpitune.optuna.view import View, ViewedStudy, running, seed_in, study_of
 
@@ -120,6 +121,9 @@ class Asking:
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
         existing = self._study.get_trials(deepcopy=False)
+        if told.number > len(existing) or (told.number < len(existing) and existing[told.number].state.is_finished()):
+            name = self._study.study_name
+            raise UsageError(f"another process adds trials to study {name!r} ({len(existing)} now): let one job run it")
         if told.number == len(existing):
             self._study.add_trial(told)
             return

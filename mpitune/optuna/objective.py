@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ class InWorker:
         sampler, pruner: the user's.
         seed: of the study.
         names: of its values.
+        collects: whether garbage is collected after each trial.
     """
 
     keeps_worker = True
@@ -47,9 +49,10 @@ class InWorker:
         pruner: BasePruner,
         seed: int,
         names: Sequence[str],
+        collects: bool,
     ):
         self._function, self._view, self._sampler, self._pruner = function, view, sampler, pruner
-        self._seed, self.names = seed, names
+        self._seed, self.names, self._collects = seed, names, collects
         self._known: list[FrozenTrial] = list(view.trials)
 
     def hear(self, content: bytes) -> None:
@@ -59,6 +62,8 @@ class InWorker:
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
             yield self._evaluated(trial)
+            if self._collects:
+                gc.collect()
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         asked = json.loads(str(trial.params[ASKED]))

@@ -7,28 +7,34 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from optuna.logging import get_logger
 from optuna.progress_bar import _ProgressBar
+from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from mpitune.experiment import Experiment, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.optimize.search import slots_here
+from mpitune.errors import UsageError
+from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.joblib.calls import packed_call, read_call
+from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, name_of, seed_of_study
 from mpitune.optuna.objective import ASKED, InWorker
 from mpitune.optuna.records import ATTRIBUTE, packed, unpacked, whole
 from mpitune.optuna.view import View
 from mpitune.processes.process import unpacked_error
+from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
 from mpitune.trial import Batch, Result, Rounds, Trial, Window
 
 said = get_logger("optuna.study")  # whose verbosity the user sets
+FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
 
 
@@ -38,6 +44,8 @@ class Leader:
 
     study: Study
     asking: Asking
+    function: Callable[[Any], Any]
+    arrays: dict[str, np.ndarray]  # large ones that the function holds
     n_trials: int | None
     ends: float  # monotonic time after which no trial begins
     catch: tuple[type[BaseException], ...]
@@ -59,6 +67,11 @@ class Leader:
         if trials:
             self.outbox.append(json.dumps([packed(trial) for trial in trials]).encode())
             self.n_known += len(trials)
+
+    def news(self) -> list[bytes]:
+        """What workers have not been told."""
+        news, self.outbox = self.outbox, []
+        return news
 
     def next(self) -> Trial:
         """The next trial."""
@@ -113,7 +126,8 @@ class Optimizing(Experiment):
     seed: int
     batch: int  # the window, by the name that journals know
     order: str
-    function: Any = field(metadata={"changes_results": False})
+    function: bytes = field(metadata={"changes_results": False})  # packed, without its large arrays
+    collects: bool = field(metadata={"changes_results": False})
     sampler: Any = field(metadata={"changes_results": False})
     pruner: Any = field(metadata={"changes_results": False})
     view: View = field(metadata={"changes_results": False})
@@ -131,16 +145,19 @@ class Optimizing(Experiment):
 
     def objective(self, worker: WorkerContext) -> Objective:
         names = [words.partition(" ")[2] for words in self.objectives]
-        return InWorker(self.function, self.view, self.sampler, self.pruner, self.seed, names)
+        function = read_call(self.function, worker.data)
+        return InWorker(function, self.view, self.sampler, self.pruner, self.seed, names, self.collects)
 
     def scheduling(self) -> Scheduling:
-        n_trials = None if self.leader is None else self.leader.n_trials
-        return Scheduling(n_trials=n_trials, preload=(__name__,), tells=self._news)
+        if (leader := self.leader) is None:
+            return Scheduling(preload=(__name__,), prints_plainly=True)
+        return Scheduling(
+            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.news,
+            enough=lambda: time.monotonic() >= leader.ends,
+        )  # fmt: skip
 
-    def _news(self) -> list[bytes]:
-        assert self.leader is not None
-        news, self.leader.outbox = self.leader.outbox, []
-        return news
+    def data(self) -> Data:
+        return {} if self.leader is None else self.leader.arrays
 
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
@@ -151,7 +168,7 @@ class Optimizing(Experiment):
         self.leader.errors[number] = error
 
     def called(self) -> dict[str, Any]:
-        return {"objective": self.function}
+        return {} if self.leader is None else {"objective": self.leader.function}
 
     def report(self, outcomes: Any, conclusions: Any, data: Any, folder: Path) -> None:
         assert self.leader is not None
@@ -233,17 +250,46 @@ def optimize(
     options = options or RunOptions()
     if study._thread_local.in_optimize_loop:
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
-    kept = attrs_of(study).get(WINDOW)
-    size = int(window or kept or max(1, 2 * _n_slots(options) - 1))
+    if isinstance(catch, Iterable) and not isinstance(catch, tuple | list | set | frozenset):
+        raise TypeError(f"The catch argument is of type '{type(catch).__name__}' but must be a tuple.")
+    if type(func).__module__.startswith("optuna_integration."):  # it keeps the best model in this process
+        return study.optimize(
+            func,
+            n_trials,
+            timeout,
+            1,
+            catch,
+            callbacks,
+            gc_after_trial,
+            show_progress_bar,
+        )
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        content = packed_call(func, arrays)
+    except Exception:  # whatever its own pickling raises
+        require_sendable("the objective", func, FIX)
+        raise
+    require_sendable("the sampler", study.sampler, FIX)
+    require_sendable("the pruner", study.pruner, FIX)
+    known = _known(options)
+    slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
+    kept = attrs_of(study).get(WINDOW, known.get("batch"))
+    size = int(window or kept or (2 * slots if slots > 1 else 1))
     study._storage.set_study_system_attr(study._study_id, WINDOW, size)
-    seed = seed_of_study(study, int.from_bytes(os.urandom(4), "little"))
+    seed = seed_of_study(study, seed)
     catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     ends = time.monotonic() + (math.inf if timeout is None else timeout)
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
-    leader = Leader(study, Asking(study, seed, size), n_trials, ends, catches, list(callbacks or ()), bar=bar)
+    leader = Leader(
+        study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()), bar=bar
+    )
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
-        run_study(_experiment(leader, func, seed, size), options)
+        outcomes = run_study(_experiment(leader, content, gc_after_trial, seed, size), options)
+        if join(options).rank and isinstance(study._storage, InMemoryStorage):
+            for _, result in outcomes:  # a script that all ranks run has the study in each
+                leader.asking.ask()
+                leader.tell(result)
     finally:
         study._thread_local.in_optimize_loop = False
         bar.close()
@@ -251,7 +297,13 @@ def optimize(
         raise leader.raised
 
 
-def _experiment(leader: Leader, func: Callable[[Any], Any], seed: int, window: int) -> Optimizing:
+def _known(options: RunOptions) -> Mapping[str, Any]:
+    """The settings of the study in the results folder."""
+    header = None if options.results is None or options.restart else read_header(options.results)
+    return {} if header is None else header["settings"]
+
+
+def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int) -> Optimizing:
     study = leader.study
     view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
     view.trials = leader.asking.first
@@ -262,12 +314,20 @@ def _experiment(leader: Leader, func: Callable[[Any], Any], seed: int, window: i
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
     return Optimizing(
         "as the objective asks", strategy, tuple(goals), seed, window, "window",
-        func, study.sampler, study.pruner, view, leader,
+        function, collects, study.sampler, study.pruner, view, leader,
     )  # fmt: skip
 
 
 @on_all_ranks()
-def _n_slots(options: RunOptions) -> int:
-    """Of all ranks."""
+def _agreed(options: RunOptions, seed: int) -> tuple[int, int]:
+    """The slots of all ranks, and the seed of rank 0. Raises UsageError on all, where one has no such devices."""
     transport = join(options)
-    return int(transport.broadcast(sum(transport.gather(slots_here(options)) or ())))
+    mine: int | str
+    try:
+        mine = slots_here(options)
+    except UsageError as error:
+        mine = str(error)
+    slots, seed = transport.broadcast((transport.gather(mine), seed))
+    if refused := [said for said in slots if isinstance(said, str)]:
+        raise UsageError(refused[0])
+    return sum(slots), seed

@@ -14,6 +14,7 @@ import pytest
 
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
+from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output, outliving
 from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
@@ -99,6 +100,9 @@ def test_errors_and_letters_that_cannot_be_written_keep_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert of_script(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
+    (tmp_path / "words.py").write_text("print('words')")
+    done = in_shell(f"-m mpitune --sklearn {tmp_path}/words.py", ">&-")
+    assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = of_script(tmp_path, SEARCH)
     assert done.returncode == 0 and "trial 0 \\xe9\\xe9" in done.stdout, done.stderr
@@ -155,7 +159,7 @@ def test_texts_of_others_are_escaped_cut_and_counted(capsys: pytest.CaptureFixtu
     log = logging.getLogger("mpitune")
     before = log.handlers[:], log.propagate, log.level
     try:
-        start_logging(0, "host", 0)
+        start_logging(0, RunOptions())
         log.error("trial %s\n%s", half, "\x1b]0;owned\x07" + "x" * 1_000_000)
     finally:
         log.handlers[:], log.propagate, log.level = before

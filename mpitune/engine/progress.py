@@ -22,6 +22,8 @@ from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.slots import SlotState
 from mpitune.engine.study import Study
 from mpitune.errors import printable, printable_lines
+from mpitune.options import RunOptions
+from mpitune.ranks.launch import host_name
 from mpitune.storage.files import STATUS_FILE, read_at_most, replaced
 from mpitune.storage.waiting import spoken
 
@@ -121,22 +123,22 @@ class _Stderr(logging.Handler):
         spoken()
 
 
-def start_logging(rank: int, host: str, verbosity: int) -> None:
-    """Log to stderr with rank and host, from now on. `verbosity`: -1 quiet (errors), 0 normal, 1 verbose."""
+def start_logging(rank: int, options: RunOptions) -> None:
+    """Log to stderr with rank and host, from now on."""
     handler = _Stderr()
-    handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host_name()} %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("mpitune")
     logger.handlers[:] = [*(other for other in logger.handlers if not isinstance(other, _Stderr)), handler]
     logger.propagate = False
-    logger.setLevel({-1: logging.ERROR, 0: logging.INFO}.get(verbosity, logging.DEBUG))
+    logger.setLevel(logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
 
 
 @contextmanager
-def logging_here(rank: int, host: str, verbosity: int) -> Iterator[None]:
+def logging_here(rank: int, options: RunOptions) -> Iterator[None]:
     """As `start_logging`, in this context: a script's logging is as it was, and its own handlers hear all the time."""
     logger = logging.getLogger("mpitune")
     handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
-    start_logging(rank, host, verbosity)
+    start_logging(rank, options)
     try:
         yield
     finally:

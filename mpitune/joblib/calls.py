@@ -16,9 +16,7 @@ import logging
 import multiprocessing
 import os
 import pickle
-import socket
 import threading
-import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +33,7 @@ from mpitune import studies
 from mpitune.devices.choose import free_memory
 from mpitune.engine import node
 from mpitune.engine.arrivals import Arrivals
-from mpitune.errors import Exit, StudyError, UsageError, own_traceback
+from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.options import RunOptions
@@ -417,14 +415,7 @@ service = Service()
 def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None = None) -> str:
     """One rank's part of a run. arrivals: on rank 0. Returns why it could not go on; raises UsageError."""
     transport = studies.join(options)
-    host = socket.gethostname().split(".")[0]
-    try:
-        ended = node.run(
-            experiment, "calls", options=options, transport=transport, host=host, load_finish=None, arrivals=arrivals
-        )
-    except BaseException as error:
-        if transport.size > 1 and not isinstance(error, UsageError):  # the other ranks would wait for this one
-            traceback.print_exc()
-            transport.abort(Exit.ERROR)
-        raise
-    return ended.cause
+    with node.taking_part("calls", transport):
+        return node.run(
+            experiment, "calls", options=options, transport=transport, load_finish=None, arrivals=arrivals
+        ).cause

@@ -15,6 +15,7 @@ import cloudpickle
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError
+from mpitune.limit import SearchLimit
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import is_staged
 from mpitune.optimize.search_study import SearchStudy
@@ -27,7 +28,6 @@ from mpitune.optimize.tuning import (
     WINDOW,
     Callback,
     LeadersPart,
-    SearchLimit,
     Tuning,
     WorkersPart,
     described,

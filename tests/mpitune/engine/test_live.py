@@ -28,6 +28,7 @@ from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.optimize.strategies import ASHA, Halving, PopulationBased, Racing
+from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command, start, wait_for_lines
@@ -118,8 +119,9 @@ WORKS = """
 import sys, time
 from pathlib import Path
 from mpitune.engine.progress import start_logging
+from mpitune.options import RunOptions
 from mpitune.storage.waiting import working
-start_logging(0, "host", 0)
+start_logging(0, RunOptions())
 with working("the data are loaded", int(sys.argv[1])):
     end = time.monotonic() + float(sys.argv[2])
     while not Path(sys.argv[3]).exists() and time.monotonic() < end:
@@ -150,7 +152,7 @@ def test_at_a_terminal_the_first_words_come_after_a_second(tmp_path: Path) -> No
     """Rank 0's, as its main thread is busy; where nobody sits nothing is said for ten seconds."""
     go = tmp_path / "go"
     said = at_a_terminal("-c", WORKS, "0", "300", str(go), heard=lambda said: b"\n" in said and go.touch())
-    assert "rank 0 host the data are loaded for 1 s" in said
+    assert f"rank 0 {host_name()} the data are loaded for 1 s" in said
     assert at_a_terminal("-c", WORKS, "1", "1.6", str(tmp_path / "never")) == ""
     command = [sys.executable, "-c", WORKS, "0", "1.6", str(tmp_path / "never")]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=PATIENCE).stderr == b""

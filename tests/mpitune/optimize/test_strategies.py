@@ -23,6 +23,7 @@ from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.formats import to_optuna
 from mpitune.exchange.trials import read
+from mpitune.limit import SearchLimit
 from mpitune.optimize.asktell import AskTell
 from mpitune.optimize.strategies import (
     ASHA,
@@ -39,7 +40,7 @@ from mpitune.optimize.strategies import (
 )
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.racing import Race, winning
-from mpitune.optimize.tuning import LeadersPart, SearchLimit, Tuning, WorkersPart
+from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
 from mpitune.trial import Result

@@ -14,6 +14,7 @@ import pytest
 
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
+from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output, outliving
 from mpitune.storage.history import read_journal
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
@@ -99,9 +100,9 @@ def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
     assert of_script(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
 
 
-def test_a_script_that_is_accelerated_needs_no_stdout(tmp_path: Path) -> None:
+def test_a_script_with_replaced_names_needs_no_stdout(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('words')")
-    done = in_shell(f"-m mpitune accelerate {tmp_path}/script.py", ">&-")
+    done = in_shell(f"-m mpitune --sklearn {tmp_path}/script.py", ">&-")
     assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -179,7 +180,7 @@ def test_texts_of_others_are_escaped_cut_and_counted(capsys: pytest.CaptureFixtu
     log = logging.getLogger("mpitune")
     before = log.handlers[:], log.propagate, log.level
     try:
-        start_logging(0, "host", 0)
+        start_logging(0, RunOptions())
         log.error("trial %s\n%s", half, "\x1b]0;owned\x07" + "x" * 1_000_000)
     finally:
         log.handlers[:], log.propagate, log.level = before

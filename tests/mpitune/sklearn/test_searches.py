@@ -34,7 +34,7 @@ from sklearn.tree import DecisionTreeClassifier
 import mpitune
 from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-from mpitune.sklearn.searches import THEIRS
+from mpitune.sklearn.signature import THEIRS
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same, table
@@ -109,7 +109,7 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
 def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
     reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
-    monkeypatch.setattr("mpitune.sklearn.folds._validation", None)
+    monkeypatch.setattr("mpitune.sklearn.evaluator._validation", None)
     search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
     assert table(search) == table(reference)
 
@@ -221,7 +221,7 @@ def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeyp
         raise StudyBegins
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", begin)
-    monkeypatch.setattr("mpitune.sklearn.searches.SOON", 1e9)
+    monkeypatch.setattr("mpitune.sklearn.where.SOON", 1e9)
     grid = {"C": [0.1, 1.0]}
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
@@ -256,8 +256,8 @@ def test_workers_do_what_this_process_did_not_end_in_time(
         return run_study(folds, replace(options, workers=1))
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", study)
-    monkeypatch.setattr("mpitune.sklearn.searches.SOON", soon)
-    monkeypatch.setattr("mpitune.sklearn.searches.time", SimpleNamespace(monotonic=int, process_time=count().__next__))
+    monkeypatch.setattr("mpitune.sklearn.where.SOON", soon)
+    monkeypatch.setattr("mpitune.sklearn.where.time", SimpleNamespace(monotonic=int, process_time=count().__next__))
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
 

@@ -42,7 +42,7 @@ from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
 from tests.cluster.hosts import Host, Hosts, Process
 from tests.cluster.mpirun import mpirun
-from tests.helpers import journal_lines, parent_of, session_of, table_without_run
+from tests.helpers import ROOT, journal_lines, parent_of, session_of, table_without_run
 from tests.toys import STARTED
 
 SEARCH = """
@@ -265,12 +265,13 @@ class Chaos:
         options = SOON if joins else [f"--{study.begins}"] if again else []
         most = N_JOBS if joins else self.random.choice((1, 1, 1, 2, 3))
         lost = disturb and self.random.random() < 0.2
-        self.faults["full log"] += lost
+        self.faults.update(["full log"] * lost)
         runs, first = study.runs(), self.random.choice(PHASES)
         return Job(hosts, self._popen(hosts, [*study.words(), *options], not lost), joins, runs, first, most)
 
     def _complete(self, study: Study) -> bool:
-        status = self.hosts[0].run(sys.executable, "-m", "mpitune", "status", study.folder, check=False)
+        words = (sys.executable, "-m", "mpitune", "status", study.folder)
+        status = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
         if status.returncode not in (Exit.DONE, Exit.STOPPED, Exit.USAGE):  # usage: killed before the first line
             raise Broken(f"{study.folder}: {status.stdout}{status.stderr}")
         return status.returncode == Exit.DONE and study.begun() and study.folder.joinpath("report.html").exists()

@@ -24,6 +24,7 @@ from mpitune.engine.loop import loop
 from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile, duration
 from mpitune.engine.queue import Costs
+from mpitune.engine.source import changes, digests
 from mpitune.engine.study import Study
 from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
@@ -31,7 +32,6 @@ from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
@@ -241,9 +241,9 @@ class RankZero:
         require_called(self.options, [*earlier, *history.runs], mine)
         theirs = code_of(history.runs)
         changed = changes(theirs, mine) if history.results else []
-        open_ = [name for name in changed if not is_named(name, self.options.changed)]
+        open_ = [name for name in changed if name not in self.options.changed]
         if not open_:
-            return {"code": mine}
+            return {"code": {name: digest or theirs.get(name, "") for name, digest in mine.items()}}
         log.error(
             "%s changed since the known results (%d) were made; these are kept. If they still count, say %s; if not, "
             "begin anew with another results folder%s",

@@ -33,7 +33,6 @@ from tests.helpers import (
     start,
     studied,
     table_without_run,
-    wait_for_lines,
     wait_until,
 )
 
@@ -100,30 +99,10 @@ def test_jobs_may_end_in_any_way(alone: Path, tmp_path: Path) -> None:
     require_equal(tmp_path, alone, most=N_TRIALS + 4)  # what the sleeper had in its two workers and ahead
 
 
-@pytest.mark.slow
-def test_all_are_killed_and_a_plain_job_goes_on(alone: Path, tmp_path: Path) -> None:
-    jobs = [joins(tmp_path, "--seconds", "0.3") for _ in range(2)]
-    wait_for_jobs(tmp_path, 2)
-    refused = subprocess.run(
-        [sys.executable, *TOYS, *STUDY, "--gpu", "none", "--results", tmp_path],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert refused.returncode == Exit.USAGE and "another job is writing" in refused.stderr
-    for job in jobs:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
-    n = len(journal_lines(tmp_path))
-    assert 0 < n < N_TRIALS
-    plain = start(tmp_path, *STUDY, "--seconds", "0.3")
-    wait_for_lines(tmp_path, n + 2)
-    joined = joins(tmp_path)
-    words = joined.communicate()[1]
-    assert joined.returncode == Exit.USAGE and "a job that does not join others is writing" in words
-    assert plain.wait() == Exit.DONE
-    require_equal(tmp_path, alone)
-
-
-@pytest.mark.parametrize(("n_failing", "n_jobs"), [(3, 1), (6, 1), (6, 2), (6, 3)])
+@pytest.mark.parametrize(
+    ("n_failing", "n_jobs"),
+    [(6, 1), (6, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((3, 1), (6, 3)))],
+)
 def test_failures_before_any_success_hold_no_job_up(n_failing: int, n_jobs: int, tmp_path: Path) -> None:
     """They are kept back until it is known whether anything works. The job goes on meanwhile and tells them last."""
     failing = [f"t{n}=exception" for n in range(n_failing)]
@@ -184,7 +163,7 @@ def test_a_job_that_is_told_to_stop_keeps_what_it_has_begun(tmp_path: Path) -> N
     assert other.wait(PATIENCE) == Exit.DONE and len(journal_lines(results)) == 4
 
 
-@pytest.mark.parametrize("strategy", ["tpe", "random"])
+@pytest.mark.parametrize("strategy", ["random", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
     """Jobs of a strategy that learns propose the same points, as each is told the same results."""
     pytest.importorskip("optuna") if strategy == "tpe" else None

@@ -66,13 +66,6 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     assert read is not None and (read.doing, read.overview) == (RUNNING, seen)
 
 
-@pytest.mark.slow
-def test_a_trial_that_reports_steps_is_timed_out_as_others(program: Any, tmp_path: Path) -> None:
-    slow = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--seconds", "30", "--steps", "100")
-    done = program(*slow, "--trial-timeout", "2", "--results", tmp_path / "slow", status=None)
-    assert "hung: no result within 2 s" in done.stderr
-
-
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
     slots = 2 * (ranks or 1)

@@ -1,6 +1,5 @@
 """What a trial used of its machine: measured in the worker, kept in the journal, shown in the table."""
 
-import csv
 import os
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from mpitune.engine.worker import evaluated, unpacked
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial, Used
-from tests.helpers import TOYS
+from tests.helpers import TOYS, table
 from tests.stand_ins import SLICES, A, Machine
 
 MIB = 1 << 20
@@ -46,21 +45,6 @@ def test_a_trial_lasts_until_it_was_measured() -> None:
     assert all(isinstance(result, Result) and result.seconds >= 0.05 for result in results)
 
 
-def test_every_trial_says_when_it_ended_and_what_it_used(program: Any, tmp_path: Path) -> None:
-    begin = time.time()
-    program(*TOYS, "4", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    history = read_study(tmp_path / "r")
-    began = history.runs[0]["began"]
-    assert begin <= began + 0.001 and began < time.time()
-    for result in history.results.values():
-        assert began <= result.ended <= began + history.ends[0]["seconds"]
-        assert (result.used.cpu_seconds or -1) >= 0 and (result.used.peak_bytes or 0) > 10 * MIB
-        assert result.used.gpu is None
-    with open(tmp_path / "r" / "trials.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
-
-
 @pytest.mark.parametrize(
     ("gpus", "busy"), [({A: ()}, 0.4), pytest.param({A: SLICES[:1]}, None, marks=pytest.mark.slow)]
 )
@@ -85,11 +69,17 @@ def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: 
 def test_deaths_and_how_long_the_first_trial_of_a_worker_compiled_are_in_the_journal(
     program: Any, tmp_path: Path
 ) -> None:
-    """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial."""
+    """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial. So is all use."""
     (tmp_path / "marks").mkdir()
     study = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--compiles", "0.4", "--at", "t2=sigkill")
     program(*study, "--marks", tmp_path / "marks", "--results", tmp_path / "r")
     history = read_study(tmp_path / "r")
+    began, lasted = history.runs[0]["began"], history.ends[0]["seconds"]
+    for result in history.results.values():
+        assert began <= result.ended <= began + lasted and result.used.gpu is None
+        assert (result.used.cpu_seconds or -1) >= 0 and (result.used.peak_bytes or 0) > 10 * MIB
+    rows = table(tmp_path / "r" / "trials.csv")
+    assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
     ordered = sorted(history.results.values(), key=lambda result: result.ended)
     compiled = [result.used.compile_seconds for result in ordered]
     assert sum(one is not None for one in compiled) == 2 and compiled[0] is not None

@@ -11,8 +11,6 @@ from subprocess import Popen
 
 import pytest
 
-from mpitune.errors import Exit
-from mpitune.storage.history import read_study
 from tests.helpers import PATIENCE, maps_of_sharers, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
@@ -52,16 +50,3 @@ def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     assert job.returncode != 0
     assert "resource_tracker" not in stderr and "Traceback" not in stderr
     wait_for_the_end_of(members)
-
-
-def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> None:
-    """The first end is written when the signal comes, as the launcher may not wait; the second is the true one."""
-    for n in (2, 12):
-        job = start(tmp_path, "400", "--seconds", "0.2")
-        wait_for_lines(tmp_path, n)
-        job.send_signal(signal.SIGTERM)
-        _, stderr = job.communicate(timeout=PATIENCE)
-        assert job.returncode == Exit.STOPPED and stderr.count("run the same command to continue") == 2
-    assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 4
-    history = read_study(tmp_path)
-    assert len(history.ends) == len(history.runs) == 2

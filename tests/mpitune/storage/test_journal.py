@@ -137,13 +137,6 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
     assert history is not None and list(history.results) == ["a/0", "a/2"]
 
 
-def test_a_torn_header_is_no_study_yet(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b'{"format": 2, "sett')
-    Journal(tmp_path, HEADER).append([outcome(0)])
-    history = read_journal(tmp_path)
-    assert history is not None and list(history.results) == ["a/0"]
-
-
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     Journal(tmp_path, HEADER).close()
     before = (tmp_path / NAME).read_bytes()

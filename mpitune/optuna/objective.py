@@ -92,10 +92,10 @@ class InWorker:
         values = _values(returned, self.names) if state is None else {}
         steps = {f"{self.names[0]}@{step}": value for step, value in ended.intermediate_values.items()}
         finite = {name: value for name, value in steps.items() if not math.isnan(value)}
-        constraints = ended.system_attrs.get("constraints")
+        constraints = [v for name, v in sorted(ended.system_attrs.items()) if name.startswith("constraints:")]
         attrs: dict[str, Any] = {
             **plain(ended.user_attrs),
-            **({} if constraints is None else {CONSTRAINTS: plain(constraints)}),
+            **({CONSTRAINTS: plain(constraints)} if constraints else {}),
             CHOSEN: {
                 "params": plain(ended.params),
                 "state": PRUNED if state == TrialState.PRUNED else COMPLETE if values else FAILED,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from optuna.logging import get_logger
@@ -23,6 +23,7 @@ from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.joblib.calls import packed_call, read_call
 from mpitune.optimize.search import require_sendable, slots_here
+from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, name_of, seed_of_study
 from mpitune.optuna.objective import ASKED, InWorker
@@ -31,7 +32,7 @@ from mpitune.optuna.view import View
 from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
-from mpitune.trial import Batch, Result, Rounds, Trial, Window
+from mpitune.trial import CONSTRAINTS, Batch, Evaluation, Result, Rounds, Trial, Window
 
 said = get_logger("optuna.study")  # whose verbosity the user sets
 FIX = "make it within the objective"
@@ -161,6 +162,13 @@ class Optimizing(Experiment):
 
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
+
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        """Note the sampler's constraints, so that the journal knows which trials may be the best."""
+        said, function = evaluation.user_attrs.get(ATTRIBUTE), constraints_func_of(self.sampler)
+        if said is not None and function is not None and evaluation.values:
+            attrs = cast(dict[str, Any], evaluation.user_attrs)
+            attrs[CONSTRAINTS] = finite(function(unpacked(said["trial"])))
 
     def hear(self, content: bytes) -> None:
         number, error = pickle.loads(content)

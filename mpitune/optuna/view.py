@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, QMCSampler
 from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 ID = 0  # of the one study of a view
+DRAWN = 2**32  # a seed above is one that Optuna has drawn
 
 
 def running(number: int, **more: Any) -> FrozenTrial:
@@ -174,6 +175,8 @@ def seeded(sampler: BaseSampler, name: str) -> BaseSampler:
             source.seed(words)
         else:
             source.seed(words.tobytes())
+    if isinstance(made, QMCSampler) and made._seed >= DRAWN:  # of its scrambling, which it has drawn itself
+        made._seed = int.from_bytes(hashlib.sha256(name.partition("/")[0].encode()).digest()[:4], "little")
     return made
 
 

@@ -242,25 +242,30 @@ class _Pruning(OneAtATime):
 def note_constraints(strategy: Any, problem: Problem, trial: Trial, result: Evaluation) -> None:
     """Keep what `constraints_func` of a strategy's sampler says of a complete trial with its user attributes.
 
-    So the journal knows which trials may be the best. There NaN is 1, a violation, infinity the largest float.
+    So the journal knows which trials may be the best.
     """
-    segment, function = TrialSegment.of(trial), _constraints_func(strategy)
+    segment, function = TrialSegment.of(trial), constraints_func_of(strategy)
     attrs = cast(dict[str, Any], result.user_attrs)
     attrs.pop(CONSTRAINTS, None)  # of an earlier study, whose function may have been another
     if function is not None and segment.last and not result.failed:
         told = {"user_attrs": dict(attrs), **_as_told(problem, segment.point)}
         frozen = optuna().trial.create_trial(state=optuna().trial.TrialState.RUNNING, **told)  # as in Optuna's own loop
         frozen.number = segment.number
-        attrs[CONSTRAINTS] = np.nan_to_num([*map(float, function(frozen))], nan=1.0).tolist()
+        attrs[CONSTRAINTS] = finite(function(frozen))
 
 
-def _constraints_func(thing: Any) -> Any:
-    """That of a sampler, or of the sampler within a strategy; None without one."""
+def finite(constraints: Sequence[float]) -> list[float]:
+    """What a journal can hold: NaN is 1, a violation, infinity the largest float."""
+    return list(map(float, np.nan_to_num([*map(float, constraints)], nan=1.0)))
+
+
+def constraints_func_of(thing: Any) -> Any:
+    """The `constraints_func` of a sampler, or of the sampler within a strategy; None without one."""
     inner = getattr(thing, "sampler", getattr(thing, "_base_sampler", None))
     found = getattr(thing, "_constraints_func", None)
     if isinstance(thing, Optuna):
         found = thing.arguments.get("constraints_func")
-    return found if inner is None or found is not None else _constraints_func(inner)
+    return found if inner is None or found is not None else constraints_func_of(inner)
 
 
 def _as_told(problem: Problem, point: Point) -> dict[str, dict[str, Any]]:

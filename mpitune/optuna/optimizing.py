@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from optuna.logging import get_logger
+from optuna.logging import get_logger, get_verbosity, set_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
@@ -132,6 +132,7 @@ class Optimizing(Experiment):
     sampler: Any = field(metadata={"changes_results": False})
     pruner: Any = field(metadata={"changes_results": False})
     view: View = field(metadata={"changes_results": False})
+    verbosity: int = field(metadata={"changes_results": False})  # of Optuna's log
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,6 +147,7 @@ class Optimizing(Experiment):
 
     def objective(self, worker: WorkerContext) -> Objective:
         names = [words.partition(" ")[2] for words in self.objectives]
+        set_verbosity(self.verbosity)
         function = read_call(self.function, worker.data)
         return InWorker(function, self.view, self.sampler, self.pruner, self.seed, names, self.collects)
 
@@ -322,7 +324,7 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
     return Optimizing(
         "as the objective asks", strategy, tuple(goals), seed, window, "window",
-        function, collects, study.sampler, study.pruner, view, leader,
+        function, collects, study.sampler, study.pruner, view, get_verbosity(), leader,
     )  # fmt: skip
 
 

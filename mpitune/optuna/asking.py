@@ -103,12 +103,14 @@ class Asking:
         ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: number}
         self._view.trials[number] = ended
         study = self._at(f"{number}/after")
-        with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
-            study.tell(number, values, state)
-        self.stopped |= study.stopped
-        told = self._view.trials[number]
-        told.datetime_complete = complete or told.datetime_complete
-        self._keep(told)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
+                study.tell(number, values, state)
+        finally:  # Optuna keeps a trial also where the sampler's `after_trial` raises
+            self.stopped |= study.stopped
+            told = self._view.trials[number]
+            told.datetime_complete = complete or told.datetime_complete
+            self._keep(told)
         return told
 
     def begun(self, number: int) -> FrozenTrial:

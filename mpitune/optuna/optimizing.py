@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -111,9 +113,12 @@ def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
         said.warning("Trial %d failed with parameters: %s because of: %s", trial.number, trial.params, cause)
     elif trial.state == TrialState.PRUNED:
         said.info("Trial %d pruned.", trial.number)
-    else:
-        values = trial.values if len(study.directions) > 1 else trial.value
-        best = "" if len(study.directions) > 1 else f" Best is trial {study.best_trial.number} with {study.best_value}."
+    elif said.isEnabledFor(logging.INFO):
+        one = len(study.directions) == 1
+        best = ""
+        with suppress(ValueError):  # no trial yet that keeps its constraints
+            best = f" Best is trial {study.best_trial.number} with value: {study.best_value}." if one else ""
+        values = f"value: {trial.value}" if one else f"values: {trial.values}"
         said.info("Trial %d finished with %s and parameters: %s.%s", trial.number, values, trial.params, best)
 
 

@@ -160,7 +160,9 @@ class ViewedStudy(Study):
 def study_of(view: View, sampler: BaseSampler, pruner: Any, seed: int, what: str) -> ViewedStudy:
     """The study for one thing to do, with a sampler whose random numbers are those of its name, and a new pruner."""
     name = view.get_study_name_from_id(ID)
-    return ViewedStudy(name, view, seeded(sampler, f"{seed}/{what}"), copy.deepcopy(pruner))
+    study = ViewedStudy(name, view, seeded(sampler, f"{seed}/{what}"), copy.deepcopy(pruner))
+    study._thread_local.in_optimize_loop = True  # so that its own `optimize` raises, as in Optuna
+    return study
 
 
 def seeded(sampler: BaseSampler, name: str) -> BaseSampler:

@@ -36,7 +36,7 @@ class Job:
         def rounds() -> Rounds:
             yield [(Trial(f"t{n}", {"n": n}),) for n in range(n_trials)]
 
-        self.journal = join(folder, {"settings": {"experiment": "simulated"}}, name, lambda mine, theirs: mine)
+        self.journal = join(folder, {"settings": {"experiment": "simulated"}}, name)
         self.study = JoinedStudy(
             [rounds()], self.journal.history, folder=folder, job=name, timeout=60.0, n_slots=SLOTS,
             cost=lambda trial: 1.0, examine=lambda trial, result, kept: None,

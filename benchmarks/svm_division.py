@@ -28,9 +28,9 @@ from mnist_svm.points import TuningGrid
 from mpitune import RunOptions, run_study
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Returned, Run
-from mpitune.engine.queue import Costs
+from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
-from mpitune.experiment import WorkerContext
+from mpitune.experiment import Scheduling, WorkerContext
 from mpitune.trial import Batch, Outcome, Place, Result, Rounds, Trial
 
 PUBLISHED = Path(__file__).parent / "results" / "svm_published_ovo.md"
@@ -56,7 +56,7 @@ def seconds_of_gammas() -> list[float]:
 
 
 def play(
-    n_slots: int, batches: Sequence[Batch], costs: Costs, seconds: Callable[[Batch, float], float]
+    n_slots: int, batches: Sequence[Batch], scheduling: Scheduling, seconds: Callable[[Batch, float], float]
 ) -> tuple[float, float]:
     """(makespan, work of all slots) in seconds, of one round. seconds: of a batch that begins at that time."""
     now = 0.0
@@ -76,7 +76,7 @@ def play(
 
     places = {slot: Place("host", *slot, "cpu") for slot in free}
     study = Study([search()], {}, {})
-    coordinator = Coordinator(study, Memory(), tell=tell, slots=places, costs=costs, clock=lambda: now)  # type: ignore[arg-type]
+    coordinator = Coordinator(study, Memory(), scheduling, Resources(places, tell, clock=lambda: now))
     coordinator.step()
     work = 0.0
     while not coordinator.finished:
@@ -105,9 +105,13 @@ def simulate(part: float, known: bool) -> str:
     rows = []
     for n_slots in SLOTS:
         divided = [piece for batch in batches for piece in grid.split_batch(batch)]
-        before = play(n_slots, divided if len(batches) < FEW * n_slots else batches, Costs(cost), seconds)
+        before = play(n_slots, divided if len(batches) < FEW * n_slots else batches, Scheduling(cost=cost), seconds)
         start = time.perf_counter()
-        costs = Costs(cost, grid.split_batch, lambda batch: part * cost(batch[0]) * grid.n_tuning * grid.folds)
+        costs = Scheduling(
+            cost=cost,
+            split_batch=grid.split_batch,
+            shared_cost=lambda batch, workers: part * cost(batch[0]) * grid.n_tuning * grid.folds,
+        )
         after = play(n_slots, batches, costs, seconds)
         took = time.perf_counter() - start
         whole = sum(gamma_seconds.values())

@@ -20,7 +20,7 @@ import msgspec
 
 from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.slots import SlotState
-from mpitune.engine.study import Study
+from mpitune.engine.study import Coordinated
 from mpitune.errors import printable, printable_lines
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import host_name
@@ -63,7 +63,7 @@ class Overview:
 
 
 def overview(
-    study: Study, dispatch: Dispatch, now: float, *, failed: int, total: int | None, done: int | None = None
+    study: Coordinated, dispatch: Dispatch, now: float, *, failed: int, total: int | None, done: int | None = None
 ) -> Overview:
     """The study now, by the coordinator's clock; see `Overview`.
 

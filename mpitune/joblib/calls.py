@@ -83,9 +83,6 @@ class Calls(Experiment):
 
         return objective
 
-    def hear(self, content: bytes) -> None:
-        callbacks.deliver(content)
-
 
 _reading: tuple[Data, bool] = {}, False  # of the call that is read: its arrays, and whether it may write to them
 
@@ -399,7 +396,8 @@ class Service:
         with self._lock:
             if self._is_over:
                 raise StudyError(ENDED)
-            arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
+            arrays = self.arrays.content, lambda trial: str(trial.params["arrays"]).split()
+            arrivals = Arrivals(IDLE, *arrays, hear=callbacks.deliver)
             self._run = asked, arrivals
             self._ended.clear()
 

@@ -1,0 +1,181 @@
+"""`optimize` keeps what `Study.optimize` promises, and a trial what Optuna's does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import Trial, TrialState
+
+from mpitune import RunOptions
+from mpitune.errors import UsageError
+from mpitune.optuna import optimize
+from tests.mpitune.optuna.made import digest
+
+HERE = RunOptions(gpu="none", workers=0, quiet=True)
+TWO = RunOptions(gpu="none", workers=2, quiet=True)
+
+
+def new(**more: Any) -> optuna.Study:
+    return optuna.create_study(**{"sampler": optuna.samplers.TPESampler(seed=1), **more})
+
+
+def square(trial: Trial) -> float:
+    return trial.suggest_float("x", -1, 1) ** 2
+
+
+def states(study: optuna.Study) -> str:
+    return "".join(trial.state.name[0] for trial in study.trials)
+
+
+def test_callbacks_are_called_in_the_order_of_numbers_and_may_stop() -> None:
+    heard: list[tuple[int, int]] = []
+
+    def callback(study: optuna.Study, trial: Any) -> None:
+        heard.append((trial.number, len(study.trials)))
+        if trial.number == 6:
+            study.stop()
+
+    study = new()
+    optimize(study, lambda trial: time.sleep(0.02 * (trial.number % 3)) or square(trial), 30, callbacks=[callback],
+             window=4, options=TWO)  # fmt: skip
+    assert heard == [(n, n + 1) for n in range(7)] and len(study.trials) == 7
+
+
+@pytest.mark.parametrize("options", [HERE, TWO])
+def test_an_objective_stops_the_study_at_its_own_trial(options: RunOptions) -> None:
+    def objective(trial: Trial) -> float:
+        if trial.number == 5:
+            trial.study.stop()
+        return square(trial)
+
+    study = new()
+    optimize(study, objective, 30, window=4, options=options)
+    assert len(study.trials) == 6
+    optimize(study, square, 4, options=options)  # which begins anew
+    assert len(study.trials) == 10
+
+
+def test_an_exception_is_raised_with_the_workers_traceback_and_its_trial_is_kept() -> None:
+    def objective(trial: Trial) -> float:
+        if trial.number in (4, 5):
+            raise KeyError(trial.number)
+        if trial.number == 2:
+            raise ValueError("caught")
+        return square(trial)
+
+    study = new()
+    with pytest.raises(KeyError, match="4") as raised:
+        optimize(study, objective, 30, catch=(ValueError,), window=4, options=TWO)
+    assert "in objective" in str(raised.value.__cause__) + str(raised.value.__notes__ or "")
+    assert states(study) == "CCFCF"
+
+
+def test_values_that_are_none_fail() -> None:
+    returned = [None, float("nan"), "text", (1.0, 2.0), "1.5", 2]
+    study = new()
+    optimize(study, lambda trial: returned[trial.number], len(returned), options=HERE)
+    assert states(study) == "FFFFCC" and study.trials[4].value == 1.5
+
+
+def test_enqueued_and_added_trials() -> None:
+    study = new()
+    study.add_trial(optuna.trial.create_trial(
+        params={"x": 0.5}, distributions={"x": optuna.distributions.FloatDistribution(-1, 1)}, value=0.25
+    ))  # fmt: skip
+    study.enqueue_trial({"x": 0.125}, user_attrs={"from": "me"})
+    study.enqueue_trial({"x": -0.5})
+    optimize(study, square, 5, window=3, options=TWO)
+    assert states(study) == "CCCCCC"
+    assert [trial.params["x"] for trial in study.trials[:3]] == [0.5, 0.125, -0.5]
+    assert study.trials[1].user_attrs == {"from": "me"}
+
+
+def test_several_calls_are_one_study() -> None:
+    whole, parts = new(), new()
+    optimize(whole, square, 12, window=3, options=HERE)
+    for n in (5, 3, 4):
+        optimize(parts, square, n, window=3, options=HERE)
+    assert digest(whole) == digest(parts)
+
+
+def test_a_timeout_and_other_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    study = new()
+    study.set_metric_names(["loss"])
+    optimize(study, lambda trial: time.sleep(0.1) or square(trial), timeout=1.0, gc_after_trial=True, options=HERE)
+    assert 1 < len(study.trials) < 11 and states(study) == "C" * len(study.trials)
+    optimize(study, square, n_trials=3, show_progress_bar=True, options=HERE)
+    assert "3/3" in capsys.readouterr().err
+    with pytest.raises(TypeError, match="catch"):
+        optimize(study, square, 1, catch=1, options=HERE)  # type: ignore[arg-type]
+
+
+def test_one_job_stays_in_this_process() -> None:
+    study, pids = new(), set()
+    optimize(study, lambda trial: pids.add(os.getpid()) or square(trial), 3, n_jobs=1, options=TWO)
+    assert pids == {os.getpid()}
+
+
+def test_a_worker_that_dies_costs_its_trial() -> None:
+    def objective(trial: Trial) -> float:
+        if trial.number == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return square(trial)
+
+    study = new()
+    optimize(study, objective, 8, window=3, options=TWO)
+    assert states(study) == "CCCFCCCC"
+
+
+def test_what_cannot_be_sent_is_one_line() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match=r"^lock of the objective cannot be sent.*within the objective$"):
+        optimize(new(), lambda trial: lock and square(trial), 3, options=TWO)
+    sampler = optuna.samplers.RandomSampler()
+    sampler.lock = lock  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"sampler"):
+        optimize(new(sampler=sampler), square, 3, options=TWO)
+
+
+def everything(trial: Trial) -> float:
+    """All that a trial can be asked."""
+    values = [
+        trial.suggest_float("f", 0, 1), trial.suggest_float("log", 1e-3, 1, log=True),
+        trial.suggest_float("step", 0, 1, step=0.25), trial.suggest_int("i", 1, 9, step=2),
+        trial.suggest_int("ilog", 1, 100, log=True),
+    ]  # fmt: skip
+    assert trial.suggest_categorical("c", ["a", None, 1.5, True]) in ("a", None, 1.5, True)
+    assert trial.suggest_float("f", 0, 1) == values[0] and values[2] * 4 % 1 == 0 and values[3] % 2 == 1
+    assert set(trial.params) == set(trial.distributions) == {"f", "log", "step", "i", "ilog", "c"}
+    assert trial.datetime_start is not None and isinstance(trial.relative_params, dict)
+    trial.set_user_attr("two", {"numbers": [1, 2.5]})
+    assert trial.user_attrs["two"] == {"numbers": [1, 2.5]}
+    study = trial.study
+    others = study.get_trials(deepcopy=False)
+    assert study.direction.name == "MINIMIZE" and others[trial.number].number == trial.number
+    assert all(other.state.is_finished() for other in others[: max(0, trial.number - 2)])
+    if trial.number > 3:
+        assert study.best_value <= others[0].value  # type: ignore[operator]
+    trial.report(values[0], 0)
+    trial.report(float("inf"), 1)
+    assert trial.should_prune() in (True, False)
+    if hasattr(trial, "set_constraint"):
+        trial.set_constraint("less", values[0] - 0.9)
+    with pytest.raises(RuntimeError):
+        study.optimize(square, 1)
+    return sum(values)
+
+
+def test_a_trial_can_be_asked_all_that_optunas_can() -> None:
+    study = new(sampler=optuna.samplers.TPESampler(seed=2, multivariate=True, n_startup_trials=3))
+    optimize(study, everything, 10, window=3, options=TWO)
+    assert states(study) == "C" * 10
+    assert all(trial.user_attrs == {"two": {"numbers": [1, 2.5]}} for trial in study.trials)
+    assert all(trial.duration is not None and trial.intermediate_values[1] == float("inf") for trial in study.trials)
+    assert study.trials[0].state == TrialState.COMPLETE
+    assert len(optuna.importance.get_param_importances(study)) == 6

@@ -1,0 +1,155 @@
+"""The same study, whoever runs its trials, and however often it was killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import optuna
+import pytest
+
+from mpitune.storage.history import read_study
+from tests.helpers import ROOT, mpirun_command
+from tests.mpitune.optuna.made import quiet
+
+MADE = str(Path(__file__).with_name("made.py"))
+STUDY = """
+import os, sys, time, optuna
+from tests.mpitune.optuna.made import Made, digest, made_study, quiet
+quiet()
+number, where = int(sys.argv[1]), sys.argv[2]
+storage = {
+    "none": lambda: None,
+    "sqlite": lambda: f"sqlite:///{sys.argv[3]}",
+    "journal": lambda: optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(sys.argv[3])),
+}[where]()
+study = made_study(number, study_name="made", storage=storage, load_if_exists=True)
+def objective(trial, made=Made(number)):
+    time.sleep(0.02)
+    return made(trial)
+study.optimize(objective, n_trials=30 if where == "none" else max(0, 30 - len(study.trials)), catch=ValueError)
+print(digest(study), len(study.trials))
+"""
+
+
+def through(
+    script: str | Path, *arguments: object, workers: int, ranks: int = 0, results: Path | None = None
+) -> list[str]:
+    """The command for a user's script by `python -m mpitune`, with four trials open."""
+    launcher = mpirun_command(ranks) if ranks else []
+    folder = ["--results", str(results)] if results else []
+    options = ["--gpu", "none", "--window", "4", "--workers", str(workers), *folder]
+    return [*launcher, sys.executable, "-m", "mpitune", *options, str(script), *map(str, arguments)]
+
+
+def started(command: list[str]) -> subprocess.Popen[str]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def printed(command: list[str]) -> str:
+    """What a command prints, which must succeed."""
+    process = started(command)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+def killed(command: list[str], seconds: float) -> None:
+    """Kill a command and all its processes after so many seconds, unless it has ended."""
+    process = started(command)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_random_objectives_have_the_same_study_with_two_workers() -> None:
+    assert printed(through(MADE, 0, 20, workers=2)) == printed(through(MADE, 0, 20, workers=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(20, 200, 60))
+def test_many_random_objectives_have_the_same_study_on_any_layout(first: int) -> None:
+    expected = printed(through(MADE, first, first + 60, workers=0))
+    for workers, ranks in ((1, 0), (2, 0), (4, 0), (1, 3)):
+        assert printed(through(MADE, first, first + 60, workers=workers, ranks=ranks)) == expected
+
+
+def test_three_ranks_have_the_same_study() -> None:
+    assert printed(through(MADE, 0, 3, workers=1, ranks=3)) == printed(through(MADE, 0, 3, workers=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["none", "sqlite", "journal"])
+@pytest.mark.parametrize("number", [3, 8, 13, 17])
+def test_a_killed_study_continues_as_the_same(number: int, where: str, tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(STUDY)
+    expected = printed(through(script, number, "sqlite", tmp_path / "whole", workers=0))
+    draw = random.Random(number)
+    results = tmp_path / "results" if where == "none" else None
+    command = through(script, number, where, tmp_path / "killed", workers=2, results=results)
+    for _ in range(3):
+        killed(command, draw.uniform(1, 4))
+    assert printed(command) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["sqlite", "journal"])
+def test_optuna_alone_continues_a_killed_study(where: str, tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(STUDY)
+    killed(through(script, 3, where, tmp_path / "killed", workers=2), 2.5)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), "3", where, str(tmp_path / "killed")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert done.stdout.split()[1:] == ["30"], done.stderr
+    # and here once more, with trials of Optuna's among ours
+    assert printed(through(script, 3, where, tmp_path / "killed", workers=2)) == done.stdout
+
+
+def test_the_folder_of_a_study_says_what_it_has(tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(STUDY)
+    folder = tmp_path / "results"
+    whole = printed(through(script, 3, "none", workers=2, results=folder))
+    assert printed(through(script, 3, "none", workers=0, results=folder)) == whole
+    study = read_study(folder)
+    assert len(study.outcomes) == 30
+    for told in ("status", "report"):
+        subprocess.run([sys.executable, "-m", "mpitune", told, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    assert "trials" in (folder / "report.html").read_text()
+
+
+def test_a_storage_that_another_process_writes_to_is_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(STUDY.replace("time.sleep(0.02)", "time.sleep(0.2)"))
+    database = tmp_path / "study.db"
+    process = started(through(script, 3, "sqlite", database, workers=2))
+    while process.poll() is None and not has_trials(database):
+        time.sleep(0.1)
+    quiet()
+    optuna.load_study(study_name="made", storage=f"sqlite:///{database}").add_trial(
+        optuna.trial.create_trial(value=1.0)
+    )
+    _, err = process.communicate()
+    (line,) = (line for line in err.splitlines() if "another process" in line)
+    assert process.returncode == 2 and "let one job run it" in line and "Traceback" not in err
+
+
+def has_trials(database: Path) -> bool:
+    if not database.exists():
+        return False
+    with suppress(sqlite3.Error), sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        return bool(connection.execute("select count(*) from trials").fetchone()[0])
+    return False

@@ -47,6 +47,7 @@ BEGINNING = b'{"format":'
 BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
+_CHANGES = [True], [False, True]  # whether the code of the last two starts is another than that of known results
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
@@ -62,6 +63,7 @@ class History:
     deaths: list[Death] = field(default_factory=list)
     with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
     lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
+    after: set[str] = field(default_factory=set)  # keys of results whose code has changed since others were made
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # an end line says so, and all that it has counted is here
@@ -88,13 +90,15 @@ class History:
     @property
     def mixed(self) -> str:
         """What has changed since results were made that were kept nevertheless, and how many these are; else ""."""
-        since = list(takewhile(lambda run: run.get("changed"), reversed(self.runs)))
-        if not since:
+        each = [
+            takewhile(lambda run: run.get("changed"), reversed(history.runs))
+            for history in self.jobs.values() or [self]
+        ]
+        names = sorted({name for since in each for run in since for name in run["changed"]})
+        if not names:
             return ""
-        n_old = sum(result.ended < since[-1]["began"] for result in self.results.values())
-        names = sorted({name for run in since for name in run["changed"]})
-        new = f", {n_new} after it" if (n_new := len(self.results) - n_old) else ""
-        return f"{n_old} results are of before a change of {named(names)}{new}"
+        new = f", {n_new} after it" if (n_new := len(self.after.intersection(self.results))) else ""
+        return f"{len(self.results) - n_new} results are of before a change of {named(names)}{new}"
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""
@@ -199,17 +203,19 @@ def counts(result: Result, known: Result | None) -> bool:
 def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
     first, *others = every = list(jobs.values())
-    trials, results, lost = dict(first.trials), dict(first.results), set(first.lost)
+    trials, results, lost, after = dict(first.trials), dict(first.results), set(first.lost), set(first.after)
     for history in others:
         for key, result in history.results.items():
             if counts(result, None if key in lost else results.get(key)):
                 trials[key], results[key] = history.trials[key], result
                 (lost.add if key in history.lost else lost.discard)(key)
+                (after.add if key in history.after else after.discard)(key)
     return replace(
         first,
         trials=trials,
         results=results,
         lost=lost,
+        after=after,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in every for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
@@ -231,21 +237,29 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
     records: dict[str, Packed] = {}
+    before: dict[str, Packed] = {}  # the records when the code of known results changed last
     damaged: list[Damage] = []
     start = 2
     with no_collection():
         for lines in blocks:
-            _read_some(lines, start, history, records, damaged)
+            _read_some(lines, start, history, records, before, damaged)
             start += len(lines)
             if len(damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
         history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
+    if history.runs and history.runs[-1].get("changed"):
+        history.after = {key for key, record in records.items() if before.get(key) is not record}
     history.begun = history.size > len(first[0]) + 1
     return history, damaged
 
 
 def _read_some(
-    lines: list[bytes], start: int, history: History, records: dict[str, Packed], damaged: list[Damage]
+    lines: list[bytes],
+    start: int,
+    history: History,
+    records: dict[str, Packed],
+    before: dict[str, Packed],
+    damaged: list[Damage],
 ) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
@@ -260,6 +274,9 @@ def _read_some(
                 other = read_other(line)
                 if isinstance(other, dict):
                     _read_note(other, history)
+                    if "run" in other and [bool(run.get("changed")) for run in history.runs[-2:]] in _CHANGES:
+                        before.clear()
+                        before.update(records)
                     continue
                 record = other
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -20,10 +19,11 @@ from mpitune.devices.choose import CPU, Device, environment, nvidia_smi
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import UsageError, printable
+from mpitune.locks import NoLocks, try_lock
 from mpitune.processes.process import started_at
 from mpitune.ranks.launch import Launch
 from mpitune.storage.history import read_journal
-from mpitune.storage.journal import NO_LOCKS, is_running, no_locks
+from mpitune.storage.journal import is_running, no_locks
 
 GIB, MIB = 1 << 30, 1 << 20
 WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
@@ -260,11 +260,11 @@ def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]
             file.flush()
             os.fsync(file.fileno())
             if not joins:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_lock(file.fileno())
         status = os.statvfs(there)
     except OSError as error:
         text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
-        if error.errno in NO_LOCKS:
+        if isinstance(error, NoLocks):
             text = no_locks(folder, error)
         return str(folder), [Finding(text, fatal=True)]
     kind, free = file_system(there), status.f_bavail * status.f_frsize

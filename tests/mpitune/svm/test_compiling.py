@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mpitune.folders import locked, private_folder
+from mpitune.folders import private_folder
+from mpitune.locks import locked
 from tests.helpers import ROOT
 
 numba = pytest.importorskip("numba")

@@ -48,7 +48,7 @@ from mpitune.sklearn.grids import solved
 from mpitune.sklearn.groups import Group, Sharing, costs_of, graph_of, groups_of, is_early, parts_of, shared_cost_of
 from mpitune.sklearn.limit import SearchLimit
 from mpitune.sklearn.task import Task
-from mpitune.storage.history import read_header
+from mpitune.storage.lines import read_header
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 log = logging.getLogger(__name__)

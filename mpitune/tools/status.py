@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of, read_status_file
-from mpitune.errors import Exit, UsageError, printable
+from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, note_of, read_status_file
+from mpitune.errors import Exit, UsageError, duration, printable
 from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS, job_folders
 from mpitune.storage.history import NAME, History, leave_out, read_study, studies_in

@@ -24,7 +24,7 @@ from mpitune.engine.study import Coordinated
 from mpitune.errors import duration, printable, printable_lines
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import host_name
-from mpitune.storage.files import STATUS_FILE, read_at_most, replaced
+from mpitune.storage.files import STATUS_FILE, read_at_most, written_whole
 from mpitune.storage.waiting import spoken
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
@@ -166,8 +166,8 @@ class StatusFile:
 
     def write(self, doing: str, overview: Overview) -> None:
         """Replace the file. `doing`: RUNNING, or what the study waits for."""
-        with suppress(OSError):
-            replaced(self._path, msgspec.json.encode(Seen(round(time.time(), 3), doing, overview)).decode())
+        with suppress(OSError), written_whole(self._path, durable=False) as file:
+            file.write(msgspec.json.encode(Seen(round(time.time(), 3), doing, overview)))
 
     def remove(self) -> None:
         with suppress(OSError):

@@ -120,15 +120,6 @@ def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
 
 
-@pytest.mark.slow
-def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path) -> None:
-    done = program(
-        *TOYS, "12", "--gpu", "none", "--workers", "1", "--max-batches-per-worker", "5", "-v", "--results", tmp_path
-    )
-    assert done.stderr.count("started") == 3 and done.stderr.count("replaced after 5 batches") == 2
-    assert {line["attempt"] for line in journal_lines(tmp_path)} == {1}
-
-
 def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path) -> None:
     """On two ranks their mpirun, on one a worker and then the group, and the rank itself; two ranks finish."""
     arguments = ("20", "--rounds", "2", "--array-size", "9")

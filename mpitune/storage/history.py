@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
 
-from mpitune.errors import UsageError, named, or_typed, printable, shortened
+from mpitune.errors import UsageError, named, printable, shortened
 from mpitune.storage.arrays import lost_arrays
-from mpitune.storage.files import JOURNAL, job_folders, regular_file
+from mpitune.storage.files import JOURNAL, job_folders
+from mpitune.storage.lines import blocks, header_of, read_header
 from mpitune.storage.records import (
     UNPACKABLE,
     UNREADABLE,
     Death,
     EndLine,
-    HeaderLine,
     Packed,
     RunLine,
     StoredResults,
@@ -42,10 +42,6 @@ from mpitune.trial import Result, Trial
 log = logging.getLogger(__name__)
 
 NAME = JOURNAL
-FORMAT = 2
-BEGINNING = b'{"format":'
-BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
-LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
 _CHANGES = [True], [False, True]  # whether the code of the last two starts is another than that of known results
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
@@ -202,6 +198,7 @@ def counts(result: Result, known: Result | None) -> bool:
 
 def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
+    jobs = {name: _parsed(history) for name, history in jobs.items()}
     first, *others = every = list(jobs.values())
     trials, results, lost, after = dict(first.trials), dict(first.results), set(first.lost), set(first.after)
     for history in others:
@@ -231,8 +228,8 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
     Raises:
         UsageError: where the file cannot be read, or its first line is no header that can be trusted.
     """
-    blocks = _blocks(folder)
-    first = next(blocks, [])
+    read = blocks(folder)
+    first = next(read, [])
     if not first:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
@@ -241,7 +238,7 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
     damaged: list[Damage] = []
     start = 2
     with no_collection():
-        for lines in blocks:
+        for lines in read:
             _read_some(lines, start, history, records, before, damaged)
             start += len(lines)
             if len(damaged) > MOST_DAMAGED:
@@ -295,55 +292,6 @@ def _read_some(
             damaged.append(Damage(number, name, str(error) or type(error).__name__))
 
 
-def whole_lines(folder: Path) -> list[bytes]:
-    """The lines of the journal in `folder` without newlines, as far as they are whole. Raises UsageError."""
-    return list(chain.from_iterable(_blocks(folder)))
-
-
-def _blocks(folder: Path) -> Iterator[list[bytes]]:
-    """The whole lines of a journal without newlines, the first one alone, then many at a time; none where it is not.
-
-    Raises:
-        UsageError: where the file cannot be read, begins like no journal, or has a line without an end, such as a hole
-            of a sparse file.
-    """
-    path = folder / NAME
-    try:
-        with open(regular_file(path), "rb") as file:
-            block = _line_of(file, path)
-            if not block.endswith(b"\n") and block[: len(BEGINNING)] != BEGINNING[: len(block)]:
-                raise _no_header(path)
-            while block:
-                *lines, torn = block.split(b"\n")
-                yield lines
-                if torn:  # by a crash, or it is being written
-                    return
-                block = file.read(BLOCK)
-                if block and not block.endswith(b"\n"):
-                    block += _line_of(file, path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _line_of(file: IO[bytes], path: Path) -> bytes:
-    """A line, or the rest of one. Raises UsageError for one without an end."""
-    line = file.readline(LONGEST_LINE)
-    if len(line) == LONGEST_LINE:
-        raise UsageError(
-            f"{path} has a line of more than {LONGEST_LINE >> 20} MiB, which no study writes: keep a copy, then cut it "
-            "off there, or use another results folder"
-        )
-    return line
-
-
-def read_header(folder: Path) -> dict[str, Any] | None:
-    """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
-    first = next(_blocks(folder), [])
-    return header_of(folder / NAME, first[0]) if first else None
-
-
 def studies_in(folder: Path) -> list[Path]:
     """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study.
 
@@ -362,9 +310,12 @@ def read_study(folder: Path) -> History:
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
+    return history if history.jobs else _parsed(history)
+
+
+def _parsed(history: History) -> History:
     with no_collection():
-        history.trials, history.results = dict(history.trials), dict(history.results)
-    return history
+        return replace(history, trials=dict(history.trials), results=dict(history.results))
 
 
 def require_same_study(
@@ -391,29 +342,6 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def header_of(path: Path, line: bytes) -> dict[str, Any]:
-    """The first line of a journal. Raises UsageError where it is none that can be trusted."""
-    try:
-        header = read_other(line)
-        if not isinstance(header, dict):
-            raise _no_header(path)
-        version = header["format"]
-        if type(version) is int and version != FORMAT:
-            raise UsageError(f"{path} has format {version}, this program reads {FORMAT}: use the version that wrote it")
-        require_checksum(line)
-        return checked(header, HeaderLine)
-    except UsageError:
-        raise
-    except UNREADABLE as error:
-        raise _no_header(path) from error
-
-
-def _no_header(path: Path) -> UsageError:
-    return UsageError(
-        f"line 1 of {path} is not a journal header, or is damaged: use another results folder{or_typed('restart')}"
-    )
 
 
 def _read_note(record: dict[str, Any], history: History) -> None:

@@ -47,7 +47,8 @@ from mpitune.storage.files import (
     written_first,
     written_whole,
 )
-from mpitune.storage.history import FORMAT, NAME, History, read_journal, require_same_study
+from mpitune.storage.history import NAME, History, read_journal, require_same_study
+from mpitune.storage.lines import FORMAT
 from mpitune.storage.records import written, written_trial
 from mpitune.storage.waiting import waiting
 from mpitune.trial import Result, Trial

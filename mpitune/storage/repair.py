@@ -12,8 +12,9 @@ from mpitune.errors import UsageError
 from mpitune.storage.arrays import StoredArrays
 from mpitune.storage.earlier import unused
 from mpitune.storage.files import sync_folder, written_whole
-from mpitune.storage.history import NAME, Damage, History, read_lines, whole_lines
+from mpitune.storage.history import NAME, Damage, History, read_lines
 from mpitune.storage.journal import open_locked
+from mpitune.storage.lines import whole_lines
 from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, written
 
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mpitune.engine.progress import duration
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, UsageError, duration
 from mpitune.settings import program, setting
 from mpitune.storage.history import History, differing_setting, read_study, require_same_study
 from mpitune.storage.table import write_table

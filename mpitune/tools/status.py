@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, duration, note_of, read_status_file
-from mpitune.errors import Exit, UsageError, printable
+from mpitune.engine.progress import MOST_SHOWN, RUNNING, Seen, note_of, read_status_file
+from mpitune.errors import Exit, UsageError, duration, printable
 from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS, job_folders
 from mpitune.storage.history import NAME, History, leave_out, read_study, studies_in
@@ -259,15 +259,12 @@ def look(folder: Path) -> Iterator[Status]:
     Raises:
         UsageError: there is no study.
     """
-    history, size, pause = read_study(folder), -1, 0.0
-    read = time.monotonic()
+    history, size, next_read = None, -1, 0.0
     while True:
-        if _size(folder) != size and time.monotonic() - read >= pause:
-            begin = time.monotonic()
-            size = _size(folder)
-            history = read_study(folder)
+        if history is None or (_size(folder) != size and time.monotonic() >= next_read):
+            begin, size, history = time.monotonic(), _size(folder), read_study(folder)
             read = time.monotonic()
-            pause = (read - begin) / READING
+            next_read = read + (read - begin) / READING
         status = status_of(folder, history, is_running(folder))
         if status.state == STOPPED and _size(folder) != size:
             status = status_of(folder, read_study(folder), is_running(folder))

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mpitune.errors import Exit, UsageError
-from mpitune.storage.history import NAME, History, read_header, read_journal, read_study
+from mpitune.storage.history import NAME, History, read_journal, read_study
 from mpitune.storage.journal import Journal, join
+from mpitune.storage.lines import read_header
 from mpitune.storage.repair import repair
 from mpitune.tools import report
 from tests.helpers import HEADER, journal_of, outcome, studied

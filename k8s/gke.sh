@@ -84,7 +84,6 @@ all() {
         submit
         follow || {
             fetch || say "gke.sh: no results could be fetched after the failure: the last copy is in $RESULTS"
-            [[ $SEARCH != ddp ]] || scaling
             return 1
         }
         fetch || {
@@ -95,7 +94,6 @@ all() {
         cost
         [[ $SEARCH != ddp ]] || table_row
     done
-    [[ $SEARCH != ddp ]] || scaling
     down
 }
 

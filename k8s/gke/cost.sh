@@ -95,10 +95,3 @@ table_row() { # the training that was fetched, with the cost of its time: all no
         END {printf "%s,%.4f\n", row, rate * seconds / 3600}' "$from")
     grep -qxF -- "$row" "$table" || echo "$row" >>"$table" # it is there already where nothing was trained again
 }
-
-scaling() { # the figure of all rows
-    local table=$RESULTS/ddp.csv
-    ((!dry)) && [[ -e $table ]] || return 0
-    python3 -m mpitune scaling "$table" --into "$RESULTS" ||
-        say "gke.sh: no figure, for what is said above; try: python -m mpitune scaling $table --into $RESULTS"
-}

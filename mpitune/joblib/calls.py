@@ -31,7 +31,7 @@ from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backe
 
 from mpitune import studies
 from mpitune.devices.choose import free_memory
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.arrivals import Arrivals
 from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
@@ -433,7 +433,7 @@ service = Service()
 def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None = None) -> str:
     """One rank's part of a run. arrivals: on rank 0. Returns why it could not go on; raises UsageError."""
     transport = studies.join(options)
-    with node.taking_part("calls", transport):
-        return node.run(
+    with rank.taking_part("calls", transport):
+        return rank.run(
             experiment, "calls", options=options, transport=transport, load_finish=None, arrivals=arrivals
         ).cause

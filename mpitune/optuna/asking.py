@@ -20,7 +20,7 @@ from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import UsageError
 from mpitune.optuna.records import packed_params
-from mpitune.optuna.view import View, ViewedStudy, running, seed_in, study_of
+from mpitune.optuna.view import Studies, View, running, seed_in
 
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
 OURS = "mpitune:n"  # of a trial that was run here, so that later trials see it in their time
@@ -37,8 +37,9 @@ class Asking:
     """
 
     def __init__(self, study: Study, seed: int, window: int):
-        self._study, self._seed, self._window = study, seed, window
+        self._study, self._window = study, window
         self._view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
+        self._studies = Studies(self._view, study.sampler, study.pruner, seed)
         trials = study.get_trials(deepcopy=False)
         self._view.trials = [numbered(trial) for trial in trials]
         waiting = [trial for trial in trials if trial.state == TrialState.WAITING]
@@ -80,7 +81,7 @@ class Asking:
             self._view.trials[number] = running(
                 number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
             )
-        study = self._at(f"{number}/joint")
+        study = self._studies.at(f"{number}/joint")
         params, space = proposed(OptunaTrial(study, number))
         self.stopped |= study.stopped
         trial = self._view.trials[number] = copy.copy(self._view.trials[number])
@@ -102,7 +103,7 @@ class Asking:
         ended.state, ended.datetime_complete = TrialState.RUNNING, None
         ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: number}
         self._view.trials[number] = ended
-        study = self._at(f"{number}/after")
+        study = self._studies.at(f"{number}/after")
         try:
             with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
                 study.tell(number, values, state)
@@ -116,9 +117,6 @@ class Asking:
     def begun(self, number: int) -> FrozenTrial:
         """A trial as it began."""
         return copy.copy(self._view.trials[number])
-
-    def _at(self, what: str) -> ViewedStudy:
-        return study_of(self._view, self._study.sampler, self._study.pruner, self._seed, what)
 
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""

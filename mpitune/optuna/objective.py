@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from optuna.trial import Trial as OptunaTrial
 from mpitune.errors import own_traceback
 from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params
 from mpitune.optuna.records import packed as packed_trial
-from mpitune.optuna.view import View, running, study_of
+from mpitune.optuna.view import Studies, View, running
 from mpitune.processes.process import packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 
@@ -51,13 +51,21 @@ class InWorker:
         names: Sequence[str],
         collects: bool,
     ):
-        self._function, self._view, self._sampler, self._pruner = function, view, sampler, pruner
-        self._seed, self.names, self._collects = seed, names, collects
-        self._known: list[FrozenTrial] = list(view.trials)
+        self._function, self._view, self.names, self._collects = function, view, names, collects
+        self._studies = Studies(view, sampler, pruner, seed)
+        self._told: list[FrozenTrial] = []  # in the order in which the study has them
+        self._known: list[FrozenTrial | None] = []  # by number
+        self._take(view.trials)
 
     def hear(self, content: bytes) -> None:
         """Results that later trials may see."""
-        self._known += map(unpacked, json.loads(content))
+        self._take(map(unpacked, json.loads(content)))
+
+    def _take(self, trials: Iterable[FrozenTrial]) -> None:
+        for trial in trials:
+            self._told.append(trial)
+            self._known += [None] * (trial.number + 1 - len(self._known))
+            self._known[trial.number] = trial
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -68,11 +76,11 @@ class InWorker:
     def _evaluated(self, trial: Trial) -> Evaluation:
         asked = json.loads(str(trial.params[ASKED]))
         number = asked["number"]
-        self._view.show(self._known[: asked["known"]], number)
+        self._view.show(self._known, number, self._told[asked["known"] :])
         begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
         self._view.create_new_trial(0, begun)
-        sampler = _Proposed(self._sampler, *unpacked_params(asked["params"]))
-        study = study_of(self._view, sampler, self._pruner, self._seed, str(number))
+        study = self._studies.at(str(number))
+        study.sampler = _Proposed(study.sampler, *unpacked_params(asked["params"]))
         returned: Any = None
         state: TrialState | None = None
         text, messages = "", b""

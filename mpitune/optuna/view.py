@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import pickle
 import random
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import cloudpickle
 import numpy as np
-import optuna
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
+from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, QMCSampler
 from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
@@ -49,12 +51,13 @@ class View(BaseStorage):
         self._user_attrs, self._system_attrs = dict(user_attrs), dict(system_attrs)
         self.trials: list[FrozenTrial] = []
 
-    def show(self, known: Iterable[FrozenTrial], n: int) -> None:
-        """Have n trials: these, and for all other numbers running ones."""
-        self.trials = [running(number) for number in range(n)]
-        for trial in known:
+    def show(self, known: Sequence[FrozenTrial | None], n: int, hidden: Iterable[FrozenTrial]) -> None:
+        """Have n trials: those known by number but for the hidden ones, and running ones in all other places."""
+        trials = list(known[:n]) + [None] * (n - len(known))
+        for trial in hidden:
             if trial.number < n:
-                self.trials[trial.number] = trial
+                trials[trial.number] = None
+        self.trials = [running(number) if trial is None else trial for number, trial in enumerate(trials)]
 
     # -- as Optuna asks
 
@@ -157,18 +160,22 @@ class ViewedStudy(Study):
         self.stopped = True
 
 
-def study_of(view: View, sampler: BaseSampler, pruner: Any, seed: int, what: str) -> ViewedStudy:
-    """The study for one thing to do, with a sampler whose random numbers are those of its name, and a new pruner."""
-    name = view.get_study_name_from_id(ID)
-    study = ViewedStudy(name, view, seeded(sampler, f"{seed}/{what}"), copy.deepcopy(pruner))
-    study._thread_local.in_optimize_loop = True  # so that its own `optimize` raises, as in Optuna
-    return study
+class Studies:
+    """The studies of a view, one for each thing to do, with samplers and pruners that nothing was done with before."""
+
+    def __init__(self, view: View, sampler: BaseSampler, pruner: BasePruner, seed: int):
+        self._view, self._seed, self._packed = view, seed, cloudpickle.dumps((sampler, pruner))  # quicker than a copy
+
+    def at(self, what: str) -> ViewedStudy:
+        """The study, whose sampler's random numbers are those of this name."""
+        sampler, pruner = pickle.loads(self._packed)
+        begin(sampler, f"{self._seed}/{what}")
+        return ViewedStudy(self._view.get_study_name_from_id(ID), self._view, sampler, pruner)
 
 
-def seeded(sampler: BaseSampler, name: str) -> BaseSampler:
-    """A copy of a sampler, each of whose sources of random numbers begins by this name."""
-    made = copy.deepcopy(sampler)
-    for number, source in enumerate(_sources(made)):
+def begin(sampler: BaseSampler, name: str) -> None:
+    """Let each source of random numbers of a sampler begin by this name."""
+    for number, source in enumerate(_sources(sampler)):
         words = np.frombuffer(hashlib.sha256(f"{name}/{number}".encode()).digest(), np.uint32)
         if isinstance(source, np.random.Generator):
             state = type(source.bit_generator)(np.random.SeedSequence(words.tolist())).state
@@ -177,9 +184,8 @@ def seeded(sampler: BaseSampler, name: str) -> BaseSampler:
             source.seed(words)
         else:
             source.seed(words.tobytes())
-    if isinstance(made, QMCSampler) and made._seed >= DRAWN:  # of its scrambling, which it has drawn itself
-        made._seed = int.from_bytes(hashlib.sha256(name.partition("/")[0].encode()).digest()[:4], "little")
-    return made
+    if isinstance(sampler, QMCSampler) and sampler._seed >= DRAWN:  # of its scrambling, which it has drawn itself
+        sampler._seed = int.from_bytes(hashlib.sha256(name.partition("/")[0].encode()).digest()[:4], "little")
 
 
 def seed_in(sampler: BaseSampler) -> int | None:
@@ -218,6 +224,3 @@ def _sources(sampler: BaseSampler, begin: bool = True) -> list[Any]:
 
     walk(sampler)
     return found
-
-
-__all__ = ["View", "ViewedStudy", "optuna", "running", "seed_in", "seeded", "study_of"]

@@ -269,7 +269,6 @@ class _RanksPart:
             places,
             threads=options.threads,
             trial_timeout=options.trial_timeout,
-            recycle=options.max_batches_per_worker,
             most_sets=options.batch,
             preload=preload,
             output=self.folder / "printed" if options.keep_output else None,

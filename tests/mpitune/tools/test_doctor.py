@@ -255,6 +255,17 @@ def test_libraries_are_tried_in_a_process_like_a_workers(program: Any, tmp_path:
     assert "warning: MPI cannot be used (RuntimeError: cannot load MPI library)" in done.stdout
 
 
+@pytest.mark.slow
+def test_a_library_that_works_nowhere_stops_only_the_programs_that_need_it(
+    program: Any, light: Any, tmp_path: Path
+) -> None:
+    broken = "raise ImportError('no kernel image is available for execution')"
+    (tmp_path / "light" / "torch" / "__init__.py").write_text(broken)
+    said = program(*DOCTOR, *light[1], "--gpu", "none", "--workers", "1", env=light[0]).stdout
+    assert "warning:" in said and "torch does not work on" in said
+    assert "mnist_nn cannot run: install a build for this GPU" in said and "a study can run here" in said
+
+
 def test_an_mpirun_of_another_mpi_is_told(program: Any, light: Any, tmp_path: Path) -> None:
     (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
     (tmp_path / "mpirun").chmod(0o755)

@@ -20,7 +20,6 @@ TOOLS = {
     "doctor": "what would go wrong in a job, with its fix",
     "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
     "import": "results of Optuna, of a table or of scikit-learn, for a search to go on with",
-    "scaling": "speed-up and efficiency of one study on several layouts",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
 }
 SCRIPTS = {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.experiment import Experiment
@@ -64,10 +64,10 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
             transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
-    with node.taking_part(name, transport):
+    with rank.taking_part(name, transport):
         stops.release()
         try:
-            ended = node.run(settings, name, options=options, transport=transport, load_finish=page_writer)
+            ended = rank.run(settings, name, options=options, transport=transport, load_finish=page_writer)
             status = ended.status
             if status == Exit.ERROR:
                 log.error("%s", ended.cause)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
 from mpitune.engine.study import Study
@@ -107,11 +107,11 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         _studying.add(threading.get_ident())
         stack.callback(_studying.discard, threading.get_ident())
         try:
-            with node.taking_part(name, transport):
+            with rank.taking_part(name, transport):
                 answer: Ended | UsageError
                 try:
                     finish = page_writer if keep else None
-                    answer = node.run(experiment, name, options=options, transport=transport, load_finish=finish)
+                    answer = rank.run(experiment, name, options=options, transport=transport, load_finish=finish)
                     if transport.size > 1 or not keep:  # files that others cannot see
                         answer = replace(answer, outcomes=[_read(outcome) for outcome in answer.outcomes])
                 except UsageError as error:

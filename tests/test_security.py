@@ -24,8 +24,9 @@ from mpitune.errors import Exit, UsageError
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import STEPS, ObjectiveTrial
 from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folder, written_whole
-from mpitune.storage.history import NAME, read_header, read_journal, read_study
+from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
+from mpitune.storage.lines import read_header
 from mpitune.storage.repair import repair
 from mpitune.tools import export, report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines

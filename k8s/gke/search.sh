@@ -139,5 +139,3 @@ for n in $NODES; do
     search trainjob/ddp trainjob/ddp "ddp-$n" "$manifest"
     table_row "$n"
 done
-dry || python3 -m mpitune scaling "$RESULTS/ddp.csv" --into "$RESULTS" ||
-    say "search.sh: no figure, for what is said above; try: python -m mpitune scaling $RESULTS/ddp.csv --into $RESULTS"

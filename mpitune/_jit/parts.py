@@ -25,7 +25,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 
-from mpitune.folders import locked, private_folder
+from mpitune.folders import private_folder
+from mpitune.locks import locked
 
 
 class _Linked(JITCodeLibrary):

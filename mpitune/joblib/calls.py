@@ -31,7 +31,7 @@ from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backe
 
 from mpitune import studies
 from mpitune.devices.choose import free_memory
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.arrivals import Arrivals
 from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
@@ -82,9 +82,6 @@ class Calls(Experiment):
                 yield replace(answer, messages=messages())
 
         return objective
-
-    def hear(self, content: bytes) -> None:
-        callbacks.deliver(content)
 
 
 _reading: tuple[Data, bool] = {}, False  # of the call that is read: its arrays, and whether it may write to them
@@ -379,7 +376,8 @@ class Service:
         with self._lock:
             if self._is_over:
                 raise StudyError(ENDED)
-            arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
+            arrays = self.arrays.content, lambda trial: str(trial.params["arrays"]).split()
+            arrivals = Arrivals(IDLE, *arrays, hear=callbacks.deliver)
             self._run = asked, arrivals
             self._ended.clear()
 
@@ -415,7 +413,7 @@ service = Service()
 def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None = None) -> str:
     """One rank's part of a run. arrivals: on rank 0. Returns why it could not go on; raises UsageError."""
     transport = studies.join(options)
-    with node.taking_part("calls", transport):
-        return node.run(
+    with rank.taking_part("calls", transport):
+        return rank.run(
             experiment, "calls", options=options, transport=transport, load_finish=None, arrivals=arrivals
         ).cause

@@ -39,7 +39,7 @@ from mpitune.processes.process import can_be_sent
 from mpitune.ranks.launch import launched
 from mpitune.settings import require_seconds, without_address
 from mpitune.storage.files import TRIALS
-from mpitune.storage.history import read_header
+from mpitune.storage.lines import read_header
 from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang

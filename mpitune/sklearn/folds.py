@@ -28,7 +28,7 @@ from mpitune.sklearn.digests import described, digest_of
 from mpitune.sklearn.evaluator import Config, Evaluator, room
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
-from mpitune.storage.history import read_header
+from mpitune.storage.lines import read_header
 from mpitune.trial import Batch, Evaluation, Rounds, Trial
 
 

@@ -36,7 +36,6 @@ from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn import where as places
 from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.callbacks import packed_for, unpacked_for
@@ -48,7 +47,7 @@ from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
 from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import SHARED, Where, why_here
+from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,6 @@ NOT_SENT = (
     "without results, timeout and stop_when"
 )
 WITH_CALLBACKS = "callbacks hear of what each fit does, so fits are single ones: candidates share none"
-
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
@@ -208,7 +206,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         # The compiler has the other cores meanwhile, where the user did not ask for them.
         alone = early and self.n_jobs is None
         modules = () if alone else Folds.of(self, where, limit).preload()
-        beginning = places.Beginning(modules, places.COMPILING_S if alone else places.SOON)
+        beginning = Beginning(modules, compiling=alone)
         return lambda: limit.is_reached() or beginning.ends()
 
     def _say_if_callbacks_cost(self, where: Where) -> None:

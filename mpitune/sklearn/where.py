@@ -269,11 +269,12 @@ class Beginning:
 
     Args:
         modules: that workers need.
-        soon: CPU seconds after which workers do the rest.
+        compiling: whether the solver of grids is compiled meanwhile.
     """
 
-    def __init__(self, modules: Sequence[str], soon: float) -> None:
-        self._modules, self._soon, self._begun = modules, soon, time.process_time()
+    def __init__(self, modules: Sequence[str], compiling: bool) -> None:
+        self._modules, self._begun = modules, time.process_time()
+        self._soon = COMPILING_S if compiling else SOON
 
     def ends(self) -> bool:
         """Asked after each fit."""

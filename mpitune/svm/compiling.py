@@ -5,7 +5,6 @@ python -m mpitune.svm.compiling           compiles what is not compiled yet
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import logging
 import multiprocessing
@@ -19,6 +18,7 @@ import numpy as np
 from numba.core import event
 
 from mpitune._jit import LANES, WIDE
+from mpitune.locks import try_lock
 from mpitune.svm.apart import ANNOUNCED, is_compiled, open_or_own, proof, start
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
@@ -42,8 +42,7 @@ class Announced(event.Listener):
         """Called by numba before it compiles a function."""
         if self._lock is None:
             self._lock = open_or_own(ANNOUNCED)
-            with suppress(BlockingIOError):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if try_lock(self._lock):
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
                 # Workers are several already. Where nothing can be kept nobody could help.
                 if multiprocessing.parent_process() is None and not is_compiled():
@@ -95,9 +94,7 @@ def compile_parts() -> None:
 def _done(number: int, part: Callable[[], None]) -> bool:
     """Compile a part and return True; return False at once if another process is compiling it."""
     with open(open_or_own(f"warm-up-{number}.lock")) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock.fileno()):
             return False
         part()
     return True

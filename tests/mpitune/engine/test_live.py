@@ -23,10 +23,11 @@ from mpitune.engine import progress
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Returned, Run, Stepped, WorkerProgress
 from mpitune.engine.progress import RUNNING, Overview, StatusFile, note_of, read_status_file
-from mpitune.engine.queue import Costs
+from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.experiment import Scheduling
 from mpitune.optimize.strategies import ASHA, Halving, PopulationBased, Racing
 from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
@@ -45,11 +46,9 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     study = Study([once(trials)], {}, {})
     now = 100.0
     slots = {(0, n): Place("host", 0, n, "cpu") for n in range(3)}
-    with_costs = Costs(lambda trial: 1.0)
     journal = Journal(tmp_path, {"settings": {"experiment": "toy"}})
-    coordinator = Coordinator(
-        study, journal, tell=lambda r, m: None, slots=slots, costs=with_costs, clock=lambda: now, total=6
-    )
+    resources = Resources(slots, lambda rank, message: None, clock=lambda: now)
+    coordinator = Coordinator(study, journal, Scheduling(n_trials=6), resources)
     coordinator.step()
     coordinator.handle(0, Stepped({0: WorkerProgress(STARTING), 1: WorkerProgress("epoch", 2.4, 20), 2: WORKING}))
     now = 130.0

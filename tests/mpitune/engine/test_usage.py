@@ -7,15 +7,30 @@ from typing import Any
 
 import pytest
 
+from mpitune.devices.choose import visible_gpus
 from mpitune.engine.usage import Meter
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial, Used
-from tests.helpers import TOYS, table
+from tests.helpers import ROOT, TOYS, table
 from tests.stand_ins import SLICES, A, Machine
 
 MIB = 1 << 20
+NVML = """
+class NVMLError(Exception):
+    pass
+class memory:
+    used = 1 << 30
+def nvmlInit():
+    pass
+def nvmlDeviceGetHandleByUUID(name):
+    return name
+def nvmlDeviceGetMemoryInfo(handle):
+    return memory
+def nvmlDeviceGetUtilizationRates(handle):
+    raise NVMLError
+"""
 
 
 def test_programs_that_a_trial_starts_are_counted() -> None:
@@ -45,24 +60,29 @@ def test_a_trial_lasts_until_it_was_measured() -> None:
     assert all(isinstance(result, Result) and result.seconds >= 0.05 for result in results)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "busy"), [({A: ()}, 0.4), pytest.param({A: SLICES[:1]}, None, marks=pytest.mark.slow)]
-)
-def test_of_a_gpu_the_management_library_tells(gpus: Any, busy: float | None, program: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pynvml")
-    environ = Machine(tmp_path / "machine", gpus=gpus).environ()
+@pytest.mark.slow
+def test_of_a_slice_the_management_library_tells_only_the_memory(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(NVML)
+    environ = Machine(tmp_path / "machine", gpus={A: SLICES[:1]}).environ(PYTHONPATH=f"{tmp_path}:{ROOT}")
     program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
     for result in read_study(tmp_path / "r").results.values():
-        assert (result.used.gpu, result.used.gpu_bytes) == (busy, 1024 * MIB), result
+        assert (result.used.gpu, result.used.gpu_bytes) == (None, 1024 * MIB), result
     header, row, *_ = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert dict(zip(header.split(","), row.split(","), strict=True))["gpu_mib"] == "1024"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")
+def test_of_a_real_gpu_it_tells_both(program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r")
+    for result in read_study(tmp_path / "r").results.values():
+        assert result.used.gpu is not None and 0 <= result.used.gpu <= 1 and result.used.gpu_bytes, result
+
+
 @pytest.mark.slow
 def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: Path) -> None:
-    environ = Machine(tmp_path / "machine").environ()
-    (tmp_path / "machine" / "libnvidia-ml.so.1").unlink()
-    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
+    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=Machine(tmp_path / "machine").environ())
     assert all(result.used[2:] == (None, None, None) for result in read_study(tmp_path / "r").results.values())
 
 

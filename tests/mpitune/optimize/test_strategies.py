@@ -631,8 +631,6 @@ def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
 @pytest.mark.parametrize(
     ("strategy", "objective", "ranks"),
     [
-        ("tpe", "plain", 3),
-        ("Hyperband(max_steps=9, sampler='tpe')", "stepped", 2),
         ("ASHA(max_steps=27)", "stepped", 3),
         ("PopulationBased(max_steps=6, every=2)", "stepped", 2),
         ("Racing(folds=5, sampler='random')", "folds", 2),

@@ -24,32 +24,29 @@ import os, sys
 sys.path[:] = [folder for folder in sys.path if not os.path.exists(os.path.join(folder, "mpitune"))]
 import pickle
 from sklearn.datasets import load_iris
-model = pickle.load(open(sys.argv[1], "rb"))
-print(model.predict(load_iris().data).tolist())
+for name in sys.argv[1:]:
+    print(pickle.load(open(name, "rb")).predict(load_iris().data).tolist())
 """
 
 
-def loaded(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-I", "-c", LOAD, path], cwd=path.parent, capture_output=True, text=True)
+def loaded(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-I", "-c", LOAD, *names], cwd=folder, capture_output=True, text=True)
 
 
 KNN = Pipeline([("scale", StandardScaler()), ("knn", KNeighborsClassifier())])
 
 
-@pytest.mark.parametrize(
-    ("model", "grid"),
-    [(KNN, {"knn__n_neighbors": [1, 3]}), (SVC(), {"C": [1, 10]})],
-    ids=["shared fits", "grid of SVC"],
-)
-def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(
-    tmp_path: Path, model: Any, grid: Any
-) -> None:
-    search = GridSearchCV(model, grid, cv=3, workers=0).fit(X, Y)
+def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(tmp_path: Path) -> None:
+    """The models of shared fits, and of a grid of SVC."""
+    searches = {"fits": GridSearchCV(KNN, {"knn__n_neighbors": [1, 3]}), "grid": GridSearchCV(SVC(), {"C": [1, 10]})}
+    for name, search in searches.items():
+        search.set_params(cv=3, workers=0).fit(X, Y)
+        (tmp_path / name).write_bytes(pickle.dumps(search.best_estimator_))
     (tmp_path / "search").write_bytes(pickle.dumps(search))
-    (tmp_path / "best").write_bytes(pickle.dumps(search.best_estimator_))
-    done = loaded(tmp_path / "search")
+    done = loaded(tmp_path, "search")
     assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'mpitune'\n")
-    assert loaded(tmp_path / "best").stdout == f"{search.predict(X).tolist()}\n"
+    said = loaded(tmp_path, *searches).stdout
+    assert said == "".join(f"{search.predict(X).tolist()}\n" for search in searches.values())
 
 
 VALUES: dict[str, list[Any]] = {

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mpitune.errors import Exit, UsageError
-from mpitune.storage.history import NAME, History, read_header, read_journal, read_study
-from mpitune.storage.journal import Journal
+from mpitune.storage.history import NAME, History, read_journal, read_study
+from mpitune.storage.journal import Journal, join
+from mpitune.storage.lines import read_header
 from mpitune.storage.repair import repair
 from mpitune.tools import report
 from tests.helpers import HEADER, journal_of, outcome, studied
@@ -43,6 +44,23 @@ def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
     history = history_of(tmp_path, RUN, first, RUN, STOPPED, DONE)
     assert history.ends == [first["end"], DONE["end"]] and history.complete
     assert history.runs == [{"n_trials": 1, "seconds": 1.0}, {"n_trials": 1, "seconds": 2.5}]
+
+
+def test_what_was_made_before_a_change_of_code_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
+    """Whatever the clocks say. One result is kept, one was made again; a job that joined made a third."""
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0, ended=9e9), outcome(1, ended=9e9)])
+        journal.note(run={"changed": ["f"], "began": 5e9})
+        journal.append([outcome(1)])
+        journal.note(run={"changed": ["f"], "began": 5e9})
+    assert read_study(tmp_path).mixed == "1 results are of before a change of f, 1 after it"
+    with closing(join(tmp_path, HEADER, "job")) as job:
+        job.note(run={"changed": ["g"], "began": 1e9})
+        job.append([outcome(2)])
+    assert read_study(tmp_path).mixed == "1 results are of before a change of f, g, 2 after it"
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.note(run={"began": 1.0})
+    assert read_study(tmp_path).mixed == "2 results are of before a change of g, 1 after it"
 
 
 @pytest.mark.parametrize("n_after", [1, 2])

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage import history as history_module
 from mpitune.storage import journal as journal_module
+from mpitune.storage import lines as lines_module
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal, is_running
 from mpitune.storage.records import Death
@@ -65,7 +66,7 @@ def test_a_journal_is_read_in_blocks_that_end_with_a_line(
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(number) for number in range(9)])
         journal.note(end={"complete": True})
-    monkeypatch.setattr(history_module, "BLOCK", size)
+    monkeypatch.setattr(lines_module, "BLOCK", size)
     whole = (tmp_path / NAME).read_bytes()
     with open(tmp_path / NAME, "ab") as file:
         file.write(whole.splitlines()[-1][:-1])  # torn: without its last byte and its newline

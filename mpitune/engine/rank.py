@@ -84,7 +84,7 @@ def run(
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
         if arrivals is not None and isinstance(agent, Agent):
-            return Ended(Exit.DONE, cause=arrivals.run(agent, transport, nodes, experiment.hear))
+            return Ended(Exit.DONE, cause=arrivals.run(agent, transport, nodes))
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -269,7 +269,6 @@ class _RanksPart:
             places,
             threads=options.threads,
             trial_timeout=options.trial_timeout,
-            recycle=options.max_batches_per_worker,
             most_sets=options.batch,
             preload=preload,
             output=self.folder / "printed" if options.keep_output else None,

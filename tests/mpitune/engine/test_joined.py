@@ -299,6 +299,19 @@ def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> No
     assert not any(result.failed for result in history.results.values())
 
 
+def test_a_job_hears_that_another_has_written_the_report_after_its_end(tmp_path: Path) -> None:
+    """The line that says so comes last. Here it comes once the other job has looked, and waits."""
+    assert joins(tmp_path).wait(PATIENCE) == Exit.DONE
+    (journal,) = tmp_path.glob("jobs/*/journal.jsonl")
+    *lines, written = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines))
+    other = start(tmp_path, *STUDY, "--join", "--heartbeat-timeout", "1000")
+    assert other.stderr is not None and any("makes the tables and figures" in line for line in other.stderr)
+    with open(journal, "ab") as file:
+        file.write(written)
+    assert other.wait(PATIENCE) == Exit.DONE
+
+
 @pytest.mark.slow
 def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_path: Path) -> None:
     """They come while a job is at work. The study is reported without them; none of their results counts."""

@@ -49,6 +49,7 @@ test: .venv/dev
 
 SITE := results/site
 docs: .venv/dev
+	python -m mnist_svm 5 --gpu none --dataset digits --quiet --results results/example >/dev/null
 	sphinx-build -E -W --keep-going -q -c docs . $(SITE)
 
 coverage: .venv/dev

@@ -31,10 +31,9 @@ import numpy as np
 from benchmarks.machine import circumstances, publish, table
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Returned, Run
-from mpitune.engine.queue import Costs
-from mpitune.engine.slots import LATENCY
+from mpitune.engine.slots import LATENCY, Resources
 from mpitune.engine.study import Study
-from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
+from mpitune.experiment import Experiment, Scheduling, WorkerContext, one_round, per_trial
 from mpitune.options import RunOptions
 from mpitune.settings import setting
 from mpitune.storage.journal import Journal
@@ -163,7 +162,7 @@ def simulate(n_slots: int, per_slot: int, seconds: float, by_processor: bool = F
 
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder), {"settings": {"experiment": "simulation"}})
-        coordinator = Coordinator(study, journal, tell=tell, slots=places, costs=Costs(lambda trial: 1.0))
+        coordinator = Coordinator(study, journal, Scheduling(), Resources(places, tell))
         spent, used, messages = 0.0, 0.0, 0
         began = clock()
         coordinator.step()

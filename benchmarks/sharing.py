@@ -37,7 +37,6 @@ from sklearn.ensemble import (
     RandomForestClassifier,
 )
 from sklearn.feature_selection import SelectKBest
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
@@ -119,12 +118,6 @@ ROWS: dict[str, Callable[[], Row]] = {
     ),
     "lightgbm": lightgbm,
     "xgboost": xgboost,
-    "kernel": lambda: (
-        KernelRidge(kernel="rbf"),
-        {"alpha": list(np.logspace(-3, 2, 25)), "gamma": [0.003, 0.01, 0.03]},
-        *numbers(1500, 20),
-        5,
-    ),
     "ridge": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(20_000, 500), 5),
     "ridge-small": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(5_000, 300), 5),
     "pipeline": lambda: pca_and_neighbours(*digits(900), "full"),

@@ -62,7 +62,6 @@ LARGER: dict[str, tuple[Callable[[], tuple[Any, Any]], int, int]] = {
     "histograms": (lambda: digits(600), 10, 1),
     "xgboost": (digits, 24, 2),
     "lightgbm": (digits, 10, 2),
-    "kernel": (lambda: numbers(2000, 20), 10, 1),
     "ridge": (lambda: numbers(20_000, 1000), 12, 1),
     "mnist": (lambda: ROWS["mnist"]()[2:4], 24, 1),
     "three-steps": (lambda: labelled(16_000, 100), 18, 1),

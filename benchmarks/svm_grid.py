@@ -58,7 +58,7 @@ def run_shared(x: np.ndarray, y: np.ndarray, memory: int) -> tuple[float, Errors
                     raise RuntimeError(f"no convergence at gamma = {gamma:g}, fold {f}")
                 wrong = (solved.labels(folds[f][1]) != y[folds[f][1]]).sum(axis=1)
                 errors.update({(g, c, f): int(count) for c, count in enumerate(wrong)})
-    return time.process_time() - begin, errors, str(matrices.plan)
+    return time.process_time() - begin, errors, matrices.plan.description
 
 
 def run_point(

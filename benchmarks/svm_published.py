@@ -21,8 +21,7 @@ import numpy as np
 from benchmarks.machine import circumstances, publish, table
 from mnist_svm.experiment import SvmGrid
 from mpitune.cli import main as run_study
-from mpitune.engine.progress import duration
-from mpitune.errors import Exit
+from mpitune.errors import Exit, duration
 from mpitune.storage.history import read_journal
 
 N = 24

@@ -17,7 +17,7 @@ exclude_patterns = [".*", "data", "results", "tests"]
 
 html_theme = "furo"
 html_title = "Hyperparameter search"
-html_extra_path = ["site"]  # index.html, which leads to docs/index.html
+html_extra_path = ["site", "../results/example/report.html"]  # index.html, which leads to docs/index.html; report.html
 html_copy_source = False
 html_show_copyright = False
 smartquotes = False  # --option stays --option

@@ -4,6 +4,7 @@
 #   IMAGE=REGISTRY/search:gpu k8s/show.sh svm gke kueue | kubectl apply -f -
 #
 # The first word is a folder of k8s/overlays, the others are folders of k8s/components, in the order of their application.
+# PATCHES, if set, is the text of a list of patches that come last, as in a kustomization.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,5 +27,6 @@ trap 'rm -r "$made"' EXIT
 {
     printf 'apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../%s]\ncomponents:\n' "$1"
     printf -- '- ../../components/%s\n' "${@:2}"
+    [[ -z ${PATCHES:-} ]] || printf 'patches:\n%s\n' "$PATCHES"
 } | sed '/components\/$/d' >"$made/kustomization.yaml"
 kubectl kustomize "$made" | sed "s#image: search\$#image: $IMAGE#"

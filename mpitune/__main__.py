@@ -20,11 +20,12 @@ TOOLS = {
     "doctor": "what would go wrong in a job, with its fix",
     "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
     "import": "results of Optuna, of a table or of scikit-learn, for a search to go on with",
-    "accelerate": "run a scikit-learn script, unchanged, on all devices",
-    "scaling": "speed-up and efficiency of one study on several layouts",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
 }
-SCRIPT = "run this script: its calls by joblib (n_jobs) are made on all nodes"
+SCRIPTS = {
+    "script.py": "run this script: its calls by joblib (n_jobs) are made on all nodes",
+    "--sklearn script.py": "besides, scikit-learn's searches and SVC mean this package's",
+}
 PROG = "python -m mpitune"
 USAGE_ERROR = 2
 
@@ -36,22 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return 0
+    if words[0] == "accelerate":  # as it was called
+        words[0] = "--sklearn"
     tool, *rest = words
-    if tool not in TOOLS and tool.endswith(".py"):
+    if tool not in TOOLS and (tool.endswith(".py") or tool.startswith("-")):
         tool, rest = "script", words
     elif tool not in TOOLS:
         print(f"{PROG}: there is no tool {tool!r}\n\n{_overview()}", file=sys.stderr)
         return USAGE_ERROR
-    if tool not in ("accelerate", "script"):  # which run somebody's script: that is not ours to change
+    if tool != "script":  # which runs somebody's script: that is not ours to change
         set_cache_variables()
     return int(import_module(f"mpitune.tools.{tool}{'_' * iskeyword(tool)}").main(rest))
 
 
 def _overview() -> str:
-    width = max(map(len, TOOLS))
-    lines = [f"  {name:{width}}  {what}" for name, what in TOOLS.items()]
-    script = f"  {'script.py':{width}}  {SCRIPT}"
-    return "\n".join([f"usage: {PROG} TOOL ...", "", *lines, script, "", f"{PROG} TOOL --help tells more."])
+    lines = [f"  {name:20} {what}" for name, what in {**TOOLS, **SCRIPTS}.items()]
+    return "\n".join([f"usage: {PROG} TOOL ...", "", *lines, "", f"{PROG} TOOL --help tells more."])
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.experiment import Experiment
@@ -42,16 +40,17 @@ def run(experiment: type[Experiment], arguments: Sequence[str] | None = None) ->
 
 def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
     """As `run`, but returns the status. Only rank 0 reports errors that the user can fix."""
-    launch = launched()
+    launch, name = launched(), name_of(experiment)
     try:
         with ending_at_stops() as stops:
-            return _main(experiment, arguments, launch, stops)
-    except Stopped as stopped:  # before the ranks were connected
-        return _stopped(name_of(experiment), stopped, launch.rank)
+            return _main(experiment, name, arguments, launch, stops)
+    except Stopped as stopped:
+        if launch.rank == 0:
+            print(f"{name}: {stopped}", file=sys.stderr)
+        return Exit.STOPPED
 
 
-def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch, stops: Stops) -> Exit:
-    name = name_of(experiment)
+def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], launch: Launch, stops: Stops) -> Exit:
     parser = parser_of(experiment, name)
     try:
         if how_launched.others_wait:
@@ -59,39 +58,23 @@ def _main(experiment: type[Experiment], arguments: Sequence[str], launch: Launch
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
         options = from_namespace(RunOptions, namespace)
-        host = socket.gethostname().split(".")[0]
-        start_logging(launch.rank, host, -1 if options.quiet else int(options.verbose))
+        start_logging(launch.rank, options)
         stops.hold()  # a rank that has begun MPI and ends by itself would wait for the others, which wait for it
         with working(f"{name} starts", launch.rank):
             transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
-    try:
+    with rank.taking_part(name, transport):
         stops.release()
         try:
-            ended = node.run(settings, name, options=options, transport=transport, host=host, load_finish=page_writer)
+            ended = rank.run(settings, name, options=options, transport=transport, load_finish=page_writer)
             status = ended.status
             if status == Exit.ERROR:
                 log.error("%s", ended.cause)
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
         transport.close(status)  # where ranks wait for rank 0, which makes its report
-    except Stopped as stopped:
-        status = _stopped(name, stopped, transport.rank)
-        if transport.size > 1:  # the other ranks may wait for this one
-            transport.abort(status)
-    except BaseException as error:
-        if isinstance(error, SystemExit):
-            raise
-        traceback.print_exc()
-        transport.abort(Exit.ERROR)
     return status
-
-
-def _stopped(name: str, stopped: Stopped, rank: int) -> Exit:
-    if rank == 0:
-        print(f"{name}: {stopped}", file=sys.stderr)
-    return Exit.STOPPED
 
 
 def name_of(experiment: type[Experiment]) -> str:

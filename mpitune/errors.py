@@ -1,4 +1,4 @@
-"""Exit statuses, the error that becomes one line on stderr, and texts of others in a form that can be shown."""
+"""Exit statuses, the error that becomes one line on stderr, and texts in a form that can be shown."""
 
 import json
 import os
@@ -125,6 +125,15 @@ def named(names: Iterable[object], none: str = "none") -> str:
     shown = ", ".join(map(str, islice(rest, MOST_NAMES)))
     others = sum(1 for _ in rest)
     return shown + f" and {others} others" if others else shown or none
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the form people read: 4.2 s, 3 min 20 s, 5 h 07 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
 
 
 class _InShort(BaseException):

@@ -171,7 +171,7 @@ class Reporting:
 
 
 class Matching:
-    """Which results of earlier studies answer which trials of this one, whose settings that select trials are others.
+    """Decides which results of an earlier study can be used for trials of this one.
 
     This one suits most experiments: seeds come from a trial's key, so a result counts for the same key and parameters.
     With `by_key` False a result depends on the parameters alone, and counts for each trial that has them.

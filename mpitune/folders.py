@@ -7,15 +7,12 @@ put anything: in a folder that this user owns with mode 0700, below folders that
 from __future__ import annotations
 
 import atexit
-import errno
-import fcntl
 import functools
 import logging
 import os
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,8 +26,6 @@ LIBRARIES = {  # variable that says where a library keeps things: our folder for
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
 FRESH, FRESH_LOCAL = "SEARCH_CACHE", "SEARCH_LOCAL"  # a fresh folder, for the processes that its maker starts
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of file systems that have none
-LONGEST_S = 900.0  # for a lock: a process that holds it for longer is suspended, or its node has gone
 
 log = logging.getLogger(__name__)
 
@@ -124,43 +119,6 @@ def why_unsafe(folder: Path) -> str:
     """Why others could change files of a folder, "" if only this user can. A missing folder is made."""
     links, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
     return next(_unsafe(links), "") or _flaw(real, 0o022)
-
-
-@contextmanager
-def locked(path: Path, seconds: float = LONGEST_S) -> Iterator[None]:
-    """Hold the lock of a file, which is made if need be and never written, for the time of the context.
-
-    The kernel gives it back when its owner dies. The file stays, for those who wait at it. A link is not followed.
-    These locks save work that several would do, so none is waited for in vain: the context begins without it where the
-    file system has no locks, and when it was not to be had for so many seconds.
-
-    Raises:
-        OSError: if it cannot be opened.
-    """
-    file, end, pause = open_lock(path), time.monotonic() + seconds, 0.001
-    try:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno in NO_LOCKS:
-                    break
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-            if time.monotonic() > end:
-                log.warning("%s has been locked for %g s: not waited for any longer", path, seconds)
-                break
-            time.sleep(pause)
-            pause = min(2 * pause, 0.2)
-        yield
-    finally:
-        os.close(file)
-
-
-def open_lock(path: Path) -> int:
-    """A descriptor of a lock file: new with mode 0600, nothing truncated, no link followed. Raises OSError."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _flaw(folder: Path, others: int) -> str:

@@ -32,10 +32,6 @@ class RunOptions:
         0, "tuning parameters (parameter sets; all folds of one count once) per worker before a new one is started; 0 "
         "keeps the worker", low=0, metavar="N"
     )  # fmt: skip
-    max_batches_per_worker: int = setting(
-        0, "batches of work per worker before a new one is started; 0 keeps the worker", low=0, metavar="N",
-        advanced=True,
-    )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
     restart: bool = setting(False, "rename the study in the results folder and begin a new one")
     adapt: bool = setting(

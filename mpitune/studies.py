@@ -7,11 +7,9 @@ import functools
 import os
 import pickle
 import signal
-import socket
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -19,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
 from mpitune.engine.study import Study
@@ -30,7 +28,7 @@ from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import of_this_process, packed
-from mpitune.processes.stops import Stopped, ending_at_stops
+from mpitune.processes.stops import Stopped
 from mpitune.ranks import launch
 from mpitune.ranks.launch import connect, launched
 from mpitune.ranks.transport import Transport
@@ -95,11 +93,10 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             What was finished is in the results folder; with one, a script that is ended by this has status 75.
     """
     options = options or RunOptions()
-    host = socket.gethostname().split(".")[0]
     name = type(experiment).__name__
     with ExitStack() as stack:
         transport = join(options)
-        stack.enter_context(logging_here(transport.rank, host, -1 if options.quiet else int(options.verbose)))
+        stack.enter_context(logging_here(transport.rank, options))
         keep = options.results is not None
         stack.enter_context(keeping(keep))
         if options.keep_output and not keep:
@@ -110,13 +107,11 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         _studying.add(threading.get_ident())
         stack.callback(_studying.discard, threading.get_ident())
         try:
-            with ending_at_stops():
+            with rank.taking_part(name, transport):
                 answer: Ended | UsageError
                 try:
-                    answer = node.run(
-                        experiment, name, options=options, transport=transport, host=host,
-                        load_finish=page_writer if keep else None,
-                    )  # fmt: skip
+                    finish = page_writer if keep else None
+                    answer = rank.run(experiment, name, options=options, transport=transport, load_finish=finish)
                     if transport.size > 1 or not keep:  # files that others cannot see
                         answer = replace(answer, outcomes=[_read(outcome) for outcome in answer.outcomes])
                 except UsageError as error:
@@ -124,17 +119,9 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
                 answer = transport.broadcast(answer)
                 transport.settle()  # a long message needs its sender until it has arrived
         except Stopped as stopped:
-            if transport.rank == 0 and stopped.number != signal.SIGINT:  # whose exception says it
+            if stopped.number != signal.SIGINT:  # whose exception says it
                 print(f"{name}: {stopped}", file=sys.stderr)
-            if transport.size > 1:  # the other ranks may wait for this one
-                transport.abort(Exit.STOPPED)
             raise _stop(stopped.number, keep) from None
-        except BaseException:
-            if transport.size > 1:  # the other ranks would wait for this one
-                traceback.print_exc()
-                transport.abort(Exit.ERROR)
-            transport.settle()
-            raise
     if transport.rank == 0:  # where a rank was lost; all else is for the script to say
         transport.status = 0 if answer.status == Exit.FAILED_TRIALS else int(answer.status)
     if isinstance(answer, UsageError):

@@ -1,21 +1,27 @@
-"""Kill at random, run again, and see whether anything is lost: `python -m tests.chaos --minutes 2 --seed 1`.
+"""Disturb at random, run again, and see whether anything is lost: `python -m tests.chaos --minutes 2 --seed 1`.
 
-A study of toy trials with known answers runs on three hosts (network namespaces, as root). Some of its trials start
-programs, forks and daemons, some of them deaf to SIGTERM. Processes, hosts and links are killed at random moments.
-Ranks and the launcher get each of the signals to stop, before the trials, in them and in the report. Ranks sleep, the
-results folder hangs for 5 to 60 s, and the disk of the log is full. The same command is then run on another random
-layout, until the study is complete. Then its table must equal that of a run that nobody disturbed, every trial must be
-in the journal once, and no process, be it one that a trial has started, and no shared memory may be left on any host.
-Where only ranks other than 0 slept, the folder hung, the log was lost, or workers, their keepers or the servers that
-fork them were killed, the job itself must have completed the study. Over and over until the time is up. Exit status 1
-at the first thing that is not so. Open MPI's own daemons now and then stay when they lose a rank while they start it
-(5.0.11); they are counted, ended, and not taken for ours.
+Studies with known answers run on hosts that are network namespaces (as root), one after the other. One is worked on by
+one MPI job at a time, the next by up to twenty jobs that join. It begins in a new folder, or with --restart or --adapt
+in that of a study of other settings, which has ended or was stopped. Meanwhile
+
+- processes, jobs, hosts and links are killed; ranks and launchers get each of the signals to stop, before the trials,
+  in them and in the report; ranks sleep, the results folder hangs for 5 to 60 s, the disk of the log is full,
+- jobs that have to be refused come: a second job in a folder in use, with --restart too, one of other settings, one of
+  another window. Each ends with one line and status 2, and the files of the others are as they were.
+
+The command is run again on another random layout until the study is complete. Then its table must equal that of a run
+that nobody disturbed, every trial must be in the journal (of one job: once), and the journals that the folder held
+before must be in it, byte for byte. No process, be it one that a trial has started, and no shared memory may be left.
+Where only ranks other than 0 slept, the folder hung, the log was lost, jobs were refused, or workers, their keepers or
+the servers that fork them were killed, an MPI job must have completed the study. Exit status 1 at the first thing that
+is not so. Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11): they are ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -25,28 +31,61 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitune.engine.progress import read_status_file
 from mpitune.errors import Exit
+from mpitune.storage.history import read_header, read_study
 from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
-from tests.cluster.hosts import Host, Hosts, ranks_of
+from tests.cluster.hosts import Host, Hosts, Process
 from tests.cluster.mpirun import mpirun
-from tests.helpers import TOYS, journal_lines, parent_of, session_of, table_without_run
+from tests.helpers import ROOT, journal_lines, parent_of, session_of, table_without_run
 from tests.toys import STARTED
 
-STUDY = (
-    "40", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "20", "--seconds", "0.05",
-    "--linger", "1", "--at", *(f"c{course}/r0/t{trial}=starts_programs" for course in (0, 1) for trial in (0, 7, 20)),
-)  # fmt: skip
-N_TRIALS = 160
-END_SECONDS = 30.0  # within which the last process of a wounded job must have ended
+SEARCH = """
+import time
+from mpitune import Float, Int, RunOptions, search
+from mpitune.optimize.strategies import Hyperband
+from mpitune.settings import Parser, add_settings, from_namespace
+
+def objective(trial):
+    for step in range(9):
+        time.sleep(0.015)
+        yield {"loss": (trial.params["x"] - 1) ** 2 + trial.params["n"] / (step + 1)}
+
+parser = Parser()
+parser.add_argument("strategy")
+for name in ("--seed", "--highest", "--round-size"):
+    parser.add_argument(name, type=int)
+add_settings(parser, RunOptions)
+given = parser.parse_args()
+search(
+    objective, {"x": Float(0, given.highest, step=0.25), "n": Int(1, 9)}, n_trials=120, minimize="loss",
+    strategy=Hyperband(max_steps=9) if given.strategy == "hyperband" else given.strategy, seed=given.seed,
+    round_size=given.round_size, options=from_namespace(RunOptions, given),
+)
+"""
+DIGITS = "--dataset digits --seed 0 --train-size 400"
+SEARCHES = ("tpe", "grid", "hyperband", "random")
+STUDIES = {
+    "toys": "-m tests.toys 20 --courses 3 --rounds 2 --batch-trials 2 --array-size 20 --seed 0 --seconds 0.05 "
+    "--linger 1 --at c0/r0/t7=starts_programs c1/r1/t0=starts_programs",
+    **{name: f"search.py {name} --seed 0 --highest 4 --round-size 16" for name in SEARCHES},
+    "mnist_svm": f"-m mnist_svm 6 {DIGITS}",
+    "mnist_nn": f"-m mnist_nn 3 4 {DIGITS} --epochs 2 --max-channels 8 --max-hidden-layer 32 --plot 1",
+}
+ADAPTED = {"toys": ("--courses", "2"), "grid": ("--highest", "3"), "random": ("--highest", "3")}  # before --adapt
+N_JOBS, AT_A_TIME = 20, 4  # that join a study
+SOON = ("--join", "--heartbeat-timeout", "3")  # of them: one is gone after three times as long
+END_SECONDS, LONG = 30.0, 900.0  # within which all of a wounded job must have ended, and a study
 STOPS = ("TERM", "INT", "USR1")
 OF_A_SLOT = ("worker", "keeper", "server")
-KINDS = (*OF_A_SLOT, "rank", "launcher", "host", "link", "any", "sleep", "stall", *STOPS)
+OF_ALL = ("rank", "launcher", "host", "link", "sleep", "stall", "refused", "refused", *STOPS)
+KINDS, OF_JOINED = (*OF_ALL, *OF_A_SLOT, "any"), (*OF_ALL, "job", "first", "two")
+HARMLESS = ("sleep", "stall", "refused", *OF_A_SLOT)
 START, TRIALS, REPORT = PHASES = ("before the trials", "in the trials", "in the report")
 PAUSE = (5.0, 60.0)  # seconds that a rank sleeps or the results folder hangs, at least and at most
 OF_MPI = ("sm_segment", "vader_segment")  # in /dev/shm
@@ -56,229 +95,325 @@ class Broken(Exception):
     """A promise was not kept."""
 
 
+@dataclass
+class Job:
+    """hosts: the first runs its command.  runs: in the journal before it.  first: the phase of its first wound."""
+
+    hosts: list[Host]
+    process: subprocess.Popen[str]
+    joins: bool
+    runs: int
+    first: str
+    most: int  # wounds
+    wounds: list[str] = field(default_factory=list)
+
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+
+class Study:
+    """name: of STUDIES.  begins: "new", or how it begins in the folder of another one.  joined: by jobs that join."""
+
+    def __init__(self, name: str, begins: str, joined: bool, folder: Path):
+        self.name, self.begins, self.joined, self.folder = name, begins, joined, folder
+        self.clean = folder.parent / f"clean-{name}"
+        self.before: list[bytes] = []  # the journals that the folder held
+
+    def words(self, *instead: str, folder: Path | None = None) -> list[str]:
+        """The command, with another value of an option."""
+        words = [sys.executable, *STUDIES[self.name].split(), "--gpu", "none", "--results", str(folder or self.folder)]
+        words[1] = words[1].replace("search.py", str(self.folder.parent / "search.py"))
+        if instead:
+            words[words.index(instead[0]) + 1] = instead[1]
+        return words
+
+    def begun(self) -> bool:
+        """Whether the folder holds this study, and not the one before, or none."""
+        header, clean = read_header(self.folder), read_header(self.clean)
+        return header is not None and clean is not None and header["settings"] == clean["settings"]
+
+    def runs(self) -> int:
+        """How often it was begun, by its journal."""
+        return (self.folder / "journal.jsonl").read_text().count('{"run"') if self.begun() else 0
+
+    def phase(self, job: Job) -> str:
+        """What the job does."""
+        if not self.begun() or (self.runs() == job.runs and not job.joins):
+            return START
+        seen = read_status_file(self.folder)
+        return REPORT if seen and "figures" in seen.doing else TRIALS
+
+    def files(self) -> dict[Path, tuple[int, bytes]]:
+        """Inodes and content of those that get more lines, and are never changed otherwise."""
+        found = {}
+        for pattern in ("journal*.jsonl", "jobs/*/journal.jsonl", "**/arrays/*.npz", "jobs/claims/*"):
+            for path in self.folder.glob(pattern):
+                with contextlib.suppress(FileNotFoundError):
+                    found[path] = (path.stat().st_ino, path.read_bytes())
+        return found
+
+
 class Chaos:
-    """folder: for all hosts, on the disk if there is one.  log: where nothing hangs.  full: one on a full disk."""
+    """folder: for all hosts, on the disk if there is one.  log: where nothing hangs."""
 
-    def __init__(self, hosts: Hosts, folder: Path, log: Path, full: Path | None, disk: Disk | None, seed: int):
-        self.hosts, self.folder, self.log, self.full, self.disk = hosts, folder, log, full, disk
-        self.random = random.Random(seed)
+    def __init__(self, hosts: Hosts, folder: Path, log: Path, disk: Disk | None, seed: int):
+        self.hosts, self.folder, self.log, self.disk, self.random = hosts, folder, log, disk, random.Random(seed)
         self.sleepers: dict[int, threading.Timer] = {}
-        self.kills: Counter[str] = Counter()
-        self.stopped: Counter[str] = Counter()  # jobs that got one signal and met nothing else, with their exit status
-        self.studies = self.runs = self.left_by_mpi = 0
+        self.faults: Counter[str] = Counter()
+        self.begun: Counter[str] = Counter()
+        self.studies = self.jobs = self.trials = self.evaluations = self.left_by_mpi = 0
         self.log.touch()
-        self.expected = self._clean_table()
+        (folder / "search.py").write_text(SEARCH)
 
-    def _clean_table(self) -> str:
-        folder = self.folder / "clean"
-        self.hosts[0].run(sys.executable, *TOYS, *STUDY, "--gpu", "none", "--workers", "2", "--results", folder)
-        return table_without_run(folder / "trials.csv")
-
-    def study(self, until: float) -> None:
-        """One study to its end, through as many deaths as it takes; undisturbed once the time is up."""
-        folder = self.folder / f"study-{self.studies}"
-        while True:
-            harmless = self._run(folder, disturb=time.monotonic() < until)
-            self.runs += 1
-            if self._complete(folder):
-                break
-            if harmless:
-                raise Broken(f"{folder}: a job ended although nothing died")
-        keys = Counter(line["key"] for line in journal_lines(folder))
-        if len(keys) != N_TRIALS or max(keys.values()) > 1:
-            raise Broken(f"{folder}: {len(keys)} of {N_TRIALS} trials, most often {keys.most_common(1)}")
-        if table_without_run(folder / "trials.csv") != self.expected:
-            raise Broken(f"{folder}: the table differs from the undisturbed one")
+    def study(self, name: str, joined: bool, until: float) -> None:
+        begins = self.random.choice(["new", "restart", *(["adapt"] if name in ADAPTED else [])])
+        study = Study(name, begins, joined, self.folder / f"study-{self.studies}")
+        if not study.clean.exists():
+            self.hosts[0].run(*study.words(folder=study.clean), "--workers", "2", "--quiet")
+        if begins != "new":
+            self._begin_another(study)
+        self._work(study, until)
+        self._check(study)
         self.studies += 1
+        self.begun[f"{begins} {'joined' if joined else 'alone'}"] += 1
 
-    def _complete(self, folder: Path) -> bool:
-        command = (sys.executable, "-m", "mpitune", "status", folder)
-        status = self.hosts[0].run(*command, check=False)
+    def _begin_another(self, study: Study) -> None:
+        """Leave a study of other settings in the folder, by one job that has ended, or was stopped."""
+        other = ADAPTED[study.name] if study.begins == "adapt" else ("--seed", "1")
+        job = self._popen([self.hosts[0]], [*study.words(*other), *self.random.choice(((), SOON))])
+        n = self.random.choice((1, 20, 10**9))
+        while job.poll() is None and sum(content.count(b'"key"') for _, content in study.files().values()) < n:
+            time.sleep(0.05)
+        job.terminate()
+        if (status := job.wait(120)) not in (Exit.DONE, Exit.STOPPED):
+            raise Broken(f"{study.folder}: a study that nobody disturbed ended with {status}")
+        study.before = [content for path, (_, content) in study.files().items() if path.suffix == ".jsonl"]
+
+    def _work(self, study: Study, until: float) -> None:
+        """Jobs, and what happens to them, until the study is complete; nothing happens once the time is up."""
+        jobs: list[Job] = []
+        next_job = next_fault = 0.0
+        end = time.monotonic() + LONG
+        while True:
+            now, living = time.monotonic(), [job for job in jobs if job.lives()]
+            joins = study.joined and (study.begun() or study.begins == "new") and all(job.joins for job in living)
+            if jobs and not joins and (not living or len(jobs[-1].wounds) == jobs[-1].most or now >= until):
+                self._end(jobs[-1].wounds)
+                living = []
+            if (joins or not living) and self._complete(study):
+                break
+            if jobs and not (living or study.joined) and all(wound in HARMLESS for wound in jobs[-1].wounds):
+                raise Broken(
+                    f"{study.folder} is not complete although nothing died; to its last job: {jobs[-1].wounds}"
+                )
+            if now > end:
+                raise Broken(f"{study.folder} is not complete after {LONG:g} s; {len(living)} of {len(jobs)} jobs live")
+            on = [host for host in self.hosts if _is_on(host)]
+            if on and now >= next_job and len(living) < (AT_A_TIME if joins else 1):
+                if not living or len(jobs) < N_JOBS:
+                    jobs.append(self._start(study, on, joins, now < until))
+                    next_job, next_fault = now + self.random.uniform(0, 4), now + self.random.uniform(0, 3)
+            elif living and next_fault <= now < until:
+                job = self.random.choice(living)
+                if len(job.wounds) < job.most and (job.wounds or study.phase(job) == job.first or job.joins):
+                    self._wound(study, job, living)
+                    next_fault = now + self.random.uniform(0, 4 if joins else 1.5)
+            if joins and self.random.random() < 0.2:
+                _heal(self.random.choice(list(self.hosts)))
+            time.sleep(0.5 if joins else 0.05)
+        if study.joined:  # a job that comes late finds nothing to do
+            self._calm()
+            late = self._popen([self.hosts[0]], [*study.words(), *SOON])
+            if status := late.wait(PAUSE[1]):
+                raise Broken(f"{study.folder}: a job that came late ended with {status}")
+            self._end([])
+
+    def _popen(self, hosts: Sequence[Host], command: Sequence[str], log: bool = True) -> subprocess.Popen[str]:
+        """Without a `log` the disk where it is written is full: that of each rank, as mpirun alone would drop it."""
+        self.jobs += 1
+        command = [*command, "--workers", str(self.random.randint(1, 2)), "--quiet" if log else "--verbose"]
+        if not log:
+            command = ["sh", "-c", 'exec "$@" > /dev/full 2>&1', "sh", *command]
+        with open(self.log, "ab") as file:
+            return hosts[0].popen(*(mpirun(hosts, *command) if len(hosts) > 1 else command), stdout=file, stderr=file)
+
+    def _start(self, study: Study, on: list[Host], joins: bool, disturb: bool) -> Job:
+        hosts = self.random.sample(on, min(len(on), self.random.choice((1, 1, 1, 2) if joins else (1, 2, 3))))
+        again = study.begins == "adapt" or (study.begins == "restart" and not study.begun())
+        options = SOON if joins else [f"--{study.begins}"] if again else []
+        most = N_JOBS if joins else self.random.choice((1, 1, 1, 2, 3))
+        lost = disturb and self.random.random() < 0.2
+        self.faults.update(["full log"] * lost)
+        runs, first = study.runs(), self.random.choice(PHASES)
+        return Job(hosts, self._popen(hosts, [*study.words(), *options], not lost), joins, runs, first, most)
+
+    def _complete(self, study: Study) -> bool:
+        words = (sys.executable, "-m", "mpitune", "status", study.folder)
+        status = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
         if status.returncode not in (Exit.DONE, Exit.STOPPED, Exit.USAGE):  # usage: killed before the first line
-            raise Broken(f"{folder}: {status.stdout}{status.stderr}")
-        return bool(status.returncode == Exit.DONE)
+            raise Broken(f"{study.folder}: {status.stdout}{status.stderr}")
+        return status.returncode == Exit.DONE and study.begun() and study.folder.joinpath("report.html").exists()
 
-    def _run(self, folder: Path, disturb: bool) -> bool:
-        """The command on a random layout; then, if it is to be disturbed, a few random kills.
+    def _check(self, study: Study) -> None:
+        for table in ("trials.csv", "results.csv"):
+            clean, ours = (folder / table for folder in (study.clean, study.folder))
+            if clean.exists() and table_without_run(ours) != table_without_run(clean):
+                raise Broken(f"{ours} differs from that of a study that nobody disturbed")
+        keys = Counter(line["key"] for line in journal_lines(study.folder) if not line["error"])
+        known, expected = (set(read_study(folder).results) for folder in (study.folder, study.clean))
+        if known != expected or not (study.joined or set(keys.values()) <= {1}):
+            raise Broken(f"{study.folder}: {len(known)} of {len(expected)} trials, most often {keys.most_common(1)}")
+        kept = [path.read_bytes() for path in study.folder.rglob("journal*.jsonl")]
+        if lost := [content for content in study.before if content not in kept]:
+            raise Broken(f"{study.folder}: of the study before {len(lost)} of {len(study.before)} journals are lost")
+        self.trials += len(keys)
+        self.evaluations += keys.total()
 
-        Returns whether all that was done to it should have cost it nothing but time.
-        """
-        chosen = self.random.sample(list(self.hosts), self.random.randint(1, 3))
-        lost = disturb and self.full is not None and self.random.random() < 0.3
-        arguments = ("--gpu", "none", "--workers", self.random.randint(1, 2), "--results", folder)
-        command = [sys.executable, *TOYS, *STUDY, *map(str, arguments), "--verbose" if lost else "--quiet"]
-        if lost:  # that of each rank; mpirun alone would lose it for them
-            command = ["sh", "-c", f'exec "$@" >> "{self.full}" 2>&1', "sh", *command]
-            self.kills["full log"] += 1
-        runs_before = _runs(folder)
-        with open(self.full if lost and self.full else self.log, "ab") as log:
-            job = chosen[0].popen(*mpirun(chosen, *command), stdout=log, stderr=log)
-        phase = partial(_phase, folder, runs_before)
-        wounds = self._wound(job, chosen, phase) if disturb else []
-        harmless = all(what in ("sleep", "stall", *OF_A_SLOT) for what in wounds)
-        self._wait(180.0 if harmless else END_SECONDS + PAUSE[1], f"after {' and '.join(wounds) or 'its start'}")
-        if left := [process for found in self.hosts.processes().values() for process in found]:
-            self.left_by_mpi += 1
-            for process in left:
-                os.kill(process.pid, signal.SIGKILL)
-        job.wait(10)
-        if len(wounds) == 1 and wounds[0].startswith(STOPS) and not left:
-            self.stopped[f"{wounds[0]}: {job.returncode}"] += 1
+    def _end(self, wounds: list[str]) -> None:
+        """Wait until nothing is left of the jobs, and let all go on that hangs; for Open MPI's daemons only so long."""
+        seconds = PAUSE[1] + (END_SECONDS if set(wounds) - set(HARMLESS) else 120)
+        deadline = time.monotonic() + seconds
+        while (left := [p for found in self.hosts.processes().values() for p in found]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if ours := [p for p in left if "multiprocessing" in p.command or STARTED in p.command or _is_rank(p)]:
+            raise Broken(f"a job was not gone after {seconds:g} s and {wounds}: {ours}\nall that is left: {left}")
+        self.left_by_mpi += bool(left)
+        for process in left:
+            _kill(process.pid, signal.SIGKILL)
+        self._calm()
         for host in self.hosts:
-            self._heal(host)
+            if found := [name for name in os.listdir(f"/proc/{host.pid}/root/dev/shm") if not name.startswith(OF_MPI)]:
+                raise Broken(f"shared memory was left on {host.name}: {found}")
+
+    def _calm(self) -> None:
         for pid in list(self.sleepers):
             self._wake(pid)
         if self.disk is not None:
             self.disk.thaw()
-        return harmless
+        for host in self.hosts:
+            _heal(host)
 
-    def _wait(self, seconds: float, words: str) -> None:
-        """Until no process is left, or only daemons of Open MPI are after that time."""
-        deadline = time.monotonic() + seconds
-        while left := [process for found in self.hosts.processes().values() for process in found]:
-            if time.monotonic() > deadline:
-                ours = [p for p in left if p.pid in self._ours()]
-                if ours:
-                    every = {name: [p.command[:70] for p in of] for name, of in self.hosts.processes().items()}
-                    raise Broken(f"a job was not gone {seconds:g} s {words}: {ours}\nall that is left: {every}")
-                return
-            time.sleep(0.05)
+    def _wound(self, study: Study, job: Job, living: list[Job]) -> None:
+        """Something happens to this job, or to all of them."""
+        kind, phase = self.random.choice(OF_JOINED if job.joins else KINDS), study.phase(job)
+        host = self.random.choice([host for host in job.hosts if _is_on(host)] or [job.hosts[0]])
+        if not _is_on(host) or (kind in ("host", "link", "refused") and phase == START):
+            return  # our heartbeat guards a job, not its launch; and who comes first is not refused
+        if kind in OF_A_SLOT and set(OF_A_SLOT) & set(job.wounds):
+            return  # a trial that loses two workers has failed, and one of two keepers may be at work
+        if what := self._happen(kind, study, living, job, host):
+            self.faults[f"{what} {'joined' if job.joins else phase}" if kind in STOPS else what] += 1
+            # Ranks wait for a sleeping rank 0 as long as for a dead one, and for anybody while the job starts.
+            fatal = kind == "sleep" and (host is job.hosts[0] or phase == START)
+            job.wounds.append("a sleep that may kill" if fatal else kind)
 
-    def _ours(self) -> list[int]:
-        """Ranks, workers and their resource trackers, and what trials have started."""
-        return [pid for host in self.hosts for pid in ranks_of(host) + _started(host, "multiprocessing", STARTED)]
-
-    def _heal(self, host: Host) -> None:
-        try:
-            left = os.listdir(f"/proc/{host.pid}/root/dev/shm")
-        except RuntimeError:  # it is off
-            host.start()
-        else:
-            if ours := [name for name in left if not name.startswith(OF_MPI)]:
-                raise Broken(f"shared memory was left on {host.name}: {ours}")
-        host.mend()  # harmless when it was not cut
-
-    def _wound(self, job: subprocess.Popen[str], chosen: list[Host], phase: Callable[[], str]) -> list[str]:
-        """Something happens, the first of it in a random phase of the job. Returns what did."""
-        done: list[str] = []
-        first = self.random.choice(PHASES)
-        while phase() != first and job.poll() is None:
-            time.sleep(0.05)
-        for _ in range(self.random.choice((1, 1, 1, 2, 3))):
-            try:
-                job.wait(self.random.uniform(0.0, 3.0 if phase() == START else 1.5))
-                return done
-            except subprocess.TimeoutExpired:
-                pass
-            host = self.random.choice(chosen)
-            kind, seen = self.random.choice(KINDS), phase()
-            if kind in ("host", "link") and seen == START:
-                continue  # our heartbeat guards a job, not its launch: there TCP's and MPI's own patience counts
-            if kind in OF_A_SLOT and set(OF_A_SLOT) & set(done):
-                continue  # a trial that loses two workers has failed, and one of two keepers may be at work
-            if what := self._pause(kind, host) if kind in ("sleep", "stall") else self._kill(kind, host, job):
-                # Ranks wait for a sleeping rank 0 as long as for a dead one, and for anybody while the job starts.
-                fatal = kind == "sleep" and (host is chosen[0] or seen == START)
-                what += f" {seen}" if kind in STOPS else ""
-                self.kills[what] += 1
-                done.append(f"{what}, which may kill" if fatal else what)
-        return done
-
-    def _pause(self, kind: str, host: Host) -> str:
-        """A rank sleeps, or the results folder hangs, for a while. Returns its kind if that is so."""
-        seconds = self.random.uniform(*PAUSE)
-        if kind == "stall":
-            if self.disk is None:
-                return ""
-            self.disk.freeze(seconds)
-            return kind
-        if not (pids := [pid for pid in ranks_of(host) if pid not in self.sleepers]):
-            return ""
-        try:
-            os.kill(pids[0], signal.SIGSTOP)
-        except ProcessLookupError:
-            return ""
-        self.sleepers[pids[0]] = timer = threading.Timer(seconds, self._wake, pids)
-        timer.daemon = True
-        timer.start()
+    def _happen(self, kind: str, study: Study, living: list[Job], job: Job, host: Host) -> str:
+        """Returns what was done, "" for nothing."""
+        if kind == "refused":
+            return self._refused(study, living, host)
+        if kind in ("job", "first", "two"):
+            for each in {"job": [job], "first": living[:1], "two": living[:2]}[kind]:
+                _kill(-each.process.pid, signal.SIGKILL)
+        elif kind == "host":
+            host.kill()
+        elif kind == "link":
+            host.cut()
+        elif kind == "stall" and self.disk is not None:
+            self.disk.freeze(self.random.uniform(*PAUSE))
+        elif kind == "sleep":
+            ranks = [p.pid for p in host.processes() if _is_rank(p) and p.pid not in self.sleepers][:1]
+            pids = [p.pid for p in host.processes()] if job.joins else ranks
+            for pid in pids:
+                _kill(pid, signal.SIGSTOP)
+                self.sleepers[pid] = timer = threading.Timer(self.random.uniform(*PAUSE), self._wake, [pid])
+                timer.daemon = True
+                timer.start()
+            return kind if pids else ""
+        elif kind != "stall":
+            return self._signal(kind, host, job.process.pid)
         return kind
 
     def _wake(self, pid: int) -> None:
         if (timer := self.sleepers.pop(pid, None)) is not None:
             timer.cancel()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+            _kill(pid, signal.SIGCONT)
 
-    def _kill(self, kind: str, host: Host, job: subprocess.Popen[str]) -> str:
-        """Returns what was done, "" for nothing."""
-        if kind == "host":
-            host.kill()
-        elif kind == "link":
-            host.cut()
-        else:
-            ranks, workers = ranks_of(host), _started(host, "spawn_main")
-            servers = [pid for pid in _children(ranks, workers) if session_of(pid) != pid]
-            outer = [pid for pid in _children([*ranks, *servers], workers) if pid not in servers]
-            inner = _children(outer, workers)
-            pids = {
-                "worker": _children(inner, workers),
-                "keeper": outer + inner,
-                "server": servers,
-                "rank": ranks,
-                "launcher": [job.pid],
-                "any": [p.pid for p in host.processes() if p.pid not in workers],
-            }.get(kind, [*ranks, job.pid])
-            if not pids:
-                return ""
-            pid = self.random.choice(pids)
-            try:
-                os.kill(pid, signal.Signals[f"SIG{kind if kind in STOPS else 'KILL'}"])
-            except ProcessLookupError:
-                return ""
-            if kind in STOPS:
-                return f"{kind} to {'the launcher' if pid == job.pid else 'a rank'}"
-        return kind
+    def _signal(self, kind: str, host: Host, launcher: int) -> str:
+        """Kill one process, or tell it to stop."""
+        ranks = [p.pid for p in host.processes() if _is_rank(p)]
+        workers = [p.pid for p in host.processes() if "spawn_main" in p.command]
+        servers = [pid for pid in _children(ranks, workers) if session_of(pid) != pid]
+        outer = [pid for pid in _children([*ranks, *servers], workers) if pid not in servers]
+        inner = _children(outer, workers)
+        pids = {
+            "worker": _children(inner, workers), "keeper": outer + inner, "server": servers, "rank": ranks,
+            "launcher": [launcher], "any": [p.pid for p in host.processes() if p.pid not in workers],
+        }.get(kind, [*ranks, launcher])  # fmt: skip
+        if pids:
+            _kill(pid := self.random.choice(pids), signal.Signals[f"SIG{kind if kind in STOPS else 'KILL'}"])
+            return f"{kind} to {'the launcher' if pid == launcher else 'a rank'}" if kind in STOPS else kind
+        return ""
+
+    def _refused(self, study: Study, living: list[Job], host: Host) -> str:
+        """A job comes that has to be refused, and to leave all as it is."""
+        joins = SOON if living[0].joins else ()
+        ways = {
+            "a second job": study.words(),
+            "restart": [*study.words(), "--restart"],
+            "other settings": [*study.words("--seed", "1"), *joins],
+        }
+        if not joins:
+            ways["join"] = [*study.words(), *SOON]
+        if study.name in ("tpe", "hyperband"):
+            ways["another window"] = [*study.words("--round-size", "17"), *joins]
+        how, before = self.random.choice(sorted(ways)), study.files()
+        done = host.run(*ways[how], "--workers", "1", "--quiet", check=False)
+        said = f"{study.folder}: {how} ended with {done.returncode} and said:\n{done.stdout}{done.stderr}"
+        if done.returncode == Exit.USAGE:
+            after = study.files()
+            for path, (inode, content) in before.items():
+                if path not in after or after[path][0] != inode or not after[path][1].startswith(content):
+                    raise Broken(f"{path} was changed. {said}")
+            if sum(" rank 0 " not in line for line in done.stderr.splitlines()) != 1:  # beside what a stall lets it say
+                raise Broken(said)
+            return f"refused: {how}"
+        deadline = time.monotonic() + PAUSE[1]  # it was right where the others were about to end
+        while any(job.lives() for job in living):
+            if time.monotonic() > deadline:
+                raise Broken(said)
+            time.sleep(0.5)
+        return "came too late to be refused"
 
 
-def _runs(folder: Path) -> int:
-    """How often the study was begun, by its journal."""
-    journal = folder / "journal.jsonl"
-    return journal.read_text().count('{"run"') if journal.exists() else 0
+def _is_rank(process: Process) -> bool:
+    """Whether it is a rank of a study, not its launcher."""
+    words = process.command.split()
+    return words[0] == sys.executable and "--results" in words
 
 
-def _phase(folder: Path, runs_before: int) -> str:
-    """What a job does that has found so many runs in the journal."""
-    if _runs(folder) == runs_before:
-        return START
-    seen = read_status_file(folder)
-    return REPORT if seen and "figures" in seen.doing else TRIALS
+def _is_on(host: Host) -> bool:
+    with contextlib.suppress(RuntimeError):
+        return bool(host.pid)
+    return False
+
+
+def _heal(host: Host) -> None:
+    if not _is_on(host):
+        host.start()
+    host.mend()  # harmless when it was not cut
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _children(parents: Collection[int], among: Iterable[int]) -> list[int]:
     return [pid for pid in among if parent_of(pid) in parents]
 
 
-def _started(host: Host, *words: str) -> list[int]:
-    return [process.pid for process in host.processes() if any(word in process.command for word in words)]
-
-
-@contextlib.contextmanager
-def _full_log() -> Iterator[Path | None]:
-    """A file on a disk of its own, which has room for a few lines; None where nothing can be mounted."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # each host has a /tmp of its own
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", folder]).returncode:
-            yield None
-            return
-        try:
-            path = Path(folder, "log")
-            path.write_bytes(b"." * 4000 + b"\n")
-            yield path
-        finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Random kills; see the module's text.")
+    parser = argparse.ArgumentParser(description="Random disturbances; see the module's text.")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     arguments = parser.parse_args()
@@ -292,21 +427,23 @@ def main() -> int:
         else:
             disk = stack.enter_context(Disk(folder))
         shared = disk.point if disk else folder
-        full = stack.enter_context(_full_log())
-        hosts = stack.enter_context(Hosts(3, shared=shared))
-        chaos = Chaos(hosts, shared, folder / "log", full, disk, arguments.seed)
+        hosts = stack.enter_context(Hosts(4, shared=shared))
+        chaos = Chaos(hosts, shared, folder / "log", disk, arguments.seed)
         try:
-            while time.monotonic() < until:
-                chaos.study(until)
+            for number, name in enumerate(itertools.cycle(STUDIES)):  # of which there are seven: each is joined in turn
+                if (begin := time.monotonic()) >= until:
+                    break
+                chaos.study(name, number % 2 == 1, until)
+                print(f"{name}: {time.monotonic() - begin:.0f} s, faults so far {dict(chaos.faults)}", flush=True)
         except Broken as broken:
             print(f"last words of the jobs:\n{chaos.log.read_text()[-3000:]}\nbroken promise: {broken}")
             return 1
         finally:
             print(
-                f"survived {chaos.kills.total()} faults ({', '.join(f'{n} {k}' for k, n in chaos.kills.items())}) in "
-                f"{chaos.runs} runs of {chaos.studies} studies, {N_TRIALS} trials each, seed {arguments.seed}; "
-                f"daemons of Open MPI were left {chaos.left_by_mpi} times; "
-                f"exit statuses after one signal and nothing else: {dict(chaos.stopped)}",
+                f"survived {chaos.faults.total()} faults ({', '.join(f'{n} {k}' for k, n in chaos.faults.items())}) in "
+                f"{chaos.studies} studies ({dict(chaos.begun)}) by {chaos.jobs} jobs: {chaos.trials} trials, "
+                f"{chaos.evaluations} evaluations, seed {arguments.seed}; daemons of Open MPI were left "
+                f"{chaos.left_by_mpi} times",
                 flush=True,
             )
     return 0

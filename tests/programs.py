@@ -19,13 +19,11 @@ from mpitune.errors import UsageError
 from mpitune.options import RunOptions
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.tools.programs import doctor_checks
-from mpitune.tools.scaling import ScalingOptions
 from mpitune.tools.status import StatusOptions
 
 EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 OTHERS = {
     "mpitune data": (DatasetSettings,),
-    "mpitune scaling": (ScalingOptions,),
     "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),
     "mnist_nn.predict": (Predict,),

@@ -18,7 +18,7 @@ def test_imports_go_in_one_direction() -> None:
 def test_the_rank_and_its_help_need_no_heavy_library() -> None:
     """What a rank imports, on a laptop or a login node, holds no GPU library, no MPI, no solver."""
     code = (
-        "import sys, mpitune.cli, mpitune.engine.node, mnist_svm.experiment, mnist_nn.experiment\n"
+        "import sys, mpitune.cli, mpitune.engine.rank, mnist_svm.experiment, mnist_nn.experiment\n"
         "heavy = {'torch', 'torchvision', 'cuml', 'cupy', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy'}\n"
         "print(*sorted(heavy & set(sys.modules)))"
     )

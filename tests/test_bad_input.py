@@ -20,7 +20,7 @@ from mpitune import cli
 from mpitune.errors import Exit
 from mpitune.storage.history import NAME
 from mpitune.storage.journal import Journal
-from mpitune.tools import doctor, export, report, scaling, status
+from mpitune.tools import doctor, export, report, status
 from tests.helpers import HEADER, write_files
 
 
@@ -34,7 +34,7 @@ def nn(arguments: Sequence[str]) -> int:
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
     "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
-    "ddp": ddp.main, "scaling": scaling.main, "report": report.main,
+    "ddp": ddp.main, "report": report.main,
     "export": export.main,
 }  # fmt: skip
 
@@ -113,10 +113,6 @@ REFUSED = {
     "ddp --backend nccl --no-cuda": "--backend nccl",
     "ddp --network search": "--network search needs --from RESULTS",
     "ddp --network kubeflow --from toys": "name two networks",
-    "scaling absent": "absent holds no study",
-    "scaling a-file": "a-file has no column nodes",
-    "scaling a-file toys": "tables only, or results folders only",
-    "scaling toys": "is not complete",
     "report absent": "absent holds no study",
     "report absent --goal least": "is not a goal",
     "report absent --price -1": "-1 is too small",

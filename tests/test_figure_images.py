@@ -16,7 +16,6 @@ from mnist_svm.figures import box_plot as grid_box_plot
 from mnist_svm.figures import heat_map
 from mnist_svm.points import best_point
 from mpitune.figures.plotting import DPI, PNG_DPI, STYLE, save, subplots
-from mpitune.tools.scaling import RunTiming, compare, figure_of
 
 # Text is drawn a little otherwise by another version of FreeType; a box that moves or changes its colour is far more.
 pictured = pytest.mark.mpl_image_compare(baseline_dir="images", style=STYLE, savefig_kwargs={"dpi": 60}, tolerance=8)
@@ -86,12 +85,6 @@ def test_learning_curves() -> Any:
 @pictured
 def test_calibration() -> Any:
     return calibration_of(probabilities(3, 200).mean(axis=0), (np.arange(200) + (np.arange(200) % 9 == 0)) % 10)
-
-
-@pictured
-def test_scaling() -> Any:
-    measured = [RunTiming(f"{n} slots", n, 1 + n // 4, 100 / n + 3, 95.0) for n in (1, 2, 4, 8)]
-    return figure_of(compare(measured))
 
 
 def test_text_is_text_and_pictures_have_two_pixels_for_one(tmp_path: Path) -> None:

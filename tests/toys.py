@@ -115,7 +115,7 @@ class Toy(Experiment):
     """Toy trials with known answers."""
 
     n: int = setting(help="trials in each round of each course", low=1)
-    courses: int = setting(1, "independent searches", low=1)
+    courses: int = setting(1, "independent searches", low=1, selects=True)
     rounds: int = setting(1, "rounds of each search", low=1)
     batch_trials: int = setting(1, "trials of a batch", low=1)
     seed: int = setting(0, "seed of the study", low=0)

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.progress import duration
-from mpitune.errors import StorageError
+from mpitune.errors import StorageError, duration
 from mpitune.storage.table import read_table, write_table
 
 TABLE = "ddp.csv"

@@ -9,6 +9,7 @@ an operation that never returns.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -17,9 +18,10 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from mpitune.errors import Exit
+from mpitune.ranks.heartbeat import BEATS, Silence
 
 BEAT_S = 2.0
-HEARTBEAT_TIMEOUT_S = 14.0  # counted in one's own beats: who was suspended blames nobody for that time
+HEARTBEAT_TIMEOUT_S = BEATS * BEAT_S
 
 
 class Watchdog(threading.Thread):
@@ -42,15 +44,16 @@ class Watchdog(threading.Thread):
         self._store.wait([f"alive/{rank}" for rank in range(self._size)], timedelta(seconds=seconds))
 
     def run(self) -> None:
-        beats, heard, heard_at = 0, b"", 0
-        while not self._over.wait(BEAT_S):
-            beats += 1
+        silence = Silence()
+        for beat in itertools.count(1):
+            if self._over.wait(BEAT_S):
+                return
+            silence.beat()
             try:
-                self._store.set(f"alive/{self._rank}", str(beats))
+                self._store.set(f"alive/{self._rank}", str(beat))
                 failed, word = self._store.multi_get(["failed", f"alive/{self._next}"])
-                if word != heard:
-                    heard, heard_at = word, beats
-                elif (beats - heard_at) * BEAT_S > HEARTBEAT_TIMEOUT_S and not failed:
+                silence.heard(self._next, word)
+                if silence.silent() and not failed:
                     failed = f"rank {self._next} is silent".encode()
                     self._store.set("failed", failed)
             except RuntimeError:

@@ -15,7 +15,8 @@ from torch import Tensor
 from mnist_nn import net
 from mnist_nn.steps import STEPS, kernels
 from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
-from mpitune.folders import locked, private_folder
+from mpitune.folders import private_folder
+from mpitune.locks import locked
 
 MOST_THREADS = 3  # with more, PyTorch's products, which use all of them, are faster than kernels on one
 _log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mpitune.engine.source import changes, digests
 from mpitune.errors import UsageError, named, or_typed, typed
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.settings import selecting
-from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.earlier import Earlier, earlier_studies
 from mpitune.storage.history import History, require_same_study
 from mpitune.storage.journal import Journal, Settings
@@ -47,7 +47,7 @@ def succession(
     runs = [run for some in (*(study.history for study in earlier), history) for run in some.runs]
     code = digests(experiment.called())
     require_called(options, runs, code)
-    changed = [name for name in changes(code_of(runs), code) if not is_named(name, options.changed)]
+    changed = [name for name in changes(code_of(runs), code) if name not in options.changed]
     if changed:
         raise UsageError(
             f"{named(changed)} changed since the known results were made: if they still count, say "
@@ -59,7 +59,7 @@ def succession(
 def require_called(options: RunOptions, runs: Sequence[Mapping[str, Any]], mine: Mapping[str, str]) -> None:
     """Raise UsageError for a name in `changed` that the study never had."""
     names = sorted({name for run in runs for name in run.get("code") or ()}.union(mine))
-    if unknown := [given for given in options.changed if not any(is_named(name, [given]) for name in names)]:
+    if unknown := [name for name in options.changed if name not in names]:
         raise UsageError(f"{typed('changed', unknown)}: the study calls no such function, but {named(names)}")
 
 

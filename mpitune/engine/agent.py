@@ -81,8 +81,7 @@ class Agent:
         places: of the slots, for the log.
         threads: numerical threads per worker.
         trial_timeout: seconds that a trial may take.
-        recycle: batches after which a worker is replaced by a fresh one; 0 for never.
-        most_sets: the same of parameter sets; a batch is not divided.
+        most_sets: parameter sets after which a worker is replaced by a fresh one; 0 for never. No batch is divided.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
         output: folder for what each trial prints; None keeps nothing.
         plainly: whether what trials print is printed here as it is, not logged with the trial's key.
@@ -97,14 +96,13 @@ class Agent:
         *,
         threads: int = 1,
         trial_timeout: float | None = None,
-        recycle: int = 0,
         most_sets: int = 0,
         preload: Sequence[str] = (),
         output: Path | None = None,
         plainly: bool = False,
     ):
         self._tell, self._setup, self._threads = tell, setup, threads
-        self._trial_timeout, self._recycle, self._most_sets = trial_timeout, recycle, most_sets
+        self._trial_timeout, self._most_sets = trial_timeout, most_sets
         self._preload = tuple(preload)
         start_resource_tracker()
         self.slots = [
@@ -231,12 +229,13 @@ class Agent:
 
     def _is_worn_out(self, process: WorkerProcess, run: Run) -> bool:
         """Whether a fresh worker shall evaluate this batch."""
-        if self._most_sets:
-            sets = process.sets | {parameter_set(trial) for trial in run.batch}
-            if process.sets and len(sets) > max(len(process.sets), self._most_sets):
-                return True
-            process.sets = sets
-        return 0 < self._recycle <= process.n_sent
+        if not self._most_sets:
+            return False
+        sets = process.sets | {parameter_set(trial) for trial in run.batch}
+        if process.sets and len(sets) > max(len(process.sets), self._most_sets):
+            return True
+        process.sets = sets
+        return False
 
     def _device_of(self, slot: Slot, run: Run) -> Device:
         return joined([slot.device, *(self.slots[number].device for number in run.beside)])

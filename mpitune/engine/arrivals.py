@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from mpitune.engine.agent import Agent
-from mpitune.engine.coordinator import Coordinator, slots_of
+from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Forget, Run, Share, ToAgent
 from mpitune.engine.preflight import Node
-from mpitune.engine.queue import Costs
+from mpitune.engine.slots import Resources, slots_of
+from mpitune.engine.study import Coordinated
+from mpitune.experiment import Scheduling
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.ranks.transport import CHUNK, Transport
 from mpitune.trial import Batch, Result, Trial
@@ -21,18 +23,25 @@ from mpitune.trial import Batch, Result, Trial
 Done = Callable[[Result | Exception], None]
 
 
-class Arrivals:
+class Arrivals(Coordinated):
     """The trials of such a study, as the coordinator asks for them, and the arrays that they need.
 
     Args:
         idle: seconds without a trial after which the study ends.
         content: an array of bytes, by name. Each node gets it before the first trial that needs it.
         arrays_of: the names of the arrays that a trial needs.
+        hear: gets what trials tell, see `Experiment`.
     """
 
     def __init__(
-        self, idle: float, content: Callable[[str], SharedArrays], arrays_of: Callable[[Trial], Sequence[str]]
+        self,
+        idle: float,
+        content: Callable[[str], SharedArrays],
+        arrays_of: Callable[[Trial], Sequence[str]],
+        hear: Callable[[bytes], None],
     ) -> None:
+        self.hear, self.results = hear, {}
+        self.examine = lambda trial, result, kept: None
         self._idle, self._content, self._arrays_of = idle, content, arrays_of
         self._lock = threading.Lock()
         self._new: list[Trial] = []
@@ -80,8 +89,8 @@ class Arrivals:
 
     # -- in the study's thread
 
-    def run(self, agent: Agent, transport: Transport, nodes: Sequence[Node], hear: Callable[[bytes], None]) -> str:
-        """Lead the study to its end. Returns why it could not go on, "" if it was closed. hear: see `Experiment`."""
+    def run(self, agent: Agent, transport: Transport, nodes: Sequence[Node]) -> str:
+        """Lead the study to its end. Returns why it could not go on, "" if it was closed."""
         slots = slots_of([node.places for node in nodes])
 
         def tell(rank: int, message: ToAgent) -> None:
@@ -95,9 +104,8 @@ class Arrivals:
                     transport.send(rank, Share(name, len(content), start, content[start : start + CHUNK]))
             transport.send(rank, message)
 
-        mine: Any = self  # a study, and a journal, as far as the coordinator asks
-        costs = Costs(lambda trial: 1.0)
-        coordinator = Coordinator(mine, mine, tell=tell, slots=slots, costs=costs, hear=hear, grace=0.0)
+        # The script that adds trials hears a signal, too, and ends the study.
+        coordinator = Coordinator(self, self, Scheduling(), Resources(slots, tell, grace=None))
         self._tell = tell
         agent.listen(self._bell)
         loop(transport, agent, coordinator)
@@ -111,14 +119,9 @@ class Arrivals:
         had.update(missing)
         return list(dict.fromkeys(missing))
 
-    # -- as a study, see `Study`
+    # -- as a study, see `Coordinated`
 
-    results: Mapping[str, Result] = {}
-    others_work = False
-    others_succeed = False
     has_more = True
-    drains = False  # the script that adds trials hears the signal, too, and ends the study
-    is_behind = False
 
     @property
     def waits(self) -> bool:
@@ -135,9 +138,6 @@ class Arrivals:
     @property
     def n_asked(self) -> int:
         return len(self._open)
-
-    def start(self) -> list[Batch]:
-        return []
 
     def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         """The trials that have arrived since the last call."""
@@ -159,10 +159,10 @@ class Arrivals:
             done(result)
         return []
 
-    # -- as a journal that keeps nothing, see `Journal`
+    # -- as a journal that keeps nothing, see `Recorder`
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
         return [result for _, result in outcomes]
 
-    def note(self, **note: Any) -> None:
+    def note(self, **record: Any) -> None:
         pass

@@ -17,8 +17,9 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.messages import (
@@ -29,18 +30,17 @@ from mpitune.engine.messages import (
     Relayed,
     Returned,
     Stepped,
-    ToAgent,
     ToCoordinator,
 )
 from mpitune.engine.progress import Overview, overview
-from mpitune.engine.queue import Costs, SlotId
-from mpitune.engine.slots import IN_A_ROW, Given, SlotState
-from mpitune.engine.study import Study
+from mpitune.engine.queue import SlotId
+from mpitune.engine.slots import IN_A_ROW, Given, Resources, SlotState
+from mpitune.engine.study import Coordinated
 from mpitune.errors import UsageError, how_to_go_on, own_lines
+from mpitune.experiment import Scheduling
 from mpitune.ranks.transport import Lost
-from mpitune.storage.journal import Journal
 from mpitune.storage.table import kind_of, last_line
-from mpitune.trial import Batch, Gang, NoRoom, Outcome, Place, Result, Trial
+from mpitune.trial import Batch, NoRoom, Outcome, Place, Result, Trial
 
 log = logging.getLogger(__name__)
 
@@ -48,45 +48,34 @@ ATTEMPTS = 2
 IN_VAIN = 16  # deaths of all slots after which nothing works, if no trial has succeeded: eight trials, each tried twice
 
 
+class Recorder(Protocol):
+    """What the coordinator asks of a journal."""
+
+    def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]: ...
+
+    def note(self, **record: Any) -> None: ...
+
+
 class Coordinator:
     """Runs one study to its end."""
 
-    def __init__(
-        self,
-        study: Study,
-        journal: Journal,
-        *,
-        tell: Callable[[int, ToAgent], None],  # delivers a message to the agent of a rank
-        slots: dict[SlotId, Place],
-        costs: Costs,
-        gang_of: Callable[[Trial], Gang | None] = lambda trial: None,  # see `Scheduling.gang`
-        examine: Callable[[Trial, Result, Result | None], None] = lambda trial, result, kept: None,  # see `Experiment`
-        hear: Callable[[bytes], None] = lambda content: None,  # see `Experiment`
-        grace: float = 30.0,  # seconds that running trials are left once the job is told to stop
-        end: float | None = None,  # Unix time; a batch that would take longer, as far as is known, is not begun
-        started: float = 0.0,  # when this run did, by the monotonic clock
-        total: int | None = None,  # trials that the study will have, if that is known
-        counted: Callable[[], tuple[int | None, int | None]] | None = None,  # see `Scheduling.counted`
-        enough: Callable[[], bool] = lambda: False,  # see `Scheduling.enough`
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._study, self._journal, self._tell, self._started = study, journal, tell, started
-        self._clock, self._total, self._counted = clock, total, counted
-        self.dispatch = Dispatch(tell=tell, slots=slots, costs=costs, gang_of=gang_of, end=end, clock=clock)
+    def __init__(self, study: Coordinated, journal: Recorder, scheduling: Scheduling, resources: Resources):
+        self._study, self._journal, self._scheduling, self._resources = study, journal, scheduling, resources
+        self._tell, self._clock = resources.tell, resources.clock
+        self.dispatch = Dispatch(scheduling, resources)
         self._fresh: list[tuple[Trial, Result]] = []
         self._durable: deque[Result] = deque()  # those in the journal that the study has not heard of
         # Failures before the first success wait here. If nothing works (a missing library, a broken driver), they are
         # not recorded, and the journal blames no trial.
         self._held: list[tuple[Trial, Result]] = []
         self._succeeded = False
-        self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / max(1, len(slots))))  # deaths of a slot, while nothing does
+        n_slots = max(1, len(resources.slots))
+        self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / n_slots))  # deaths of a slot, while nothing does
         self._said: set[str] = set()  # why trials have failed, each of which is said once
         self._doubtful: dict[str, Result] = {}  # first answers of trials that are tried elsewhere
-        self._examine, self._hear = examine, hear
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
-        self._enough, self.has_enough = enough, False
-        self._grace = grace
+        self.has_enough = False
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
@@ -125,7 +114,8 @@ class Coordinator:
             return False
         if min(state.in_vain for state in self.dispatch.slots.values()) < IN_A_ROW:
             return False
-        through = self._total is not None and self._study.n_asked >= self._total
+        total = self._scheduling.n_trials
+        through = total is not None and self._study.n_asked >= total
         return (through and self._sound is None) or self._study.others_succeed
 
     @property
@@ -143,8 +133,9 @@ class Coordinator:
 
     def overview(self) -> Overview:
         """How the study stands, for people."""
-        done, most = self._counted() if self._counted else (None, None)
-        total = self._total if most is None else most
+        counted, total = self._scheduling.counted, self._scheduling.n_trials
+        done, most = counted() if counted else (None, None)
+        total = total if most is None else most
         return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
@@ -160,10 +151,9 @@ class Coordinator:
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
             case Relayed(content):
-                self._hear(content)
+                self._study.hear(content)
             case Interrupted(number):
-                if self._study.drains:
-                    self._drain(number)
+                self._drain(number)
             case Lost():
                 self._lost(sender)
 
@@ -198,12 +188,16 @@ class Coordinator:
                 batches = self._study.catch_up()
             for batch in batches:
                 self.dispatch.add(batch)
-        if self.has_enough or self._enough():
-            self.has_enough = True
+        self.has_enough = self.has_enough or self._is_enough()
+        if self.has_enough:
             self.dispatch.stop()
         self.dispatch.assign()
         if self._refused is not None:
             raise self._refused
+
+    def _is_enough(self) -> bool:
+        self._scheduling.hears(self._study.news())
+        return self._scheduling.enough()
 
     # -- messages
 
@@ -221,7 +215,7 @@ class Coordinator:
             trial = given.open.pop(returned.key)
             if isinstance(returned, NoRoom):
                 if self.dispatch.no_room(slot, trial, given.waited, returned.reason):
-                    self._settle(slot, trial, given, succeeded=False)
+                    self._settle(trial, given, succeeded=False)
                 continue
             result = replace(returned, place=state.place, attempt=given.attempt)
             if result.raised and not self._succeeded:
@@ -232,10 +226,10 @@ class Coordinator:
             again = doubted or (result.attempt < ATTEMPTS and result.failed)
             try:
                 if result.messages and not again:
-                    self._hear(result.messages)
+                    self._study.hear(result.messages)
                     result = replace(result, messages=b"")
                 if not doubted:
-                    self._examine(trial, result, self._sound)
+                    self._study.examine(trial, result, self._sound)
             except UsageError as error:
                 self._refused = self._refused or error
                 continue
@@ -334,26 +328,26 @@ class Coordinator:
         self._doubtful.pop(trial.key, None)
         self._succeeded, self._sound = True, result
         self._fresh.append((trial, result if result.doubt is None else replace(result, doubt=None)))
-        self._settle(slot, trial, given, succeeded=True)
+        self._settle(trial, given, succeeded=True)
 
     def _failed(self, trial: Trial, result: Result, given: Given) -> None:
         """A trial has failed for the last time, and no slot is to blame. An answer that it had stands."""
-        self._settle(None, trial, given, succeeded=False)
+        self._settle(trial, given, succeeded=False)
         if (answer := self._doubtful.pop(trial.key, None)) is not None:
             if answer.messages:
-                self._hear(answer.messages)
+                self._study.hear(answer.messages)
             self._fresh.append((trial, replace(answer, messages=b"")))
             return
         self._held.append((trial, replace(result, values={}, arrays={})))
 
-    def _settle(self, slot: SlotId | None, trial: Trial, given: Given, *, succeeded: bool) -> None:
+    def _settle(self, trial: Trial, given: Given, *, succeeded: bool) -> None:
         """The retry of a trial has ended: its first failure is pending no longer, and its slot's if it `succeeded`."""
         first = given.waited.avoid
         state = self.dispatch.slots.get(first) if first is not None else None
         if first is None or state is None or trial.key not in state.pending:
             return
         state.pending.remove(trial.key)
-        if succeeded and first != slot:
+        if succeeded:
             state.failures += 1
             self._part_with(first)
 
@@ -373,15 +367,16 @@ class Coordinator:
         self.dispatch.remove(slot)
 
     def _drain(self, number: int) -> None:
-        if self.stopped_by is not None:
+        grace = self._resources.grace
+        if self.stopped_by is not None or grace is None:
             return
         name = signal.Signals(number).name
-        log.warning("%s: running trials may finish within %g s; %s", name, self._grace, how_to_go_on())
+        log.warning("%s: running trials may finish within %g s; %s", name, grace, how_to_go_on())
         # Now, as Open MPI's mpirun kills its ranks a quarter of a second after SIGTERM. A later end takes its place.
-        seconds = round(time.monotonic() - self._started, 3)
+        seconds = round(time.monotonic() - self._resources.started, 3)
         self._journal.note(end={"complete": False, "seconds": seconds, "draining": True})
         self.stopped_by = number
-        self._stop_at = time.monotonic() + self._grace
+        self._stop_at = time.monotonic() + grace
         self.dispatch.stop()
         for rank in sorted({rank for rank, _ in self.dispatch.slots}):
             self._tell(rank, Drain())
@@ -395,13 +390,3 @@ def why_none(trial: Trial, result: Result) -> str:
         return f"no trial has succeeded: {where} failed: {last_line(result.error)}"
     error, *calls = own_lines(result.error or "").split("\n")
     return "\n".join([f"the objective raised {error}", *calls, f"in {where}; no trial has succeeded"])
-
-
-def slots_of(places: Sequence[Sequence[Place]]) -> dict[SlotId, Place]:
-    """All slots by (rank, slot), the first slot of every rank before the second of any."""
-    slots: dict[SlotId, Place] = {}
-    for number in range(max(map(len, places), default=0)):
-        for of_rank in places:
-            if number < len(of_rank):
-                slots[of_rank[number].rank, number] = of_rank[number]
-    return slots

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from mpitune.engine.gangs import Gangs
-from mpitune.engine.messages import Lend, Run, ToAgent
-from mpitune.engine.queue import GAIN, Costs, Kind, Queue, QueuedBatch, SlotId
-from mpitune.engine.slots import IN_A_ROW, Given, Pace, SlotState
-from mpitune.trial import Batch, Gang, Place, Trial
+from mpitune.engine.messages import Lend, Run
+from mpitune.engine.queue import GAIN, Kind, Queue, QueuedBatch, SlotId
+from mpitune.engine.slots import IN_A_ROW, Given, Pace, Resources, SlotState
+from mpitune.experiment import Scheduling
+from mpitune.trial import Batch, Trial
 
 log = logging.getLogger(__name__)
 
@@ -19,26 +20,17 @@ NO_SLOT_LEFT = "the slots that might have had room for it are gone"
 
 
 class Dispatch:
-    """Gives batches to slots. The arguments are those of `Coordinator`."""
+    """Gives batches to slots."""
 
-    def __init__(
-        self,
-        *,
-        tell: Callable[[int, ToAgent], None],
-        slots: dict[SlotId, Place],
-        costs: Costs,
-        gang_of: Callable[[Trial], Gang | None],
-        end: float | None,
-        clock: Callable[[], float],
-    ):
-        self._tell, self._clock = tell, clock
-        self.slots = {slot: SlotState(place) for slot, place in slots.items()}  # those in use
+    def __init__(self, scheduling: Scheduling, resources: Resources):
+        self._tell, self._clock = resources.tell, resources.clock
+        self.slots = {slot: SlotState(place) for slot, place in resources.slots.items()}  # those in use
         # Those idle longest come first. A plain dict would look for its first item among all that were taken from it.
         self._idle = OrderedDict.fromkeys(self.slots)
-        numbers = itertools.count()
-        self.queue = Queue(costs, numbers)  # of batches that wait for one slot
-        self._gangs = Gangs(gang_of, costs, numbers=numbers, slots=self.slots, idle=self._idle)
-        self.pace = Pace(end)
+        numbers, most_workers = itertools.count(), resources.most_workers
+        self.queue = Queue(scheduling, most_workers, numbers)  # of batches that wait for one slot
+        self._gangs = Gangs(Queue(scheduling, most_workers, numbers), slots=self.slots, idle=self._idle)
+        self.pace = Pace(resources.end)
         self.n_too_long = 0  # batches that were not begun, since the job ends too soon
         self.left_open: dict[str, str] = {}  # keys of trials that fit no slot, with the reason
         self._stopped = False
@@ -90,8 +82,8 @@ class Dispatch:
 
     # -- slots
 
-    def assign(self, *, held: bool = False) -> None:
-        """Give work to slots that have none; `held`: also to those that wait for the outcome of their failures."""
+    def assign(self, *, release_held: bool = False) -> None:
+        """Give work to slots that have none; `release_held`: also to those that are held back, see `_give`."""
         if self._stopped:
             return
         refused: list[SlotId] = []
@@ -100,14 +92,14 @@ class Dispatch:
             if not self.queue or not self._idle:
                 break
             slot, _ = self._idle.popitem(last=False)
-            if not self._give(slot, held):
+            if not self._give(slot, release_held):
                 refused.append(slot)
         self._idle.update(dict.fromkeys(refused))
 
     def leave_open(self) -> None:
         """If all slots are idle after `assign`, what still waits has no room on any of them: leave it open."""
         if self.slots and self.all_idle and self.queue:
-            self.assign(held=True)
+            self.assign(release_held=True)
         if self.slots and self.all_idle:
             for waiting in self.queue.clear():
                 self.left_open.update((trial.key, NO_SLOT_LEFT) for trial in waiting.batch)
@@ -188,17 +180,17 @@ class Dispatch:
         if not state.given:
             self._idle[slot] = None
 
-    def _give(self, slot: SlotId, held: bool = False) -> bool:
+    def _give(self, slot: SlotId, release_held: bool = False) -> bool:
         """Give the slot the first batch of the queue that it may have; False when there is none.
 
-        A slot that only fails would be through with most trials before any is retried. So after some failures it gets
-        nothing new until it is known whose they were, unless it is `held` no longer, as no slot has work.
+        A slot that only fails would be through with most trials before any is retried. So after three pending failures
+        it is held back: it gets only retries, until it is known whose one of these was. `release_held`: it gets all.
         """
         state = self.slots[slot]
         while not state.is_bad:
             waiting = self.queue.pop(
                 lambda waiting: self._refuses(slot, waiting), n_slots=len(self.slots),
-                free_in=lambda: self._free_in(slot), retries_only=len(state.pending) >= IN_A_ROW and not held,
+                free_in=lambda: self._free_in(slot), retries_only=len(state.pending) >= IN_A_ROW and not release_held,
             )  # fmt: skip
             if waiting is None:
                 return False

@@ -8,12 +8,11 @@ other. All other slots go on with other work: what needs a single slot is delaye
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass, field
-from itertools import count
 
-from mpitune.engine.queue import Costs, Queue, QueuedBatch, SlotId
-from mpitune.trial import Batch, Gang, Trial
+from mpitune.engine.queue import Queue, QueuedBatch, SlotId
+from mpitune.trial import Batch, Gang
 
 
 @dataclass
@@ -34,15 +33,12 @@ class Gangs:
 
     def __init__(
         self,
-        gang_of: Callable[[Trial], Gang | None],
-        costs: Costs,
+        queue: Queue,  # of batches that wait for a gang
         *,
-        numbers: count[int],  # of batches in the order of their coming, the same as those of single ones
         slots: Collection[SlotId],  # all that there are
         idle: MutableMapping[SlotId, None],  # those without work, from which slots are taken and to which they return
     ):
-        self._gang_of, self._slots, self._idle = gang_of, slots, idle
-        self.queue = Queue(costs, numbers)  # of batches that wait for a gang
+        self.queue, self._slots, self._idle = queue, slots, idle
         self._kept: list[KeptSlots] = []
         self._lead_of: dict[SlotId, SlotId] = {}  # of slots that are lent
 
@@ -51,7 +47,7 @@ class Gangs:
 
     def of(self, batch: Batch) -> Gang | None:
         """The gang that a batch needs: that of its first trial, or None for a single slot."""
-        gang = self._gang_of(batch[0])
+        gang = self.queue.scheduling.gang(batch[0])
         return None if gang is None or gang == Gang() else gang
 
     def clear(self) -> None:

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 
 from mpitune.engine.lives import Lives
-from mpitune.engine.study import Before, Study
+from mpitune.engine.study import Before, Examine, Study
 from mpitune.errors import StudyError
 from mpitune.storage.files import JOBS, new_jobs
 from mpitune.storage.history import History
@@ -49,8 +49,7 @@ class JoinedStudy(Study):
         timeout: seconds without a sign of life after which another job counts as gone; 0 for never.
         n_slots: of this job.
         cost: of a trial, see `Scheduling`.
-        examine: see `Experiment`; for the results of others.
-        before: see `Study`.
+        before, examine, hear: see `Study`.
     """
 
     def __init__(
@@ -63,17 +62,18 @@ class JoinedStudy(Study):
         timeout: float,
         n_slots: int,
         cost: Callable[[Trial], float],
-        examine: Callable[[Trial, Result, Result | None], None],
         before: Before | None = None,
+        examine: Examine = lambda trial, result, kept: None,
+        hear: Callable[[bytes], None] = lambda content: None,
     ):
         self._heard = dict(history.trials)
-        super().__init__(searches, self._heard, dict(history.results), before=before)
+        super().__init__(searches, self._heard, dict(history.results), before=before, examine=examine, hear=hear)
         self._folder, self._job, self._n_slots = folder, job, n_slots
         self._settings = history.header["settings"]
         with written_into(folder):
             self._lives = Lives(folder, job, timeout)
             self._claims = Claims(folder, job)
-        self._cost, self._examine = cost, examine
+        self._cost = cost
         self._others: dict[str, Follower] = {}
         self._open: dict[str, dict[str, Trial]] = {}  # open trials by key, of each open batch by the batch's name
         self._batch_of: dict[str, str] = {}  # the name of the batch of an open trial
@@ -97,23 +97,23 @@ class JoinedStudy(Study):
     # -- as the coordinator sees it
 
     @property
-    def others_work(self) -> bool:  # type: ignore[override]
+    def others_work(self) -> bool:
         """Whether failures are still kept back: a batch is free, or with a job that is to tell its own first."""
         owner = self._claims.owner
         return any(name in self._free or owner[name] < self._job for name in self._open if name not in self._mine)
 
     @property
-    def others_succeed(self) -> bool:  # type: ignore[override]
+    def others_succeed(self) -> bool:
         """Whether a trial has succeeded in another job, which still lives."""
         able = {name for name in self._able if not self._others[name].ended}
         return bool(able - self._lives.gone(able))
 
     @property
-    def has_more(self) -> bool:  # type: ignore[override]
+    def has_more(self) -> bool:
         return bool(self._free)
 
     @property
-    def waits(self) -> bool:  # type: ignore[override]
+    def waits(self) -> bool:
         return len(self._open) > len(self._mine)
 
     def start(self) -> list[Batch]:
@@ -171,7 +171,7 @@ class JoinedStudy(Study):
                     self._able.add(other.name)
                 if result.key in self._batch_of:
                     self._require_same(trial, self._open[self._batch_of[result.key]][result.key], other.name)
-                    self._examine(trial, result, None)
+                    self.examine(trial, result, None)
                     self._take_in(result)
                 elif result.key not in self.results:  # of a batch that this job will only ask for
                     self._heard[trial.key], self.results[trial.key] = trial, result

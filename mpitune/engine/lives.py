@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from mpitune.ranks.heartbeat import BEATS, Pulse
+from mpitune.ranks.heartbeat import Pulse, Silence
 from mpitune.storage.files import ALIVE, JOBS, make_folder, regular_file
 
 
 class Lives:
     """Which other jobs live, by the files that each touches.
 
-    A job counts as gone when the time of its file has stayed the same during so many heartbeats of one's own. No time
-    is compared with that of a clock: clocks differ, and are set. A job that was suspended, as others may have been,
-    made no heartbeats meanwhile, so it blames nobody.
+    A job counts as gone when the time of its file has stayed the same during some heartbeats of one's own. No time is
+    compared with that of a clock: clocks differ, and are set.
 
     Args:
         timeout: seconds without a sign after which a job counts as gone; 0 for never.
@@ -25,29 +24,23 @@ class Lives:
 
     def __init__(self, folder: Path, job: str, timeout: float):
         self._folder, self._mine = folder / JOBS, folder / JOBS / job / ALIVE
-        self._beats = 0
-        self._seen: dict[str, tuple[float, int]] = {}  # the time of a job's file, and the beat that first saw it
+        self._silence = Silence()
         make_folder(self._mine.parent)
         os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))
-        self._pulse = Pulse(self._touch, timeout / (BEATS + 1)) if timeout else None
+        self._pulse = Pulse(self._touch, timeout) if timeout else None
 
     def _touch(self) -> None:
         with suppress(OSError):
             os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))  # it may have been removed
             os.utime(self._mine)
-        self._beats += 1
+        self._silence.beat()
 
     def gone(self, jobs: Iterable[str]) -> set[str]:
         """Those of the jobs that have given no sign for too long, since this was first asked."""
-        beats, gone = self._beats, set()
-        for job in jobs:
-            time = _time_of(self._folder / job / ALIVE)
-            last, since = self._seen.setdefault(job, (time, beats))
-            if last != time:
-                self._seen[job] = (time, beats)
-            elif beats - since > BEATS:
-                gone.add(job)
-        return gone
+        asked = set(jobs)
+        for job in asked:
+            self._silence.heard(job, _time_of(self._folder / job / ALIVE))
+        return asked.intersection(self._silence.silent())
 
     def close(self) -> None:
         """No sign is given any more."""

@@ -20,9 +20,11 @@ import msgspec
 
 from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.slots import SlotState
-from mpitune.engine.study import Study
-from mpitune.errors import printable, printable_lines
-from mpitune.storage.files import STATUS_FILE, read_at_most, replaced
+from mpitune.engine.study import Coordinated
+from mpitune.errors import duration, printable, printable_lines
+from mpitune.options import RunOptions
+from mpitune.ranks.launch import host_name
+from mpitune.storage.files import STATUS_FILE, read_at_most, written_whole
 from mpitune.storage.waiting import spoken
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
@@ -61,7 +63,7 @@ class Overview:
 
 
 def overview(
-    study: Study, dispatch: Dispatch, now: float, *, failed: int, total: int | None, done: int | None = None
+    study: Coordinated, dispatch: Dispatch, now: float, *, failed: int, total: int | None, done: int | None = None
 ) -> Overview:
     """The study now, by the coordinator's clock; see `Overview`.
 
@@ -121,22 +123,22 @@ class _Stderr(logging.Handler):
         spoken()
 
 
-def start_logging(rank: int, host: str, verbosity: int) -> None:
-    """Log to stderr with rank and host, from now on. `verbosity`: -1 quiet (errors), 0 normal, 1 verbose."""
+def start_logging(rank: int, options: RunOptions) -> None:
+    """Log to stderr with rank and host, from now on."""
     handler = _Stderr()
-    handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host} %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} {host_name()} %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("mpitune")
     logger.handlers[:] = [*(other for other in logger.handlers if not isinstance(other, _Stderr)), handler]
     logger.propagate = False
-    logger.setLevel({-1: logging.ERROR, 0: logging.INFO}.get(verbosity, logging.DEBUG))
+    logger.setLevel(logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO)
 
 
 @contextmanager
-def logging_here(rank: int, host: str, verbosity: int) -> Iterator[None]:
+def logging_here(rank: int, options: RunOptions) -> Iterator[None]:
     """As `start_logging`, in this context: a script's logging is as it was, and its own handlers hear all the time."""
     logger = logging.getLogger("mpitune")
     handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
-    start_logging(rank, host, verbosity)
+    start_logging(rank, options)
     try:
         yield
     finally:
@@ -164,8 +166,8 @@ class StatusFile:
 
     def write(self, doing: str, overview: Overview) -> None:
         """Replace the file. `doing`: RUNNING, or what the study waits for."""
-        with suppress(OSError):
-            replaced(self._path, msgspec.json.encode(Seen(round(time.time(), 3), doing, overview)).decode())
+        with suppress(OSError), written_whole(self._path, durable=False) as file:
+            file.write(msgspec.json.encode(Seen(round(time.time(), 3), doing, overview)))
 
     def remove(self) -> None:
         with suppress(OSError):
@@ -283,12 +285,3 @@ def note_of(seen: Overview) -> str:
         far = f", {longest.step}" if longest.step else ""
         note += f"; longest: {longest.key} at {longest.place} for {duration(longest.seconds)}{far}"
     return printable(note)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the form people read: 4.2 s, 3 min 20 s, 5 h 07 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"

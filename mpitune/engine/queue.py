@@ -9,23 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mpitune.trial import Batch, Trial
+from mpitune.experiment import Scheduling
+from mpitune.trial import Batch
 
 SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
 # When this slot and each other one will have finished their batches, in units of cost; asked only if that matters.
 FreeIn = Callable[[], tuple[float, list[float]]]
 GAIN = 1.02  # all work must end so much sooner for a batch to be divided further: common work is computed again
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Costs that an experiment gives for its batches, see `Scheduling`, all in one unit of its own."""
-
-    trial: Callable[[Trial], float]
-    split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
-    shared: Callable[[Batch], float] = lambda batch: 0.0  # what each part computes again; 0: divide at once
-    uncertainty: float = 3.0  # how many times its cost a batch may take, as costs are guesses
 
 
 @dataclass(order=True)
@@ -35,7 +26,7 @@ class QueuedBatch:
     priority: float
     number: int
     batch: Batch = field(compare=False)
-    costs: Costs = field(compare=False, repr=False)
+    queue: Queue = field(compare=False, repr=False)  # which knows what batches cost
     attempt: int = field(compare=False, default=1)
     avoid: SlotId | None = field(compare=False, default=None)  # a slot where it failed
     no_room: frozenset[Kind] = field(compare=False, default=frozenset())  # slots that its trial does not fit
@@ -44,23 +35,26 @@ class QueuedBatch:
     @cached_property
     def parts(self) -> Sequence[Batch]:
         """The smallest parts of the batch, itself where it cannot be divided or is tried once more."""
-        return self.costs.split_batch(self.batch) if len(self.batch) > 1 and self.attempt == 1 else [self.batch]
+        whole = len(self.batch) == 1 or self.attempt > 1
+        return [self.batch] if whole else self.queue.scheduling.split_batch(self.batch)
 
     @cached_property
     def shared(self) -> float:
         """Cost of what the parts have in common, or this part with others."""
-        return self.costs.shared(self.batch) if len(self.parts) > 1 else self.inherited
+        if len(self.parts) == 1:
+            return self.inherited
+        return self.queue.scheduling.shared_cost_of(self.batch, self.queue.most_workers)
 
     @cached_property
     def part_costs(self) -> list[float]:
         """Cost of each part, without their common work."""
-        return [sum(map(self.costs.trial, part)) for part in self.parts]
+        return [sum(map(self.queue.scheduling.cost, part)) for part in self.parts]
 
     @cached_property
     def cost(self) -> float:
         """Cost of the whole batch."""
         if len(self.batch) == 1:
-            return self.inherited + self.costs.trial(self.batch[0])
+            return self.inherited + self.queue.scheduling.cost(self.batch[0])
         return self.shared + sum(self.part_costs)
 
     def chunks(self, n: int) -> list[Batch]:
@@ -80,10 +74,15 @@ class QueuedBatch:
 
 
 class Queue:
-    """Batches that wait for a slot, the costliest first; what may fail again comes before all others."""
+    """Batches that wait for a slot, the costliest first; what may fail again comes before all others.
 
-    def __init__(self, costs: Costs, numbers: itertools.count[int] | None = None):
-        self._costs = costs
+    Args:
+        most_workers: of a node, on its CPU.
+        numbers: of batches, in the order of their coming; two queues may share them.
+    """
+
+    def __init__(self, scheduling: Scheduling, most_workers: int = 1, numbers: itertools.count[int] | None = None):
+        self.scheduling, self.most_workers = scheduling, most_workers
         self._heap: list[tuple[float, int, QueuedBatch]] = []  # by priority and number, which tuples compare fastest
         self._numbers = itertools.count() if numbers is None else numbers
         self.cost = 0.0  # of all that waits
@@ -107,7 +106,7 @@ class Queue:
     ) -> None:
         """Add a batch. The arguments are the fields of `QueuedBatch`."""
         waiting = QueuedBatch(
-            0.0, next(self._numbers), batch, self._costs,
+            0.0, next(self._numbers), batch, self,
             attempt=attempt, avoid=avoid, no_room=no_room, inherited=inherited,
         )  # fmt: skip
         # What may fail again is done first, so that a broken study shows early.
@@ -168,7 +167,7 @@ class Queue:
         if waiting.shared == 0:
             return len(waiting.parts)
         # Enough work is left for every other slot until this batch has ended: the others may be divided later.
-        if self.cost >= n_slots * waiting.costs.uncertainty * waiting.cost:
+        if self.cost >= n_slots * self.scheduling.cost_uncertainty * waiting.cost:
             return 1
         mine, others = free_in()
         return best_division(waiting, [batch for _, _, batch in self._heap], mine=mine, others=others)
@@ -187,7 +186,7 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: floa
     numbers = range(1, len(first.parts) + 1)
     limits = {n: GAIN * max(first.chunk_costs(n)) for n in numbers}
     rests = {n: [cost for waiting in rest for cost in waiting.costs_within(limits[n])] for n in numbers}
-    uncertainty = first.costs.uncertainty
+    uncertainty = first.queue.scheduling.cost_uncertainty
     chunks = {n: [uncertainty * cost for cost in first.chunk_costs(n)] for n in numbers}
     after = [mine + uncertainty * first.cost, *others]
     ends = {1: min(end_of(after, rests[n]) for n in numbers)}

@@ -14,24 +14,23 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mpitune.devices.choose import CPU
 from mpitune.engine.adapting import KnownBefore, code_of, require_called
 from mpitune.engine.agent import Agent
-from mpitune.engine.coordinator import Coordinator, slots_of
+from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.joined import PATIENCE, JoinedStudy
 from mpitune.engine.loop import loop
 from mpitune.engine.preflight import Node, memory_problems
-from mpitune.engine.progress import Progress, StatusFile, duration
-from mpitune.engine.queue import Costs
+from mpitune.engine.progress import Progress, StatusFile
+from mpitune.engine.slots import Resources, slots_of
+from mpitune.engine.source import changes, digests
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, how_to_go_on, named, or_typed, typed
+from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.storage.called import changes, digests, is_named
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
@@ -173,46 +172,27 @@ class RankZero:
                 self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
                 timeout=PATIENCE * self.options.heartbeat_timeout,
                 n_slots=sum(len(node.places) for node in self.nodes),
-                cost=self.scheduling.cost, examine=self.experiment.examine, before=before,
+                cost=self.scheduling.cost, before=before,
+                examine=self.experiment.examine, hear=self.experiment.hear,
             )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
             retry = True
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
-        return Study(self.experiment.searches(), history.trials, known, renew=retry, before=before)
+        return Study(
+            self.experiment.searches(), history.trials, known, renew=retry, before=before,
+            examine=self.experiment.examine, hear=self.experiment.hear,
+        )  # fmt: skip
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
-        scheduling, options, nodes = self.scheduling, self.options, self.nodes
-
-        def enough() -> bool:
-            scheduling.hears(study.news())
-            return scheduling.enough()
-
-        slots, end = slots_of([node.places for node in nodes]), end_of_job()
-        most_workers = max(sum(place.device == CPU.name for place in node.places) for node in nodes)
-        coordinator = Coordinator(
-            study,
-            self.journal,
-            tell=self.transport.send,
-            slots=slots,
-            costs=Costs(
-                scheduling.cost,
-                scheduling.split_batch,
-                lambda batch: scheduling.shared_cost_of(batch, most_workers),
-                scheduling.cost_uncertainty,
-            ),
-            gang_of=scheduling.gang,
-            examine=self.experiment.examine,
-            hear=self.experiment.hear,
-            grace=options.grace,
-            end=None if end is None else end - options.walltime_margin,
-            started=self.started,
-            total=scheduling.n_trials,
-            counted=scheduling.counted,
-            enough=enough,
-        )
+        scheduling, options, end = self.scheduling, self.options, end_of_job()
+        resources = Resources(
+            slots_of([node.places for node in self.nodes]), self.transport.send, grace=options.grace,
+            end=None if end is None else end - options.walltime_margin, started=self.started,
+        )  # fmt: skip
+        coordinator, slots = Coordinator(study, self.journal, scheduling, resources), resources.slots
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.started), 3),
@@ -225,7 +205,7 @@ class RankZero:
             seen.done, seen.total,
         )  # fmt: skip
         for problem in memory_problems(
-            nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())
+            self.nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())
         ):
             log.warning(problem.text)
         return coordinator
@@ -240,9 +220,9 @@ class RankZero:
         require_called(self.options, [*earlier, *history.runs], mine)
         theirs = code_of(history.runs)
         changed = changes(theirs, mine) if history.results else []
-        open_ = [name for name in changed if not is_named(name, self.options.changed)]
+        open_ = [name for name in changed if name not in self.options.changed]
         if not open_:
-            return {"code": mine}
+            return {"code": {name: digest or theirs.get(name, "") for name, digest in mine.items()}}
         log.error(
             "%s changed since the known results (%d) were made; these are kept. If they still count, say %s; if not, "
             "begin anew with another results folder%s",

@@ -4,17 +4,47 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpitune.engine.messages import WorkerProgress
-from mpitune.engine.queue import QueuedBatch
+from mpitune.devices.choose import CPU
+from mpitune.engine.messages import ToAgent, WorkerProgress
+from mpitune.engine.queue import QueuedBatch, SlotId
 from mpitune.trial import Place, Trial
 
 IN_A_ROW = 3  # failures of its own, after which a slot is given up
 LATENCY = 0.02  # seconds from a slot's last result to its next batch when both sleep between messages
 SHORT = 2.0  # batches shorter than this are worth fetching ahead
 MOST_AHEAD = 63
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the coordinator has for a study: slots, and time."""
+
+    slots: Mapping[SlotId, Place]
+    tell: Callable[[int, ToAgent], None]  # delivers a message to the agent of a rank
+    grace: float | None = 30.0  # seconds left to running trials once the job is told to stop; None: it goes on
+    end: float | None = None  # Unix time; a batch that would take longer, as far as is known, is not begun
+    started: float = 0.0  # when this run did, by the monotonic clock
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def most_workers(self) -> int:
+        """Of a node, on its CPU."""
+        of_rank = Counter(rank for (rank, _), place in self.slots.items() if place.device == CPU.name)
+        return max(of_rank.values(), default=0)
+
+
+def slots_of(places: Sequence[Sequence[Place]]) -> dict[SlotId, Place]:
+    """All slots by (rank, slot), the first slot of every rank before the second of any."""
+    slots: dict[SlotId, Place] = {}
+    for number in range(max(map(len, places), default=0)):
+        for of_rank in places:
+            if number < len(of_rank):
+                slots[of_rank[number].rank, number] = of_rank[number]
+    return slots
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Set
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,6 +22,78 @@ class Before(Protocol):
     def write(self) -> None: ...
 
 
+Examine = Callable[[Trial, Result, Result | None], None]
+
+
+class Coordinated(Protocol):
+    """What the coordinator asks of a study. Defaults are those of a study that one job works on, by itself."""
+
+    results: Mapping[str, Result]
+    examine: Examine  # see `Experiment`
+    hear: Callable[[bytes], None]  # see `Experiment`
+
+    @property
+    def n_asked(self) -> int:
+        """Trials that its searches have asked for."""
+
+    @property
+    def n_done(self) -> int:
+        """Of them, those with results."""
+        return 0
+
+    @property
+    def n_open(self) -> int:
+        """Of them, those without."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for trials or results that come from elsewhere."""
+        return False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to run than it has given."""
+        return False
+
+    @property
+    def others_work(self) -> bool:
+        """Whether failures are kept back, as other jobs are still at work."""
+        return False
+
+    @property
+    def others_succeed(self) -> bool:
+        """Whether a job where all fails leaves its trials to others."""
+        return False
+
+    def time_left(self, n: int) -> float | None:
+        """Seconds until so many trials more are done, where the slots here do not tell."""
+        return None
+
+    def start(self) -> list[Batch]:
+        """The batches to run first."""
+        return []
+
+    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
+        """Batches that have come from outside; `held` are trials whose failures are kept back."""
+        return []
+
+    def record(self, result: Result) -> list[Batch]:
+        """Take in one result; returns the batches that can be run because of it."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
+        return False
+
+    def catch_up(self) -> list[Batch]:
+        """Let one search hear of results that are known; returns the batches that can be run because of them."""
+        return []
+
+    def news(self) -> Iterable[Result]:
+        """The results of trials asked for that have come since this was last called, each once."""
+        return ()
+
+
 @dataclass(eq=False)
 class _Course:
     """One search on its way: all it has asked so far, what it waits for, and how much of that is open."""
@@ -34,7 +106,7 @@ class _Course:
     conclusion: Any = None
 
 
-class Study:
+class Study(Coordinated):
     """Advances searches, each independent of the others, as their rounds become complete.
 
     Args:
@@ -44,7 +116,11 @@ class Study:
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.
         before: where trials without results may have one from earlier studies.
+        examine, hear: of the experiment.
     """
+
+    n_done = 0
+    n_open = 0
 
     def __init__(
         self,
@@ -54,8 +130,11 @@ class Study:
         *,
         renew: bool = False,
         before: Before | None = None,
+        examine: Examine = lambda trial, result, kept: None,
+        hear: Callable[[bytes], None] = lambda content: None,
     ):
-        self.results = copy(results)
+        self.results: MutableMapping[str, Result] = copy(results)
+        self.examine, self.hear = examine, hear
         self._known = trials
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
         self._renew, self._before = renew, before
@@ -64,8 +143,6 @@ class Study:
         self._waits_for: dict[str, _Course] = {}  # the course that waits for the trial of this key
         self._behind: list[_Course] = []  # those that know what they wait for, but new work was to begin first
         self._news: list[str] = []  # keys of results, see `news`
-        self.n_done = 0  # asked and known
-        self.n_open = 0  # not known
         self.n_open_searches = len(self._courses)
 
     @property
@@ -76,22 +153,7 @@ class Study:
     def finished(self) -> bool:
         return self.n_open_searches == 0
 
-    waits = False  # for trials or results that come from elsewhere
-    has_more = False  # to run than it has given
-    others_work = False  # so that failures are kept back
-    others_succeed = False  # so that a job where all fails leaves its trials to them
-    drains = True  # whether it ends where the job is told to stop
-
-    def time_left(self, n: int) -> float | None:
-        """Seconds until so many trials more are done, where the slots here do not tell."""
-        return None
-
-    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
-        """Batches that have come from outside; `held` are trials whose failures are kept back."""
-        return []
-
     def start(self) -> list[Batch]:
-        """The batches to run first."""
         with no_collection():
             batches = [batch for course in self._courses for batch in self._advance(course)]
             while self._behind:
@@ -100,7 +162,6 @@ class Study:
         return batches
 
     def record(self, result: Result) -> list[Batch]:
-        """Take in one result; returns the batches that can be run because of it."""
         self.results[result.key] = result
         self._news.append(result.key)
         self.n_done += 1
@@ -115,17 +176,14 @@ class Study:
 
     @property
     def is_behind(self) -> bool:
-        """Whether `catch_up` has something to do."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Batch]:
-        """Let one search hear of results that are known; returns the batches that can be run because of them."""
         batches = self._advance(self._behind.pop())
         self._write_found()
         return batches
 
     def news(self) -> Iterator[Result]:
-        """The results of trials asked for that have come since this was last called, each once."""
         keys, self._news = self._news, []
         return (self.results[key] for key in keys)
 

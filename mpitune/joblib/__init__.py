@@ -178,7 +178,7 @@ def _calling_search() -> Any:
     """scikit-learn's search whose `fit` has made the `joblib.Parallel` that is being configured; None for another."""
     searches = sys.modules.get("sklearn.model_selection._search")
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in (__package__, "joblib"):
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in ("mpitune", "joblib"):
         frame = frame.f_back
     if searches is None or frame is None:
         return None

@@ -16,9 +16,7 @@ import logging
 import multiprocessing
 import os
 import pickle
-import socket
 import threading
-import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +31,9 @@ from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backe
 
 from mpitune import studies
 from mpitune.devices.choose import free_memory
-from mpitune.engine import node
+from mpitune.engine import rank
 from mpitune.engine.arrivals import Arrivals
-from mpitune.errors import Exit, StudyError, UsageError, own_traceback
+from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.options import RunOptions
@@ -84,9 +82,6 @@ class Calls(Experiment):
                 yield replace(answer, messages=messages())
 
         return objective
-
-    def hear(self, content: bytes) -> None:
-        callbacks.deliver(content)
 
 
 _reading: tuple[Data, bool] = {}, False  # of the call that is read: its arrays, and whether it may write to them
@@ -381,7 +376,8 @@ class Service:
         with self._lock:
             if self._is_over:
                 raise StudyError(ENDED)
-            arrivals = Arrivals(IDLE, self.arrays.content, lambda trial: str(trial.params["arrays"]).split())
+            arrays = self.arrays.content, lambda trial: str(trial.params["arrays"]).split()
+            arrivals = Arrivals(IDLE, *arrays, hear=callbacks.deliver)
             self._run = asked, arrivals
             self._ended.clear()
 
@@ -417,14 +413,7 @@ service = Service()
 def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None = None) -> str:
     """One rank's part of a run. arrivals: on rank 0. Returns why it could not go on; raises UsageError."""
     transport = studies.join(options)
-    host = socket.gethostname().split(".")[0]
-    try:
-        ended = node.run(
-            experiment, "calls", options=options, transport=transport, host=host, load_finish=None, arrivals=arrivals
-        )
-    except BaseException as error:
-        if transport.size > 1 and not isinstance(error, UsageError):  # the other ranks would wait for this one
-            traceback.print_exc()
-            transport.abort(Exit.ERROR)
-        raise
-    return ended.cause
+    with rank.taking_part("calls", transport):
+        return rank.run(
+            experiment, "calls", options=options, transport=transport, load_finish=None, arrivals=arrivals
+        ).cause

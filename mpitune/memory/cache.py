@@ -30,6 +30,7 @@ import cloudpickle
 import numpy as np
 
 from mpitune.devices.choose import free_memory
+from mpitune.locks import lock_byte, locked_byte, unlock_byte
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 
 BUFFER = "kept"  # name of the memory that a node's workers share
@@ -184,7 +185,7 @@ class SharedCache:
 
     def get(self, key: bytes) -> memoryview | None:
         """The value, read-only; None if there is none. It does not change while anything refers to it."""
-        with self._locked(CHOOSE):
+        with locked_byte(self._file, CHOOSE):
             rows = np.flatnonzero((self._index["key"] == _words(key)).all(1) & (self._index["length"] > 0))
             return self._view(int(rows[0])) if len(rows) else None
 
@@ -196,7 +197,7 @@ class SharedCache:
             length: bytes, at least 1.
             write: fills a uint8 array of that length.
         """
-        with self._locked(CHOOSE):
+        with locked_byte(self._file, CHOOSE):
             place = self._room(length)
             if place is None:
                 return None
@@ -209,7 +210,7 @@ class SharedCache:
     @contextmanager
     def alone(self, key: bytes) -> Iterator[None]:
         """Let this process alone compute the value of a key. Others that want it wait until the context ends."""
-        with self._locked(KEYS + int.from_bytes(key[:5], "little")):
+        with locked_byte(self._file, KEYS + int.from_bytes(key[:5], "little")):
             yield
 
     def _view(self, row: int) -> memoryview:
@@ -218,7 +219,7 @@ class SharedCache:
         array = self._values[offset : offset + length]
         array.flags.writeable = False
         if not self._views[row]:
-            fcntl.lockf(self._file, fcntl.LOCK_SH, 1, USE + row)
+            lock_byte(self._file, USE + row, fcntl.LOCK_SH)
         self._views[row] += 1
         weakref.finalize(array, self._let_go, row).atexit = False
         return array.data
@@ -226,7 +227,7 @@ class SharedCache:
     def _let_go(self, row: int) -> None:
         self._views[row] -= 1
         if not self._views[row]:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, USE + row)
+            unlock_byte(self._file, USE + row)
 
     def _room(self, length: int) -> tuple[int, int] | None:
         """A free row, and the offset of that many free bytes; None if the values in use leave no room."""
@@ -245,21 +246,11 @@ class SharedCache:
         """Whether the value of a row was given up, as no process uses it."""
         if self._views[row]:
             return False
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, USE + row)
-        except BlockingIOError:
+        if not lock_byte(self._file, USE + row, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
         self._index["length"][row] = 0
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, USE + row)
+        unlock_byte(self._file, USE + row)
         return True
-
-    @contextmanager
-    def _locked(self, byte: int) -> Iterator[None]:
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, byte)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
 
 def _words(key: bytes) -> np.ndarray:

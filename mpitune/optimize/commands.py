@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpitune.engine.source import counting
 from mpitune.errors import UsageError, named
 from mpitune.optimize.objectives import NoValue, ObjectiveTrial
 from mpitune.optimize.spaces import Choice, Space
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds
-from mpitune.storage.called import digest_of_program
 from mpitune.storage.files import regular_file
 
 OUTPUT = "output.txt"  # in the trial's folder
@@ -117,10 +117,10 @@ class Command:
             raise UsageError(wrong)
 
     def called(self) -> Mapping[str, Any]:
-        """Its words, and a digest of each program in Python among them."""
+        """Its words, and the source of each program in Python among them."""
         programs = [Path(word) for word in self.words if word.endswith(".py") and Path(word).is_file()]
-        said = [self.words, self.result, self.environment]
-        return {"command": said, **{path.name: digest_of_program(path) for path in programs}}
+        said = repr([self.words, self.result, sorted(self.environment.items())])
+        return {"command": said, **{path.name: counting(path.read_text(errors="replace")) for path in programs}}
 
     def limited(self, seconds: float) -> Command:
         """The same, killed after this time if it has no limit of its own."""

@@ -1,4 +1,4 @@
-"""What a notebook shows of a study: its report, the best trials, and how values became better."""
+"""What a notebook shows of a search: its report, the best trials, and how values became better."""
 
 from __future__ import annotations
 
@@ -6,62 +6,50 @@ import base64
 import html
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from mpitune.optimize.spaces.parameters import short
 
 if TYPE_CHECKING:
-    from mpitune.optimize.search_study import SearchStudy
+    from mpitune.optimize.search_study import TrialRecord
 
 ROWS = 5  # of the table
 
 
-class Row(NamedTuple):
-    """A trial with its values of the objectives, in their order."""
-
-    number: int
-    values: Sequence[float]
-    params: Mapping[str, Any]
-
-
-def html_of(study: SearchStudy) -> str:
-    """A study as HTML."""
-    rows = [Row(t.number, [t.values[name] for name in study.objectives], t.params) for t in study.ranked()]
-    return page(study.report(), "trial", study.objectives, rows)
-
-
-def page(report: str, what: str, objectives: Mapping[str, bool], ranked: Sequence[Row]) -> str:
-    """The parts as HTML; a picture where there is one objective and a value.
+def html_of(report: str, objectives: Mapping[str, bool], ranked: Sequence[TrialRecord], what: str = "trial") -> str:
+    """A report, a table, and a picture where there is one objective and a value.
 
     Args:
         report: lines of text.
-        what: what a row is, in one word.
         objectives: names, and whether more is better.
         ranked: the best first.
+        what: a row is, in one word.
     """
     parts = f"<pre>{html.escape(report)}</pre>"
     if ranked:
-        parts += _table(what, list(objectives), ranked[:ROWS])
+        parts += _table([what, *objectives], list(objectives), ranked[:ROWS])
         parts += _history(what, *next(iter(objectives.items())), ranked) if len(objectives) == 1 else ""
     return parts
 
 
-def _table(what: str, objectives: Sequence[str], best: Sequence[Row]) -> str:
+def _table(heads: Sequence[str], values: Sequence[str], best: Sequence[TrialRecord]) -> str:
     params = list(dict.fromkeys(name for row in best for name in row.params))
-    lines = [[what, *objectives, *params]]
+    text = _line("th", [*heads, *params])
     for row in best:
         given = [short(row.params[name]) if name in row.params else "" for name in params]
-        lines.append([str(row.number), *(f"{value:.6g}" for value in row.values), *given])
-    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+        text += _line("td", [str(row.number), *(f"{row.values[name]:.6g}" for name in values), *given])
+    return f"<table>{text}</table>"
 
 
-def _history(what: str, name: str, up: bool, ranked: Sequence[Row]) -> str:
+def _line(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _history(what: str, name: str, up: bool, ranked: Sequence[TrialRecord]) -> str:
     """Each value, and the best so far, as an SVG picture."""
     from mpitune.figures import plotting
 
-    done = sorted(ranked)
-    numbers, values = [row.number for row in done], [row.values[0] for row in done]
+    numbers, values = zip(*sorted((row.number, row.values[name]) for row in ranked), strict=True)
     figure, axes = plotting.subplots(size=(6.4, 2.4))
     axes.plot(numbers, values, ".", color=plotting.REST, label=what)
     axes.step(numbers, list(accumulate(values, max if up else min)), where="post", color=plotting.BEST, label="best")

@@ -15,6 +15,7 @@ import cloudpickle
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError
+from mpitune.limit import SearchLimit
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import is_staged
 from mpitune.optimize.search_study import SearchStudy
@@ -27,7 +28,6 @@ from mpitune.optimize.tuning import (
     WINDOW,
     Callback,
     LeadersPart,
-    SearchLimit,
     Tuning,
     WorkersPart,
     described,
@@ -39,7 +39,7 @@ from mpitune.processes.process import can_be_sent
 from mpitune.ranks.launch import launched
 from mpitune.settings import require_seconds, without_address
 from mpitune.storage.files import TRIALS
-from mpitune.storage.history import read_header
+from mpitune.storage.lines import read_header
 from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang

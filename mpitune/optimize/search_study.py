@@ -129,7 +129,7 @@ class SearchStudy:
         """For notebooks."""
         from mpitune.optimize.notebook import html_of
 
-        return html_of(self)
+        return html_of(self.report(), self.objectives, self.ranked())
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""

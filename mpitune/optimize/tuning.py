@@ -11,7 +11,7 @@ from typing import Any
 
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.limit import Limit
+from mpitune.limit import Known, SearchLimit
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain
@@ -80,12 +80,10 @@ class Counts:
         return set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
 
 
-@dataclass
-class SearchLimit(Limit):
-    """`stop_when` gets the study so far: trials that are complete, those of earlier runs too."""
+class CompleteTrials(Known):
+    """The study so far: trials that are complete, those of earlier runs too."""
 
-    def begin(self, problem: Problem, results: Path | None) -> None:
-        """Before the first trial."""
+    def __init__(self, problem: Problem, results: Path | None) -> None:
         self._problem, self._results = problem, results
         self._asked: dict[str, TrialSegment] = {}  # those without a result, by key
         self._outcomes: dict[int, list[Outcome]] = {}  # of each trial's stages
@@ -93,12 +91,10 @@ class SearchLimit(Limit):
 
     def ask(self, segments: Iterable[TrialSegment]) -> None:
         """A search has asked for these."""
-        if self.stop_when is not None:
-            self._asked.update((segment.key, segment) for segment in segments)
+        self._asked.update((segment.key, segment) for segment in segments)
 
     def hear(self, results: Iterable[Result]) -> None:
-        """See `Scheduling.hears`."""
-        for result in results if self.stop_when is not None else ():
+        for result in results:
             segment = self._asked.pop(result.key)
             self._outcomes.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
             if segment.last and not result.failed:
@@ -168,7 +164,6 @@ class Tuning(Experiment):
         for carried in self.plan.carried:
             problem = replace(problem, known=carried.known)
         exchange = _Exchange(problem, self.plan)
-        self.plan.limit.begin(problem, self.plan.results)
         if self.order == ASYNCHRONOUS:
             history = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if history is None else [TrialSegment.of(trial) for trial in history.trials.values()]
@@ -239,6 +234,8 @@ class _Exchange:
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
+        self._complete = CompleteTrials(problem, plan.results)  # for `stop_when`
+        plan.limit.known = self._complete
         self._told: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
         self._records: dict[int, TrialRecord] = {}  # of the others
         self._study = SearchStudy([], problem.objectives, plan.results)
@@ -280,7 +277,7 @@ class _Exchange:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
             self._plan.counts.add(known)
-            self._plan.limit.ask(known)
+            self._complete.ask(known)
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
                 self._tell(scheduler, segment, result)
@@ -292,7 +289,7 @@ class _Exchange:
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
         segments = scheduler.ask(most)
         self._plan.counts.add(segments)
-        self._plan.limit.ask(segments)
+        self._complete.ask(segments)
         self._call_back(scheduler)
         return segments
 

@@ -1,4 +1,4 @@
-"""Heartbeats: they show whether other ranks still live when nothing else does.
+"""Heartbeats: they show whether other ranks, jobs and processes still live when nothing else does.
 
 A node that loses its power or its link sends nothing, and does not close its connections. MPI's daemons can use TCP's
 keepalive. But that notices nothing while sent data waits to be acknowledged, for up to a quarter of an hour. So every
@@ -13,49 +13,53 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
-BEATS = 8  # another rank counts as dead when this rank has made so many beats without a word from it
+BEATS = 8  # another one counts as dead when this one has made so many beats without a word from it
 
 
-class Heartbeat:
-    """Ranks that have been silent for too long.
+class Silence:
+    """Others that have been silent for too long.
 
-    Silence is counted in one's own beats and not by a clock. A rank that was suspended made none meanwhile, so it
-    blames nobody for the time that it slept.
+    Silence is counted in one's own beats and not by a clock. Who was suspended made none meanwhile, so it blames nobody
+    for the time that it slept. It counts from the first word on.
     """
 
-    def __init__(self, size: int, timeout: float):
-        self.interval = timeout / (BEATS + 1)  # the last word may have come just after a beat
-        self._missed: list[int | None] = [None] * size  # own beats since the last word; None before the first
-
-    def heard(self, rank: int) -> None:
-        """That rank has spoken. Silence counts from its first word on."""
-        self._missed[rank] = 0
+    def __init__(self) -> None:
+        self._beats = 0
+        self._heard: dict[Hashable, tuple[object, int]] = {}  # the last word of each, and the beat that heard it first
 
     def beat(self) -> None:
-        """Another beat of this rank."""
-        self._missed = [None if missed is None else missed + 1 for missed in self._missed]
+        """Another beat of this process."""
+        self._beats += 1
 
-    def forget(self, rank: int) -> None:
-        """That rank is dead: its silence does not count until it speaks again."""
-        self._missed[rank] = None
+    def heard(self, who: Hashable, word: object = None) -> None:
+        """It has spoken. A `word` that can be read again and again counts once."""
+        if word is None or self._heard.get(who, (None, 0))[0] != word:
+            self._heard[who] = word, self._beats
 
-    def lives(self, rank: int) -> bool:
-        """Whether that rank has spoken, and not too long ago."""
-        missed = self._missed[rank]
-        return missed is not None and missed < BEATS
+    def forget(self, who: Hashable) -> None:
+        """It is dead: its silence does not count until it speaks again."""
+        self._heard.pop(who, None)
 
-    def silent(self) -> list[int]:
-        """The ranks that have not spoken for too long."""
-        return [rank for rank, missed in enumerate(self._missed) if missed is not None and missed >= BEATS]
+    def silent(self) -> list[Any]:
+        """Those that have not spoken for too long."""
+        return [who for who, (_, beat) in list(self._heard.items()) if self._beats - beat >= BEATS]
+
+    def lives(self, who: Hashable) -> bool:
+        """Whether it has spoken, and not too long ago."""
+        return who in self._heard and who not in self.silent()
 
 
 class Pulse:
-    """A thread that calls `beat`, which must return soon, every `interval` seconds until it is stopped."""
+    """A thread that calls `beat`, which must return soon, again and again until it is stopped.
 
-    def __init__(self, beat: Callable[[], None], interval: float):
-        self._beat, self._interval = beat, interval
+    timeout: seconds in which it makes one beat more than `BEATS`, as the last word may have come just after a beat.
+    """
+
+    def __init__(self, beat: Callable[[], None], timeout: float):
+        self._beat, self._interval = beat, timeout / (BEATS + 1)
         self._stopped = threading.Event()
         atexit.register(self.stop)  # before MPI is finalized
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -65,6 +66,11 @@ def _in_shell_of_srun(environ: Mapping[str, str]) -> bool:
     with suppress(ValueError, OSError):
         return "SLURM_PTY_PORT" in environ and (task is None or os.getpgid(int(task)) != os.getpgrp())
     return False
+
+
+def host_name() -> str:
+    """The name of this machine, without its domain."""
+    return socket.gethostname().split(".")[0]
 
 
 def every_rank_runs() -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mpitune.errors import Exit, UsageError
 from mpitune.processes.process import of_this_process
-from mpitune.ranks.heartbeat import Heartbeat, Pulse
+from mpitune.ranks.heartbeat import Pulse, Silence
 from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
 
 mpi4py.rc.finalize = False  # at exit, also of a fork, which would wait for ever
@@ -69,17 +69,17 @@ class MpiTransport(Transport):
         # What the beats change:
         peers = range(1, self.size) if self.rank == 0 else [0]
         self._beats: dict[int, list[MPI.Request]] = {rank: [] for rank in peers}  # on their way
-        self._heartbeat = Heartbeat(self.size, 0.0)
+        self._silence = Silence()
         self._given_up = False
 
     def watch(self, heartbeat_timeout: float) -> None:
         self._rest()
         self._study += heartbeat_timeout > 0  # the same on all ranks, of which one may look at its wires in between
         self._given_up = False
-        self._timeout, self._heartbeat = heartbeat_timeout, Heartbeat(self.size, heartbeat_timeout)
+        self._timeout, self._silence = heartbeat_timeout, Silence()
         if heartbeat_timeout and self._beats:
             self._beat()  # at once: who gets a later message of this rank has its first word, and counts its silence
-            self._pulse = Pulse(self._beat, self._heartbeat.interval)
+            self._pulse = Pulse(self._beat, heartbeat_timeout)
 
     def _rest(self) -> None:
         if self._pulse is not None:
@@ -117,7 +117,7 @@ class MpiTransport(Transport):
 
     def _collect(self) -> None:
         """Move messages that have arrived to the inbox, forget those sent, and lose ranks that died."""
-        for rank in self._heartbeat.silent():
+        for rank in self._silence.silent():
             self._lose(rank)
         if self._given_up:
             self._given_up = False
@@ -213,8 +213,8 @@ class MpiTransport(Transport):
                     self._exchange_beats(rank, sent)
                 except MPI.Exception:
                     continue  # it has died, and the main thread is told so too
-            self._heartbeat.beat()
-        if self.rank != 0 and self._heartbeat.silent():
+            self._silence.beat()
+        if self.rank != 0 and self._silence.silent():
             self._orphaned(f"has heard nothing of rank 0 for {self._timeout:g} s")
 
     def _exchange_beats(self, rank: int, sent: list[MPI.Request]) -> None:
@@ -226,7 +226,7 @@ class MpiTransport(Transport):
                 heard = True
                 self._given_up |= given_up
         if heard:
-            self._heartbeat.heard(rank)
+            self._silence.heard(rank)
         lost = rank in self._lost
         if heard or not lost:
             sent[:] = [request for request in sent if not request.Test()]
@@ -258,7 +258,7 @@ class MpiTransport(Transport):
             self._orphaned("has lost rank 0")
         self._lost.add(rank)
         with self._lock:
-            self._heartbeat.forget(rank)
+            self._silence.forget(rank)
         self._inbox.append((rank, Lost()))
         self._dropped += [*self._sending.pop(rank, ()), *self._arriving.pop(rank, ())]
 
@@ -332,7 +332,7 @@ class MpiTransport(Transport):
 
     def _comes(self, rank: int) -> bool:
         """Whether a rank will say that it is done. One that was given up does so if it has woken."""
-        return rank not in self._lost or self._heartbeat.lives(rank)
+        return rank not in self._lost or self._silence.lives(rank)
 
     def abort(self, status: int) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):

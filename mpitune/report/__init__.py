@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def page_writer() -> Callable[[Path, Experiment, Mapping[str, np.ndarray]], None]:
-    """What writes report.html of a study that is done: the hook that studies hand to `mpitune.engine.node.run`."""
+    """What writes report.html of a study that is done: the hook that studies hand to `mpitune.engine.rank.run`."""
     from mpitune.report.page import write_at_the_end
 
     return write_at_the_end

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.progress import duration
+from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of

@@ -101,8 +101,7 @@ class StepFit:
         for name in names:
             values = dict.fromkeys(_short(s.values[name]) for s in self.settings if name in s.values)
             texts.append(f"{name} {_range(list(values))}")
-        how = "one fit" if self.family.exact else "warm starts within tol"
-        return f"{words}, {how} for {' and '.join(texts)}"
+        return f"{words}, one fit for {' and '.join(texts)}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,7 +31,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.svm import SVC  # now, as `mpitune accelerate` gives the name another meaning
+from sklearn.svm import SVC  # now, as `mpitune --sklearn` gives the name another meaning
 from sklearn.utils.metaestimators import _safe_split
 
 from mpitune import svm
@@ -152,6 +152,9 @@ class WholeGrid(Family):
 
     def shares(self, name: str) -> bool:
         return True
+
+    def parts(self, model: Any, settings: Settings) -> list[list[int]]:
+        return [list(range(len(settings)))]
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         method = method_of(model)

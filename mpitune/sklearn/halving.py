@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (without it scikit-learn has no such names)
 from sklearn.model_selection import _search_successive_halving as theirs
 
-from mpitune.sklearn.searches import Arguments, OnEngine, constructor, documented
+from mpitune.sklearn.searches import OnEngine
+from mpitune.sklearn.signature import Arguments, documented
 
 
 class HalvingArguments(Arguments, total=False):
@@ -27,23 +28,17 @@ class HalvingRandomArguments(HalvingArguments, total=False):
     n_candidates: int | str
 
 
-class HalvingGridSearchCV(theirs.HalvingGridSearchCV, OnEngine):  # noqa: D101 - made below
-    __doc__ = documented(theirs.HalvingGridSearchCV)
+@documented
+class HalvingGridSearchCV(theirs.HalvingGridSearchCV, OnEngine):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[HalvingArguments]) -> None: ...
-    else:
-        __init__ = constructor(theirs.HalvingGridSearchCV.__init__)
-    _parameter_constraints = {**theirs.HalvingGridSearchCV._parameter_constraints, **OnEngine.added}
 
 
-class HalvingRandomSearchCV(theirs.HalvingRandomSearchCV, OnEngine):  # noqa: D101 - made below
-    __doc__ = documented(theirs.HalvingRandomSearchCV)
+@documented
+class HalvingRandomSearchCV(theirs.HalvingRandomSearchCV, OnEngine):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(
             self, estimator: Any, param_distributions: Any, **arguments: Unpack[HalvingRandomArguments]
         ) -> None: ...
-    else:
-        __init__ = constructor(theirs.HalvingRandomSearchCV.__init__)
-    _parameter_constraints = {**theirs.HalvingRandomSearchCV._parameter_constraints, **OnEngine.added}

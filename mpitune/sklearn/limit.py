@@ -1,42 +1,36 @@
-"""When a search of scikit-learn's estimators has enough."""
+"""What is known of a search of scikit-learn's estimators when it has enough."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpitune.limit import Limit
+from mpitune.limit import Known
 from mpitune.sklearn.answers import Answer, decoded
 from mpitune.sklearn.task import Task
-from mpitune.storage.history import read_journal
+from mpitune.trial import Result
 
 StopWhen = Callable[[Mapping[str, Any]], bool]
 
 
-@dataclass
-class SearchLimit(Limit):
-    """`stop_when` gets `params` and the mean scores of the candidates that have all their splits, also by earlier runs.
+class Scores(Known):
+    """`params` and the mean scores of the candidates that have all their splits, those of earlier runs too.
 
     tasks: of the search.
     """
 
-    tasks: Sequence[Task] = ()
-    _scores: dict[int, list[Any]] = field(default_factory=dict)  # of each candidate
-    _works: bool = False
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = {task.key: task for task in tasks}
+        self._n_splits = 1 + max(task.split for task in tasks)
+        self._scores: dict[int, list[Any]] = {}  # of each candidate
+        self._works = False
 
-    def __post_init__(self) -> None:
-        self._n_splits = 1 + max((task.split for task in self.tasks), default=-1)
-
-    def begin(self, results: Path | None) -> None:
-        """Before the study in this folder: take in what it knows."""
-        known = read_journal(results) if self.stop_when is not None and results is not None else None
-        for task in self.tasks if known is not None else ():
-            if (result := known.results.get(task.key)) is not None and not result.failed:  # type: ignore[union-attr]
-                self.add(task, decoded(result))
+    def hear(self, results: Iterable[Result]) -> None:
+        for result in results:
+            if not result.failed:
+                self.add(self._tasks[result.key], decoded(result))
 
     def add(self, task: Task, what: Mapping[str, Any]) -> None:
         """A task is done, with scikit-learn's answer."""
@@ -46,7 +40,7 @@ class SearchLimit(Limit):
         self.news |= len(scores) == self._n_splits and self._works
 
     def so_far(self) -> dict[str, Any]:
-        params = {task.candidate: task.parameters for task in self.tasks if not task.split}
+        params = {task.candidate: task.parameters for task in self._tasks.values() if not task.split}
         whole = {number: scores for number, scores in sorted(self._scores.items()) if len(scores) == self._n_splits}
         names = names_of(of for scores in whole.values() for of in scores)
         columns: dict[str, Any] = {"params": [params[number] for number in whole]}

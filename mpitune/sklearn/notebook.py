@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.optimize.notebook import Row, page
+from mpitune.optimize import notebook
+from mpitune.optimize.search_study import TrialRecord
 from mpitune.optimize.spaces.parameters import short
+from mpitune.trial import COMPLETE
 
 
 def html_of(search: Any) -> str:
@@ -19,7 +21,8 @@ def html_of(search: Any) -> str:
     scores, params = table[name], table["params"]
     iterations = list(map(int, table.get("iter", [0] * len(scores))))  # a halving search has several
     order = np.lexsort((table[f"rank_test_{metric}"], np.negative(iterations)))
-    ranked = [Row(int(n), [float(scores[n])], params[n]) for n in order if np.isfinite(scores[n])]
+    fine = [int(n) for n in order if np.isfinite(scores[n])]
+    ranked = [TrialRecord(n, params[n], {name: float(scores[n])}, COMPLETE) for n in fine]
     missing = int((table["n_splits_evaluated"] < search.n_splits_).sum()) if "n_splits_evaluated" in table else 0
     failed = len(scores) - len(ranked) - missing
     count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"
@@ -29,4 +32,4 @@ def html_of(search: Any) -> str:
     if best is not None:
         chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())
         lines.append(f"the best: {chosen or 'candidate 0'}\n  {name} {scores[best]:.6g}")
-    return page("\n".join(lines), "candidate", {name: True}, ranked)
+    return notebook.html_of("\n".join(lines), {name: True}, ranked, "candidate")

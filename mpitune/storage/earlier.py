@@ -24,7 +24,8 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.storage.files import JOBS, JOURNAL, PAGE, STATUS_FILE, TRIALS, regular_file, sync_folder, written_whole
-from mpitune.storage.history import LONGEST_LINE, History, read_header, read_journal
+from mpitune.storage.history import History, read_journal
+from mpitune.storage.lines import LONGEST_LINE, read_header
 from mpitune.trial import Parameter
 
 MADE = ("arrays", "printed", TRIALS)  # by a study beside its journal, before its tables

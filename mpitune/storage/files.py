@@ -208,33 +208,23 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
     surrogate pair in it is escaped. A link of that name is replaced, and none in the folder of a study is followed.
     """
     slow = f"folder {path.parent} has not answered"
+    part = f".{path.name}.{int(os.urandom(6).hex(), 16)}.part"  # processes of several hosts may have the same number
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    text: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with waiting(slow):
         make_folder(path.parent)
-    with _parent_of(path) as folder, _part_of(path.name, folder, mode) as (file, part):
-        yield file
-        with waiting(slow):
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-            os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-@contextmanager
-def _part_of(name: str, folder: int, mode: str) -> Iterator[tuple[IO[Any], str]]:
-    """A new file in an open folder, and its name, under which nothing is left."""
-    part = f".{name}.{int(os.urandom(6).hex(), 16)}.part"  # processes of several hosts may have the same number
-    text = "b" not in mode
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        descriptor = os.open(part, flags, 0o666, dir_fd=folder)
-        with open(
-            descriptor, mode, newline="" if text else None, encoding="utf-8" if text else None,
-            errors="backslashreplace" if text else None,
-        ) as file:  # fmt: skip
-            yield file, part
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=folder)
+    with _parent_of(path) as folder:
+        try:
+            with open(os.open(part, flags, 0o666, dir_fd=folder), mode, **text) as file:
+                yield file
+                with waiting(slow):
+                    file.flush()
+                    if durable:
+                        os.fsync(file.fileno())
+                    os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
 
 
 def written_first(path: Path, content: bytes) -> None:
@@ -247,18 +237,6 @@ def written_first(path: Path, content: bytes) -> None:
             os.link(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def replaced(path: Path, text: str) -> None:
-    """Replace a file's content so that a reader finds the old or the new one whole; not durable. Raises OSError."""
-    with (
-        waiting(f"folder {path.parent} has not answered"),
-        _parent_of(path) as folder,
-        _part_of(path.name, folder, "w") as (file, part),
-    ):
-        file.write(text)
-        file.flush()
-        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove_parts(folder: Path) -> None:

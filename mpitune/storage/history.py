@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
 
-from mpitune.errors import UsageError, named, or_typed, printable, shortened
+from mpitune.errors import UsageError, named, printable, shortened
 from mpitune.storage.arrays import lost_arrays
-from mpitune.storage.files import JOURNAL, job_folders, regular_file
+from mpitune.storage.files import JOURNAL, job_folders
+from mpitune.storage.lines import blocks, header_of, read_header
 from mpitune.storage.records import (
     UNPACKABLE,
     UNREADABLE,
     Death,
     EndLine,
-    HeaderLine,
     Packed,
     RunLine,
     StoredResults,
@@ -42,11 +42,8 @@ from mpitune.trial import Result, Trial
 log = logging.getLogger(__name__)
 
 NAME = JOURNAL
-FORMAT = 2
-BEGINNING = b'{"format":'
-BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
-LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
+_CHANGES = [True], [False, True]  # whether the code of the last two starts is another than that of known results
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
@@ -62,6 +59,7 @@ class History:
     deaths: list[Death] = field(default_factory=list)
     with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
     lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
+    after: set[str] = field(default_factory=set)  # keys of results whose code has changed since others were made
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # an end line says so, and all that it has counted is here
@@ -88,13 +86,15 @@ class History:
     @property
     def mixed(self) -> str:
         """What has changed since results were made that were kept nevertheless, and how many these are; else ""."""
-        since = list(takewhile(lambda run: run.get("changed"), reversed(self.runs)))
-        if not since:
+        each = [
+            takewhile(lambda run: run.get("changed"), reversed(history.runs))
+            for history in self.jobs.values() or [self]
+        ]
+        names = sorted({name for since in each for run in since for name in run["changed"]})
+        if not names:
             return ""
-        n_old = sum(result.ended < since[-1]["began"] for result in self.results.values())
-        names = sorted({name for run in since for name in run["changed"]})
-        new = f", {n_new} after it" if (n_new := len(self.results) - n_old) else ""
-        return f"{n_old} results are of before a change of {named(names)}{new}"
+        new = f", {n_new} after it" if (n_new := len(self.after.intersection(self.results))) else ""
+        return f"{len(self.results) - n_new} results are of before a change of {named(names)}{new}"
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""
@@ -198,18 +198,21 @@ def counts(result: Result, known: Result | None) -> bool:
 
 def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
+    jobs = {name: _parsed(history) for name, history in jobs.items()}
     first, *others = every = list(jobs.values())
-    trials, results, lost = dict(first.trials), dict(first.results), set(first.lost)
+    trials, results, lost, after = dict(first.trials), dict(first.results), set(first.lost), set(first.after)
     for history in others:
         for key, result in history.results.items():
             if counts(result, None if key in lost else results.get(key)):
                 trials[key], results[key] = history.trials[key], result
                 (lost.add if key in history.lost else lost.discard)(key)
+                (after.add if key in history.after else after.discard)(key)
     return replace(
         first,
         trials=trials,
         results=results,
         lost=lost,
+        after=after,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in every for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
@@ -225,27 +228,35 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
     Raises:
         UsageError: where the file cannot be read, or its first line is no header that can be trusted.
     """
-    blocks = _blocks(folder)
-    first = next(blocks, [])
+    read = blocks(folder)
+    first = next(read, [])
     if not first:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
     records: dict[str, Packed] = {}
+    before: dict[str, Packed] = {}  # the records when the code of known results changed last
     damaged: list[Damage] = []
     start = 2
     with no_collection():
-        for lines in blocks:
-            _read_some(lines, start, history, records, damaged)
+        for lines in read:
+            _read_some(lines, start, history, records, before, damaged)
             start += len(lines)
             if len(damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
         history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
+    if history.runs and history.runs[-1].get("changed"):
+        history.after = {key for key, record in records.items() if before.get(key) is not record}
     history.begun = history.size > len(first[0]) + 1
     return history, damaged
 
 
 def _read_some(
-    lines: list[bytes], start: int, history: History, records: dict[str, Packed], damaged: list[Damage]
+    lines: list[bytes],
+    start: int,
+    history: History,
+    records: dict[str, Packed],
+    before: dict[str, Packed],
+    damaged: list[Damage],
 ) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
@@ -260,6 +271,9 @@ def _read_some(
                 other = read_other(line)
                 if isinstance(other, dict):
                     _read_note(other, history)
+                    if "run" in other and [bool(run.get("changed")) for run in history.runs[-2:]] in _CHANGES:
+                        before.clear()
+                        before.update(records)
                     continue
                 record = other
             try:
@@ -276,55 +290,6 @@ def _read_some(
             key = _KEY.search(line)
             name = None if key is None else key[1].decode(errors="replace")
             damaged.append(Damage(number, name, str(error) or type(error).__name__))
-
-
-def whole_lines(folder: Path) -> list[bytes]:
-    """The lines of the journal in `folder` without newlines, as far as they are whole. Raises UsageError."""
-    return list(chain.from_iterable(_blocks(folder)))
-
-
-def _blocks(folder: Path) -> Iterator[list[bytes]]:
-    """The whole lines of a journal without newlines, the first one alone, then many at a time; none where it is not.
-
-    Raises:
-        UsageError: where the file cannot be read, begins like no journal, or has a line without an end, such as a hole
-            of a sparse file.
-    """
-    path = folder / NAME
-    try:
-        with open(regular_file(path), "rb") as file:
-            block = _line_of(file, path)
-            if not block.endswith(b"\n") and block[: len(BEGINNING)] != BEGINNING[: len(block)]:
-                raise _no_header(path)
-            while block:
-                *lines, torn = block.split(b"\n")
-                yield lines
-                if torn:  # by a crash, or it is being written
-                    return
-                block = file.read(BLOCK)
-                if block and not block.endswith(b"\n"):
-                    block += _line_of(file, path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _line_of(file: IO[bytes], path: Path) -> bytes:
-    """A line, or the rest of one. Raises UsageError for one without an end."""
-    line = file.readline(LONGEST_LINE)
-    if len(line) == LONGEST_LINE:
-        raise UsageError(
-            f"{path} has a line of more than {LONGEST_LINE >> 20} MiB, which no study writes: keep a copy, then cut it "
-            "off there, or use another results folder"
-        )
-    return line
-
-
-def read_header(folder: Path) -> dict[str, Any] | None:
-    """The header of the journal in `folder`, without reading more; None where there is none. Raises UsageError."""
-    first = next(_blocks(folder), [])
-    return header_of(folder / NAME, first[0]) if first else None
 
 
 def studies_in(folder: Path) -> list[Path]:
@@ -345,9 +310,12 @@ def read_study(folder: Path) -> History:
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
+    return history if history.jobs else _parsed(history)
+
+
+def _parsed(history: History) -> History:
     with no_collection():
-        history.trials, history.results = dict(history.trials), dict(history.results)
-    return history
+        return replace(history, trials=dict(history.trials), results=dict(history.results))
 
 
 def require_same_study(
@@ -374,29 +342,6 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def header_of(path: Path, line: bytes) -> dict[str, Any]:
-    """The first line of a journal. Raises UsageError where it is none that can be trusted."""
-    try:
-        header = read_other(line)
-        if not isinstance(header, dict):
-            raise _no_header(path)
-        version = header["format"]
-        if type(version) is int and version != FORMAT:
-            raise UsageError(f"{path} has format {version}, this program reads {FORMAT}: use the version that wrote it")
-        require_checksum(line)
-        return checked(header, HeaderLine)
-    except UsageError:
-        raise
-    except UNREADABLE as error:
-        raise _no_header(path) from error
-
-
-def _no_header(path: Path) -> UsageError:
-    return UsageError(
-        f"line 1 of {path} is not a journal header, or is damaged: use another results folder{or_typed('restart')}"
-    )
 
 
 def _read_note(record: dict[str, Any], history: History) -> None:

@@ -27,7 +27,8 @@ from msgspec import Meta, Struct
 from mpitune.errors import UsageError
 from mpitune.storage.arrays import array_path
 from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
-from mpitune.storage.history import LONGEST_LINE, header_of, leave_out, require_same_study
+from mpitune.storage.history import leave_out, require_same_study
+from mpitune.storage.lines import LONGEST_LINE, header_of
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
 
 log = logging.getLogger(__name__)

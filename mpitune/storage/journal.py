@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
+from mpitune.locks import NoLocks, try_lock
 from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
 from mpitune.storage.earlier import MADE, MOVED, keep_aside, keep_before, move_before
 from mpitune.storage.files import (
@@ -46,15 +47,13 @@ from mpitune.storage.files import (
     written_first,
     written_whole,
 )
-from mpitune.storage.history import FORMAT, NAME, History, read_journal, require_same_study
+from mpitune.storage.history import NAME, History, read_journal, require_same_study
+from mpitune.storage.lines import FORMAT
 from mpitune.storage.records import written, written_trial
 from mpitune.storage.waiting import waiting
 from mpitune.trial import Result, Trial
 
 log = logging.getLogger(__name__)
-
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what `flock` says where the file system has none
-
 
 SILENT_S = 90.0  # without a heartbeat, after which people are told that a job lives no more, where there are no locks
 
@@ -89,7 +88,7 @@ class Journal:
             self._made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             share = "" if restart else or_typed("join", then=" in both jobs, which then share the work")
-            self._file = locked(folder / NAME, required=locks, fix=share)
+            self._file = open_locked(folder / NAME, required=locks, fix=share)
             move_before(folder, files)  # what a start that was killed has left
             if restart and (size := self._file.tell()):
                 self._begin_after({**header, "aside": keep_aside(folder, size, files)})
@@ -125,7 +124,7 @@ class Journal:
         """Begin another study in the place of the one there. It appears at once; its header says where that one is."""
         with written_whole(self.folder / NAME) as new:
             new.write(written({"format": FORMAT, **header}))
-        old, self._file = self._file, locked(self.folder / NAME)
+        old, self._file = self._file, open_locked(self.folder / NAME)
         old.close()
         sync_folder(self.folder)
         move_before(self.folder, self._files)
@@ -256,11 +255,9 @@ def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
             written_first(folder / NAME, written({"format": FORMAT, **header}))
             sync_folder(folder)
         shared = io.FileIO(regular_file(folder / NAME))
-        try:
-            fcntl.flock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+        with suppress(NoLocks):
+            if not try_lock(shared.fileno(), fcntl.LOCK_SH):
+                raise BlockingIOError
         if not os.path.samestat(os.lstat(folder / NAME), os.fstat(shared.fileno())):
             raise BlockingIOError  # a job that does not join has put another study there
         history = read_journal(folder)
@@ -309,20 +306,14 @@ def is_running(folder: Path) -> bool:
 
 
 def _is_held(folder: Path) -> bool:
-    with open(regular_file(folder / NAME), "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            with suppress(OSError):  # only a job that has joined can be at work there
-                return abs(time.time() - (folder / ALIVE).stat().st_mtime) < SILENT_S
+    with open(regular_file(folder / NAME), "rb") as file, suppress(NoLocks):
+        return not try_lock(file.fileno(), fcntl.LOCK_SH)
+    with suppress(OSError):  # only a job that has joined can be at work there
+        return abs(time.time() - (folder / ALIVE).stat().st_mtime) < SILENT_S
     return False
 
 
-def locked(path: Path, required: bool = True, fix: str = "") -> io.FileIO:
+def open_locked(path: Path, required: bool = True, fix: str = "") -> io.FileIO:
     """The file, open for appending and locked as long as it is open. Raises UsageError where it cannot be locked.
 
     Where the file system has no locks and none is `required`, it is only open. `fix`: what the user can also do.
@@ -330,19 +321,16 @@ def locked(path: Path, required: bool = True, fix: str = "") -> io.FileIO:
     for pause in (0.05, 0.2, 0.0):  # `mpitune status` holds it for an instant
         file = io.FileIO(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")  # the caller closes it
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.lexists(path) and os.path.samestat(os.lstat(path), os.fstat(file.fileno())):
+            held = not try_lock(file.fileno())
+            if not held and os.path.lexists(path) and os.path.samestat(os.lstat(path), os.fstat(file.fileno())):
                 return file  # and not one that was replaced before it was locked
-            file.close()
-        except OSError as error:
-            if error.errno in NO_LOCKS and not required:
+        except NoLocks as error:
+            if not required:
                 return file
             file.close()
-            if error.errno in NO_LOCKS:
-                raise UsageError(no_locks(path.parent, error)) from error
-            if not isinstance(error, BlockingIOError):
-                raise
-            time.sleep(pause)
+            raise UsageError(no_locks(path.parent, error)) from error
+        file.close()
+        time.sleep(pause if held else 0.0)
     raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another results folder{fix}")
 
 

@@ -12,8 +12,9 @@ from mpitune.errors import UsageError
 from mpitune.storage.arrays import StoredArrays
 from mpitune.storage.earlier import unused
 from mpitune.storage.files import sync_folder, written_whole
-from mpitune.storage.history import NAME, Damage, History, read_lines, whole_lines
-from mpitune.storage.journal import locked
+from mpitune.storage.history import NAME, Damage, History, read_lines
+from mpitune.storage.journal import open_locked
+from mpitune.storage.lines import whole_lines
 from mpitune.storage.records import UNREADABLE, TrialLine, read_other, require_checksum, written
 
 
@@ -31,7 +32,7 @@ def repair(folder: Path) -> tuple[list[Damage], Path]:
     if not os.path.lexists(folder / NAME):
         return [], folder / "damaged-1.jsonl"
     try:
-        with locked(folder / NAME):
+        with open_locked(folder / NAME):
             read = read_lines(folder)
             aside = folder / f"damaged-{unused(folder, 'damaged-{}.jsonl')}.jsonl"
             if read is None:

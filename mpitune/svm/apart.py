@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -12,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpitune._jit.cache import digest_of
-from mpitune.folders import library_folder, open_lock, private_folder
+from mpitune.folders import library_folder, private_folder
+from mpitune.locks import open_lock, try_lock
 
 ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
 LATER = 2.0  # seconds: a search that ends before needs no solver, and its script the processor
@@ -52,10 +52,10 @@ def compile_apart() -> None:
 
     Nobody waits for it, and it may outlive this one. It has the lock, so that nobody begins another.
     """
-    with open(open_or_own(ANNOUNCED)) as lock, suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.set_inheritable(lock.fileno(), True)
-        start("give_way", after=LATER)
+    with open(open_or_own(ANNOUNCED)) as lock:
+        if try_lock(lock.fileno()):
+            os.set_inheritable(lock.fileno(), True)
+            start("give_way", after=LATER)
 
 
 def start(function: str, session: bool = True, after: float = 0.0) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from sklearn.base import clone
-from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
+from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
 from sklearn.utils._param_validation import validate_parameter_constraints
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets

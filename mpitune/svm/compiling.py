@@ -5,7 +5,6 @@ python -m mpitune.svm.compiling           compiles what is not compiled yet
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import gc
 import logging
@@ -19,7 +18,8 @@ import numpy as np
 from numba.core import event
 
 from mpitune._jit import LANES, WIDE
-from mpitune.folders import locked, private_folder
+from mpitune.folders import private_folder
+from mpitune.locks import locked, try_lock
 from mpitune.svm.apart import ANNOUNCED, is_compiled, open_or_own, proof, start
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
@@ -43,8 +43,7 @@ class Announced(event.Listener):
         """Called by numba before it compiles a function."""
         if self._lock is None:
             self._lock = open_or_own(ANNOUNCED)
-            with suppress(BlockingIOError):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if try_lock(self._lock):
                 log.warning("compiling the solver (once per machine, about 10 to 30 s)")
                 # Workers are several already. Where nothing can be kept nobody could help.
                 if multiprocessing.parent_process() is None and not is_compiled():
@@ -110,9 +109,7 @@ def _lock_of(number: int) -> str:
 def _done(number: int) -> bool:
     """Compile a part, or read it, and return True; return False at once if another process is at it."""
     with open(open_or_own(_lock_of(number))) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock.fileno()):
             return False
         PARTS[number]()
     return True

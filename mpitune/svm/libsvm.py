@@ -26,7 +26,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
+from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
 
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples

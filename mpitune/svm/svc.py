@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import sklearn
-from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune accelerate` gives the name another meaning
+from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
 from sklearn.utils.validation import check_is_fitted
 
 from mpitune.svm import libsvm

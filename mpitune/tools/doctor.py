@@ -30,14 +30,11 @@ from mpitune.tools.doctor_checks import (
     GIB,
     Examined,
     GpuInfo,
-    advice,
     check_clocks,
     check_mpi,
     check_ranks,
     check_results,
     check_sharing,
-    leftovers,
-    memory_of_jobs_that_have_gone,
 )
 from mpitune.tools.doctor_joining import check_joining
 from mpitune.tools.programs import doctor_checks, kinds_of
@@ -59,8 +56,6 @@ def examine(rank: int, options: RunOptions) -> Examined:
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
     examined.problems.extend(check_sharing(host, devices))
-    examined.problems.extend(leftovers(host))
-    examined.problems.extend(memory_of_jobs_that_have_gone(host))
     every = doctor_checks()
     broken: set[str] = set()
     asked = {}
@@ -71,12 +66,12 @@ def examine(rank: int, options: RunOptions) -> Examined:
         wrong = answer.get("error")
         needed_by = kinds_of(every, device.kind).get(what, [])
         if what == "gpu" and wrong:
-            fix = advice(str(wrong), "look at nvidia-smi, and at the driver")
-            examined.problems.append(Finding(f"{host}: no worker can use {device.name} ({wrong}): {fix}", fatal=True))
+            text = f"{host}: no worker can use {device.name} ({wrong}): look at nvidia-smi, and at the driver"
+            examined.problems.append(Finding(text, fatal=True))
         elif what == "gpu":
             examined.gpus[device.name] = GpuInfo(**answer)  # type: ignore[arg-type]
         elif wrong:
-            fix = advice(str(wrong), "see requirements*.txt for versions that fit each other")
+            fix = "see requirements*.txt for versions that fit each other"
             whose = f"{', '.join(needed_by)} cannot run: " if needed_by else ""
             broken.update(needed_by)
             fatal = bool(needed_by) and broken == set(every)

@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitune.devices.choose import CPU, Device, environment, nvidia_smi
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
-from mpitune.errors import UsageError, printable
-from mpitune.processes.process import started_at
+from mpitune.errors import UsageError
+from mpitune.locks import NoLocks, try_lock
 from mpitune.ranks.launch import Launch
 from mpitune.storage.history import read_journal
-from mpitune.storage.journal import NO_LOCKS, is_running, no_locks
+from mpitune.storage.journal import is_running, no_locks
 
 GIB, MIB = 1 << 30, 1 << 20
 WORKER_BYTES = GIB  # a process with PyTorch or cuML, before it has any data
 SMALL_DISK = GIB
 SKEW_S = 1.0
-SEGMENT = re.compile(r"(sm_segment\..+)\.\d+")  # of Open MPI: host, user and job, then the rank
-SHOWN = 10  # names in a line
-JUST_MADE_S = 60.0  # a job that starts maps its memory after it has made it
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
-
-# Fixes for what a library or the driver says, by words in it.
-ADVICE = {
-    "busy or unavailable": "another process has it, in EXCLUSIVE_PROCESS mode: end that, or nvidia-smi "
-    "--compute-mode=DEFAULT",
-    "driver combination": "the driver was updated: restart the machine",
-    "version mismatch": "the driver was updated: restart the machine",
-    "driver": "install the build that fits the driver",
-    "no kernel image": "install a build for this GPU",
-    "libnvrtc": "put the folder of NVRTC on LD_LIBRARY_PATH",
-    "cannot open shared object": "install the build that fits this CUDA, or put its folder on LD_LIBRARY_PATH",
-}
 
 
 @dataclass(frozen=True)
@@ -66,11 +48,6 @@ class Examined:
     problems: list[Finding] = field(default_factory=list)
 
 
-def advice(error: str, otherwise: str) -> str:
-    """The fix for an error."""
-    return next((fix for words, fix in ADVICE.items() if words in error), otherwise)
-
-
 def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
     """Devices for several workers whose mode admits only one."""
     listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
@@ -82,42 +59,6 @@ def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
                 "nvidia-smi --compute-mode=DEFAULT",
                 fatal=True,
             )
-
-
-def leftovers(host: str) -> Iterator[Finding]:
-    """Processes of this user that hold memory of a GPU and have lost the job that they belonged to.
-
-    A worker has a parent as long as its job runs. Nothing is ended here.
-    """
-    listing = nvidia_smi("--query-compute-apps=pid,gpu_uuid,used_gpu_memory", "--format=csv,noheader,nounits") or ""
-    for row in listing.splitlines():
-        pid, uuid, mib, *_ = [*row.split(", "), "", ""]
-        if pid.isdigit() and _is_orphan(int(pid)):
-            yield Finding(
-                f"{host}: process {pid} of yours holds {mib} MiB of {uuid} and belongs to no running job (since "
-                f"{_started(int(pid))}: {_command(int(pid))}): `kill {pid}` ends it, `kill -9 {pid}` if it does not"
-            )
-
-
-def _is_orphan(pid: int) -> bool:
-    """Whether it is this user's, and its parent has gone: the system's first process looks after it."""
-    try:
-        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
-            return False
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        name = Path(f"/proc/{parent}/comm").read_text().strip()
-    except (OSError, ValueError, IndexError):
-        return False  # it has just ended, or is in another namespace
-    return name == "systemd" or (parent == 1 and not name.startswith("python"))
-
-
-def _started(pid: int) -> str:
-    return time.strftime("%F %T", time.localtime(started_at(pid)))
-
-
-def _command(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-    return printable(" ".join(words.split())[:100])
 
 
 def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:
@@ -212,40 +153,6 @@ def check_mpi(launch: Launch, environ: Mapping[str, str]) -> tuple[str, list[Fin
     return described, []
 
 
-def memory_of_jobs_that_have_gone(host: str, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """Shared memory that Open MPI has left in files of this user, as it does where all of a job is killed by SIGKILL.
-
-    Nothing is removed here.
-    """
-    jobs: dict[str, int] = {}
-    try:
-        for path in sorted(folder.glob("sm_segment.*")):
-            state, job = path.lstat(), SEGMENT.fullmatch(path.name)
-            if job and state.st_uid == os.getuid() and time.time() - state.st_mtime > JUST_MADE_S:
-                jobs[job[1]] = jobs.get(job[1], 0) + 512 * state.st_blocks
-    except OSError:  # a job has just ended
-        return
-    used = _mapped(f"{folder}/sm_segment.") if jobs else ""
-    gone = [job for job in jobs if f"{folder}/{job}." not in used]
-    if gone:
-        files = " ".join(f"{folder}/{job}.*" for job in gone[:SHOWN])
-        more = f" (and those of {len(gone) - SHOWN} more)" if len(gone) > SHOWN else ""
-        size = sum(jobs[job] for job in gone) / MIB
-        yield Finding(
-            f"{host}: Open MPI has left {size:.1f} MiB of shared memory of {len(gone)} job{'s' * (len(gone) > 1)} that "
-            f"nothing here uses any more: rm {files}{more}"
-        )
-
-
-def _mapped(prefix: str) -> str:
-    """Lines of all processes' maps that name a file which begins so."""
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):  # another user's, or it has just ended
-            lines += [line for line in path.read_text(errors="replace").splitlines() if prefix in line]
-    return "\n".join(lines)
-
-
 def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]]:
     """The file system of the results folder, and whether it can keep a journal. Leaves nothing behind.
 
@@ -260,11 +167,11 @@ def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]
             file.flush()
             os.fsync(file.fileno())
             if not joins:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_lock(file.fileno())
         status = os.statvfs(there)
     except OSError as error:
         text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
-        if error.errno in NO_LOCKS:
+        if isinstance(error, NoLocks):
             text = no_locks(folder, error)
         return str(folder), [Finding(text, fatal=True)]
     kind, free = file_system(there), status.f_bavail * status.f_frsize

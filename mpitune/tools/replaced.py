@@ -1,4 +1,4 @@
-"""The replacements of scikit-learn's names, and a record of their use."""
+"""`python -m mpitune --sklearn script.py`: what its names of scikit-learn mean, and a record of their use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -15,7 +16,9 @@ from sklearn.model_selection import _search, _search_successive_halving
 
 import mpitune.sklearn
 from mpitune import svm
+from mpitune.processes.output import outliving
 from mpitune.sklearn import searches
+from mpitune.sklearn.where import SHARED
 
 SEARCHES = {
     "GridSearchCV": _search,
@@ -34,7 +37,19 @@ OTHERS = {
 }
 
 
-class Replaced:
+@contextmanager
+def replaced(code: CodeType, quiet: bool) -> Iterator[None]:
+    """While the script of this code runs the names mean this package's; afterwards stderr says what was replaced."""
+    record = _Record()
+    try:
+        yield
+    finally:
+        if not quiet:
+            with outliving():
+                record.report(code)
+
+
+class _Record:
     """Replaces the names when it is made, and counts their uses."""
 
     def __init__(self) -> None:
@@ -66,7 +81,7 @@ class Replaced:
         for (name, reason), number in self._fits.items():
             if reason is None:
                 how = "by the shared SVM solver"
-            elif reason == searches.SHARED:
+            elif reason == SHARED:
                 how = "that share fits with other candidates, on all devices"
             else:
                 how = f"evaluated one by one on all devices: {reason}"
@@ -78,7 +93,7 @@ class Replaced:
         names = set(_names(code))
         lines += [f"{name} is scikit-learn's: {reason}" for name, reason in OTHERS.items() if name in names]
         for line in lines:
-            print(f"accelerate: {line}", file=sys.stderr)
+            print(f"mpitune: {line}", file=sys.stderr)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """python -m mpitune script.py ARGS: somebody's script, whose calls by joblib are made on all nodes.
 
-Under mpirun or srun rank 0 runs the script, and the others make its calls, so it prints and writes once.
+Under mpirun or srun rank 0 runs the script, and the others make its calls, so it prints and writes once. With
+`--sklearn` GridSearchCV, RandomizedSearchCV, their halving relatives and SVC mean this package's while it runs.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import atexit
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError
@@ -22,31 +23,15 @@ from mpitune.settings import Parser
 
 PROGRAM = "python -m mpitune"
 
-# Made on rank 0 before the script runs, and left after it; it is given the script's code.
-Around = Callable[[types.CodeType], AbstractContextManager[None]]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script that the command line names; returns its exit status."""
-    parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
-    return run_script(parser, arguments, lambda options: _nothing)
+    """Run the script that the command line names, on rank 0; the other ranks take part in what it asks for.
 
-
-@contextmanager
-def _nothing(code: types.CodeType) -> Iterator[None]:
-    yield
-
-
-def run_script(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, around: Callable[[argparse.Namespace], Around]
-) -> int:
-    """Run a script on rank 0; the other ranks take part in what it asks for. Returns its exit status.
-
-    Args:
-        parser: of options that come before the script.
-        arguments: of the command line.
-        around: of these options, what is done before and after the script.
+    Returns its exit status.
     """
+    parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
+    parser.add_argument("--sklearn", action="store_true", help="use this package's searches and SVC for scikit-learn's")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not say at the end what --sklearn replaced")
     parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
@@ -64,7 +49,7 @@ def run_script(
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE
-    main = _main(code, options.script, options.arguments)
+    module = _main(code, options.script, options.arguments)
     if transport.rank:
         serve(transport)
         return Exit.DONE
@@ -78,12 +63,18 @@ def run_script(
                 dismiss(transport)
 
     atexit.register(end)  # after the script's own threads, and what it does at exit
-    with around(options)(code):
+    with _replaced(code, options.quiet) if options.sklearn else nullcontext():
         try:
-            transport.status = _run(code, options.script, main)
+            transport.status = _run(code, options.script, module)
             return transport.status
         finally:
             print(end="", flush=True)  # what the script has printed, if it can be written
+
+
+def _replaced(code: types.CodeType, quiet: bool) -> AbstractContextManager[None]:
+    from mpitune.tools.replaced import replaced  # which imports scikit-learn
+
+    return replaced(code, quiet)
 
 
 def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:

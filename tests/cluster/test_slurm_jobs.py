@@ -310,20 +310,6 @@ def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -
         assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
 
 
-@pytest.mark.slow
-def test_a_scaling_study(jobs: Jobs, stubs: dict[str, str], program: Callable[..., Any]) -> None:
-    into = jobs.folder / "scaling"
-    environ = stubs | {"GPUS": "1 2 4", "PER_NODE": "2", "INTO": str(into), "SBATCH_OUTPUT": f"{jobs.folder}/%x.out"}
-    submitted = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", "--seconds", "0.2", cwd=ROOT, env=environ | AS_ROOT)
-    for job in [line.split()[-1] for line in submitted.stdout.splitlines() if line.startswith("Submitted")]:
-        jobs.wait(int(job))
-    program("-m", "mpitune", "scaling", *into.iterdir(), "--into", into)
-    rows = [row.split(",") for row in (into / "scaling.csv").read_text().splitlines()]
-    assert [row[:2] for row in rows] == [["slots", "nodes"], ["1", "1"], ["2", "1"], ["4", "2"]]
-    uneven = jobs.slurm.run("slurm/scaling.sh", *TOYS, "12", cwd=ROOT, env={"GPUS": "1 5"}, check=False)
-    assert uneven.returncode == 2 and "5 cannot be spread evenly over 2 nodes" in uneven.stderr
-
-
 ACCELERATED = """
 from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
@@ -336,10 +322,10 @@ print(search.best_params_, round(search.best_score_, 4))
 def test_a_scikit_learn_script_unchanged_under_srun(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(ACCELERATED)
     plain = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m", "mpitune", "accelerate")
+    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m", "mpitune", "--sklearn")
     done = slurm.run(*command, "script.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout == plain.stdout
-    assert "accelerate: GridSearchCV: 12 fits by the shared SVM solver" in done.stderr
+    assert "mpitune: GridSearchCV: 12 fits by the shared SVM solver" in done.stderr
 
 
 def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path: Path) -> None:

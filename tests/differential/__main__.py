@@ -1,7 +1,7 @@
 """python -m tests.differential --seed S --searches N: random searches by scikit-learn and by this package, compared.
 
 Each search is made of one integer. A difference that the documentation does not explain is printed in one line, with
-the command that repeats it and, after it was shrunk, as a script of its own; the exit status is then 1.
+the command that repeats it and as a script of its own; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from threadpoolctl import threadpool_limits
 from tests.differential import ways
 from tests.differential.case import Case, case_of
 from tests.differential.compare import Difference, differences, explained
-from tests.differential.shrink import shrunk
 
 RANKS = 3
 RANK = "DIFFERENTIAL_RANK"  # set in a process that mpirun has started
@@ -61,19 +61,7 @@ def compared(case: Case, names: list[str], reasons: Counter[str] | None = None) 
             yield Finding(case, name, first)
 
 
-def small(finding: Finding) -> Case:
-    """The same difference in a smaller search."""
-
-    def differs(case: Case) -> bool:
-        return any(
-            found.first.kind == finding.first.kind and found.first.where.split("_")[0][:5] == finding.first.where[:5]
-            for found in compared(case, [finding.way])
-        )
-
-    return finding.case if finding.way == "ranks" else shrunk(finding.case, differs)
-
-
-def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: bool = True) -> list[Finding]:
+def run(seeds: list[int], names: list[str], say: Callable[[str], None]) -> list[Finding]:
     """All searches of these seeds in all these ways, but for those that scikit-learn itself does not end."""
     reasons: Counter[str] = Counter()
     found: list[Finding] = []
@@ -90,9 +78,7 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None], shrink: 
         for finding in seen:
             found.append(finding)
             say(str(finding))
-            if shrink:
-                arguments = ways.ARGUMENTS[finding.way]
-                say("\n".join("    " + line for line in small(finding).script(arguments).split("\n")) + "\n")
+            say(textwrap.indent(finding.case.script(ways.ARGUMENTS[finding.way]), "    "))
     rate = 60 * len(seeds) / max(time.monotonic() - begin, 1e-9)
     say(f"{len(seeds)} searches ({', '.join(names)}), {len(found)} differ; {rate:.0f} a minute")
     if endless:
@@ -129,7 +115,6 @@ def main() -> int:
     parser.add_argument(
         "--ways", default="here,workers,journal,ranks", help="of here, workers, journal, ranks (default all)"
     )
-    parser.add_argument("--no-shrink", action="store_true", help="print no scripts")
     chosen = parser.parse_args()
     names = chosen.ways.split(",")
     if unknown := [name for name in names if name not in ways.WAYS]:
@@ -139,10 +124,10 @@ def main() -> int:
         return as_rank(seeds)
     status = 0
     if alone := [name for name in names if name != "ranks"]:
-        status = int(bool(run(seeds, alone, say, not chosen.no_shrink)))
+        status = int(bool(run(seeds, alone, say)))
     if "ranks" in names:
         given = [part for seed in seeds if ways.ends(case_of(seed)) for part in ("--case", str(seed))]
-        status = under_mpirun(["--ways", "ranks", "--no-shrink", *given]) or status
+        status = under_mpirun(["--ways", "ranks", *given]) or status
     return status
 
 
@@ -154,7 +139,7 @@ def as_rank(seeds: list[int]) -> int:
         for seed in seeds:
             ways.ranks(case_of(seed))
         return 0
-    run(seeds, ["ranks"], say, shrink=False)
+    run(seeds, ["ranks"], say)
     return 0  # another status would end the job as a crash; what was printed tells
 
 

@@ -253,12 +253,6 @@ def _equal_samples(case: Case, found: Difference, right: Result, ours: Result) -
     return False
 
 
-def _warm(case: Case, found: Difference, right: Result, ours: Result) -> bool:
-    """4. Fits that begin from another candidate's end within `tol`; the refitted model is a single fit."""
-    warm = case.ours.get("share") == "'tolerance'" and not (found.kind == "refit" and found.where == "class")
-    return warm and _within(case, found, right, ours)
-
-
 def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
     """Whether a difference is within what solutions to a tolerance may decide."""
     if found.kind in ("rank", "best", "params"):
@@ -292,7 +286,7 @@ def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
 
 
 def _first_error(case: Case, found: Difference, right: Result, ours: Result) -> bool:
-    """5. Where an error is raised, it is that of any fit: scikit-learn is asked for all of them."""
+    """4. Where an error is raised, it is that of any fit: scikit-learn is asked for all of them."""
     if found.kind != "error" or "raise" not in case.options.get("error_score", "") or right.error is None:
         return False
     said: list[Any] = []
@@ -309,7 +303,7 @@ def _first_error(case: Case, found: Difference, right: Result, ours: Result) -> 
 
 
 def _unsteady(case: Case, found: Difference, right: Result, ours: Result) -> bool:
-    """6. Scores that scikit-learn does not repeat: noise over noise, which depends on where arrays lie in memory."""
+    """5. Scores that scikit-learn does not repeat: noise over noise, which depends on where arrays lie in memory."""
     draw, elsewhere = random.Random(case.seed), []
     for _ in range(REPEATS):
         elsewhere.append(bytearray(draw.randrange(1, 4000)))
@@ -332,9 +326,8 @@ EXPLANATIONS: dict[str, Callable[[Case, Difference, Result, Result], bool]] = {
     "1: mean scores that agree to rounding change places": _ties,
     "2: labels that the tolerance of SVC decides": _labels,
     "2: labels of equal samples that the tolerance of SVC decides": _equal_samples,
-    "4: scores within the tolerance of fits that begin from another's": _warm,
-    "5: the error of another fit is raised": _first_error,
-    "6: scikit-learn does not repeat its own scores": _unsteady,
+    "4: the error of another fit is raised": _first_error,
+    "5: scikit-learn does not repeat its own scores": _unsteady,
 }
 
 
@@ -352,27 +345,20 @@ def _samples(right: Result, row: int) -> int | None:
 
 
 def worth_of_labels(case: Case, n_samples: int | None) -> list[float]:
-    """By how much the score of each split of so many samples may change if `LABELS` of its labels are others.
-
-    Numbers may differ by 0.03 of their range, see mpitune/sklearn/sharing/warm_starts.py.
-    """
+    """By how much the score of each split of so many samples may change if `LABELS` of its labels are others."""
     names = case.made(classes(theirs), {})
     search, y = names["search"], np.asarray(names["y"])
     y = y if y.ndim == 2 and y.shape[1] > 1 else np.ravel(y)  # of several outputs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = list(check_cv(search.cv, y, classifier=True).split(names["X"], y, names.get("groups")))
-    scoring = case.options.get("scoring", "'r2'" if y.dtype.kind == "f" else "'accuracy'")
+    scoring = case.options.get("scoring", "'accuracy'")
     worth = []
     for _, test in parts:
         labels = y[np.asarray(test)]
         if n_samples is not None:
             labels = labels[: -(-len(labels) * n_samples // len(y))]
         labels = np.ravel(labels)
-        if labels.dtype.kind == "f":
-            size = np.ptp(y) ** 2 if "squared" in scoring or "** 2" in scoring else np.ptp(y)
-            worth.append(0.06 if "r2" in scoring or "variance" in scoring else 0.06 * size)
-            continue
         rarest = min(np.unique(labels, return_counts=True)[1], default=1)
         if scoring == "'accuracy'" or scoring.startswith("lambda m, X, y: float"):
             worth.append(LABELS / max(len(labels), 1))

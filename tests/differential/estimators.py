@@ -117,14 +117,6 @@ REGRESSORS = {
     "XGBRegressor(n_jobs=1)": XGB,
     "Ridge()": RIDGE,
     "Ridge(random_state=0)": dict(RIDGE, solver="'auto' 'svd'"),
-    "KernelRidge()": dict(
-        alpha="1e-3 0.1 1.0 10.0 | 0.0 -1.0", gamma="None 0.01 0.1 1.0 | -1.0", degree="2 3", coef0="0.0 1.0",
-        kernel="'linear' 'rbf' 'rbf' 'poly' 'laplacian' 'sigmoid' | 'cosine' 'precomputed'",
-    ),
-    "GaussianProcessRegressor(optimizer=None)": dict(
-        alpha="1e-3 0.1 1.0 | 1e-10 -1.0", normalize_y="False True", random_state="0",
-        kernel="None RBF() RBF(0.5)+WhiteKernel(0.1) Matern(nu=1.5) RBF(1.0,'fixed')",
-    ),
     "Lasso()": LASSO,
     "ElasticNet()": dict(LASSO, l1_ratio="0.1 0.5 1.0 | 0.0"),
     "SVR()": dict(SVMS, epsilon="0.01 0.1"),
@@ -132,7 +124,7 @@ REGRESSORS = {
     "LinearRegression()": dict(fit_intercept="True False", positive="False True"),
 }  # fmt: skip
 ALWAYS = ("random_state", "n_estimators")  # given or searched: the default is slow, or gives no two equal results
-NO_WEIGHTS = ("KNeighbors", "LinearDiscriminant", "NearestCentroid", "QuadraticDiscriminant", "GaussianProcess")
+NO_WEIGHTS = ("KNeighbors", "LinearDiscriminant", "NearestCentroid", "QuadraticDiscriminant")
 TRANSFORMERS = {
     "StandardScaler()": dict(with_mean="True False", with_std="True False", copy="True | False"),
     "MinMaxScaler()": dict(feature_range="(0,1) (-1,1)"),

@@ -1,4 +1,4 @@
-"""scikit-learn's own examples that use a search print the same with and without `python -m mpitune accelerate`.
+"""scikit-learn's own examples that use a search print the same with and without `python -m mpitune --sklearn`.
 
 They are taken from its source distribution, which pip fetches into results/gallery, once for each version.
 """
@@ -144,7 +144,7 @@ def test_an_example_prints_the_same(name: str, tmp_path: Path) -> None:
     status, right = printed([str(script)], tmp_path / "theirs")
     if status:
         pytest.skip(f"it ends with status {status} by scikit-learn alone")
-    status, ours = printed(["-m", "mpitune", "accelerate", "-q", str(script)], tmp_path / "ours")
+    status, ours = printed(["-m", "mpitune", "-q", "--sklearn", str(script)], tmp_path / "ours")
     pattern, _ = OPEN.get(name, ("$^", ""))
     assert (status, re.sub(pattern, "", ours)) == (0, re.sub(pattern, "", right))
 

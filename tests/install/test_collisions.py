@@ -1,4 +1,4 @@
-"""Scripts beside files and folders whose names a package once took, or might take: the user's own are imported.
+"""A script beside files whose names a package might take: the user's own are imported.
 
 The folder of a script comes first on sys.path, so no installation could mend a name that both have.
 """
@@ -9,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import FOUND, GRID, SEARCH
-
-pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.slow]  # it is built once
 
 # Modules at the top of the user's folder, each with VALUE = its name.
 NAMES = (
-    "cli doctor engine errors experiment export grid history jit journal kernel launch memory optimize options output "
-    "plotting ranks report results scripts settings shared solver space status storage studies study svm "
-    "task trial utils worker mnist_nn mnist_svm kernel_svm"
+    "common search cli doctor engine errors experiment export grid history jit journal kernel launch memory "
+    "optimize options output plotting ranks report results scripts settings shared solver space status storage "
+    "studies study svm task trial utils worker mnist_nn mnist_svm kernel_svm"
 ).split()
-LAYOUTS = {
-    "modules": ["common.py", "search.py", *(f"{name}.py" for name in NAMES)],
-    "packages": ["common/__init__.py", "common/utils.py", "jit/__init__.py", "utils/__init__.py", "utils/trial.py"],
-    "folders": ["common/utils.py", "jit/cache.py", "utils/common.py", "search/space.py"],
-}
 SCRIPT = """
 import importlib, os, sys
 from mpitune import Float, search
@@ -55,14 +48,6 @@ print(found.best_params_)
 """
 
 
-def lay(folder: Path, files: list[str]) -> list[str]:
-    """Make the files of a user; returns the names by which they are imported."""
-    for name in files:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("VALUE = 7\n")
-    return [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
-
-
 def run(command: list[str | Path], folder: Path) -> str:
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
@@ -70,21 +55,11 @@ def run(command: list[str | Path], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "layout", ["modules", *(pytest.param(name, marks=pytest.mark.slow) for name in ("packages", "folders"))]
-)
-def test_a_script_beside_its_users_own_modules(installed: Path, tmp_path: Path, layout: str) -> None:
+def test_a_script_beside_its_users_own_modules(installed: Path, tmp_path: Path) -> None:
     """Workers import too: the package, and what is the user's. So do the tools, in that folder."""
-    names = lay(tmp_path, LAYOUTS[layout])
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("VALUE = 7\n")
     (tmp_path / "script.py").write_text(SCRIPT)
-    assert run([installed / "python", "script.py", " ".join(names)], tmp_path).endswith("{'max_depth': 2}\n")
+    assert run([installed / "python", "script.py", " ".join(NAMES)], tmp_path).endswith("{'max_depth': 2}\n")
     for tool in ([installed / "python", "-m", "mpitune"], [installed / "mpitune"]):
         assert "2 finished, 0 of them failed" in run([*tool, "status", "study"], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "found"), [(SEARCH, "{'lr': 0.0"), (GRID, FOUND)], ids=["search", "grid"])
-def test_the_blocks_of_the_readme_beside_a_common_py(installed: Path, tmp_path: Path, code: str, found: str) -> None:
-    lay(tmp_path, ["common.py", "jit.py"])
-    (tmp_path / "script.py").write_text(code)
-    assert run([installed / "python", "script.py"], tmp_path).splitlines()[-1].startswith(found)

@@ -19,7 +19,8 @@ from tests.test_readme_blocks import blocks
 pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
 
 
-def test_the_wheel_has_one_name_and_all_of_it(wheel: Path) -> None:
+@pytest.mark.slow
+def test_what_would_be_published_has_one_name_and_all_of_it(built: Path, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -31,6 +32,14 @@ def test_the_wheel_has_one_name_and_all_of_it(wheel: Path) -> None:
     assert set(listed.stdout.split()) == {name for name in names if name.startswith("mpitune/")}
     assert (said["Name"], said["Version"]) == ("mpitune", mpitune.__version__)
     assert "mpitune = mpitune.__main__:main" in commands
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert {"pyproject.toml", "README.md", "LICENSE", "mpitune/py.typed", "mpitune/__init__.py"} <= set(names)
+    pytest.importorskip("twine")
+    command = [sys.executable, "-m", "twine", "check", "--strict", wheel, path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
 
 
 def test_the_version_has_one_source() -> None:
@@ -64,17 +73,3 @@ def test_the_readme_installs_the_package_for_scripts_elsewhere(tmp_path: Path) -
     *_, before, last = done.stdout.splitlines()
     assert last.startswith(str(tmp_path / "mpitune-venv")), "the package of the environment"
     assert not before.startswith("??"), f"pip left {before}"
-
-
-def test_an_index_would_take_the_files(built: Path) -> None:
-    pytest.importorskip("twine")
-    command = [sys.executable, "-m", "twine", "check", "--strict", *sorted(built.glob("mpitune-*"))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
-
-
-def test_the_sdist_has_what_is_built_of_it(built: Path) -> None:
-    (path,) = built.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "mpitune/py.typed", "mpitune/__init__.py"} <= names

@@ -1,4 +1,4 @@
-"""What of the image can be checked without building it; test_mpijob.py runs with its files, user and environment."""
+"""What of the image can be checked without building it."""
 
 import re
 import shlex
@@ -7,7 +7,15 @@ from pathlib import Path
 from tests.helpers import ROOT
 from tests.install.rooms import rooms
 from tests.k8s.manifests import K8S
-from tests.k8s.pods import CONTAINERFILE, image_environment
+
+CONTAINERFILE = (K8S / "Containerfile").read_text()
+
+
+def image_environment() -> dict[str, str]:
+    """ENV of the Containerfile."""
+    lines = re.findall(r"^ENV ((?:.*\\\n)*.*)", CONTAINERFILE, re.MULTILINE)
+    words = shlex.split(" ".join(lines).replace("\\\n", " "))
+    return dict(word.split("=", 1) for word in words)
 
 
 def test_all_that_is_copied_is_there_and_all_packages_are_copied() -> None:

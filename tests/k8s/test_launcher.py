@@ -1,44 +1,31 @@
-"""k8s/launcher.sh beside stand-ins for the cluster (api.py), mpirun and ssh, with the real program behind it."""
+"""k8s/launcher.sh: what it does when mpirun ends, beside stand-ins for mpirun, ssh, curl and, but once, the program."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import PATIENCE, ROOT, journal_lines, wait_until
-from tests.k8s.api import Api
-from tests.k8s.manifests import overlay
 
-SSH = """#!/bin/sh
-[ "$1 $2 $3 $4 $6" = "-o ConnectTimeout=5 -o BatchMode=yes true" ] && [ -e "$FOLDER/up/${5%.svm.default.svc}" ]
-"""
-# Judges its command line, then does what attempt N is told to do in the file attempt-N: a shell command, or by default
-# the program itself as one rank. It stands for mpirun on one worker of the hostfile.
-MPIRUN = r"""#!/bin/bash
-n=$(($(cat "$FOLDER/n" 2>/dev/null || echo 0) + 1)); echo $n > "$FOLDER/n"
-[ "$1 $3 $4 $5 $6" = "--hostfile --map-by ppr:1:node --bind-to none" ] && cp "$2" "$FOLDER/hostfile-$n" || exit 99
-keepalive="--prtemca oob_tcp_keepalive"
-[ "${*:7:9}" = "${keepalive}_time 2 ${keepalive}_intvl 2 ${keepalive}_probes 2" ] && [ "${16}" = python ] || exit 96
-while [ "$1" != python ]; do shift; done
-[ "${*: -2:1}" = --expect-nodes ] && [ "${!#}" = "$(wc -l < "$FOLDER/hostfile-$n")" ] || exit 98
-set -- "${@:1:$#-2}"
-words="$*"
-[[ $words == *" --data /data "* ]] && set -- ${words/ --data \/data / } || exit 97  # toys have no data
-if [ -e "$FOLDER/attempt-$n" ]; then . "$FOLDER/attempt-$n"; else exec "$@"; fi
-"""
-# Runs the program until the journal holds so many trials, then ends as mpirun does when it loses a rank.
-UNTIL = """\
-"$@" & program=$!
-until [ "$(grep -c '"key"' "$RESULTS/journal.jsonl" 2>/dev/null)" -ge {n} ]; do sleep 0.01; done
-kill -9 $program; wait $program; exit 137
-"""
-# 20 trials of 0.1 s, see toys.py
-SEARCH = "tests.toys 20 --seconds 0.1"
+# In $FOLDER: `up` has a file for each worker that answers, attempt-N is what mpirun does the Nth time (default: all is
+# done), `trials` how many are finished. A deletion of failed pods makes the workers anew, where `none` is not there.
+STAND_INS = {
+    "hostname": "echo svm-launcher",
+    "ssh": """[ "$1 $2 $3 $4 $6" = "-o ConnectTimeout=5 -o BatchMode=yes true" ] &&
+    [ -e "$FOLDER/up/${5%.svm.default.svc}" ]""",
+    "curl": r"""echo "$*" >>"$FOLDER/calls"
+case "$*" in *"--request DELETE"*) [ -e "$FOLDER/none" ] || (cd "$FOLDER/up"; touch svm-worker-0 svm-worker-1) ;; esac
+cat "$FOLDER/code" 2>/dev/null || echo 200""",
+    "mpirun": r"""echo "$*" >>"$FOLDER/attempts"; cp "$2" "$FOLDER/hostfile-used"
+attempt="$FOLDER/attempt-$(wc -l <"$FOLDER/attempts")"
+if [ -e "$attempt" ]; then . "$attempt"; else touch "$FOLDER/complete"; fi""",
+    "python": r"""echo "trials $(cat "$FOLDER/trials" 2>/dev/null || echo 0) of 20"
+[ -e "$FOLDER/complete" ] || exit 1""",
+}  # fmt: skip
 
 
 class Pod:
@@ -46,142 +33,110 @@ class Pod:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.results = folder / "results"
-        (folder / "bin").mkdir()
-        for name, script in {"mpirun": MPIRUN, "ssh": SSH, "hostname": "#!/bin/sh\necho svm-launcher\n"}.items():
-            (folder / "bin" / name).write_text(script)
+        for name in ("bin", "up", "account"):
+            (folder / name).mkdir()
+        for name, text in STAND_INS.items():
+            (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
             (folder / "bin" / name).chmod(0o755)
-        self.workers = [f"svm-worker-{index}" for index in range(2)]
-        (folder / "hostfile").write_text("".join(f"{name}.svm.default.svc slots=1\n" for name in self.workers))
-        rules = next(one for one in overlay("svm") if one["kind"] == "Role")["rules"]
-        self.api = Api(folder, rules, self.workers)
-
-    def attempt(self, n: int, does: str) -> None:
-        (self.folder / f"attempt-{n}").write_text(does)
-
-    @property
-    def n_attempts(self) -> int:
-        path = self.folder / "n"
-        return int(path.read_text()) if path.exists() else 0
+        for name, text in {"token": "secret", "namespace": "default"}.items():
+            (folder / "account" / name).write_text(text)
+        workers = ("svm-worker-0", "svm-worker-1")
+        (folder / "hostfile").write_text("".join(f"{name}.svm.default.svc slots=1\n" for name in workers))
+        for name in workers:
+            (folder / "up" / name).touch()
 
     def start(self, **settings: str) -> "subprocess.Popen[str]":
-        path = f"{self.folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
         environ = {
-            **os.environ, **self.api.environ, "PATH": path,
-            "FOLDER": str(self.folder), "PYTHONPATH": str(ROOT), "RESULTS": str(self.results), "SEARCH": SEARCH,
-            "OPTIONS": "--gpu none --workers 1", "PAUSE": "0.1", "WAIT": "20", **settings,
+            **os.environ, "PATH": f"{self.folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "FOLDER": str(self.folder), "PYTHONPATH": str(ROOT), "RESULTS": str(self.folder / "results"),
+            "SEARCH": "mnist_svm 2", "PAUSE": "0.1", "WAIT": "20", "HOSTFILE": str(self.folder / "hostfile"),
+            "ACCOUNT": str(self.folder / "account"), "KUBERNETES_SERVICE_HOST": "cluster", **settings,
         }  # fmt: skip
-        environ |= {"HOSTFILE": str(self.folder / "hostfile"), "ACCOUNT": str(self.api.account)}
-        pipe = subprocess.PIPE
-        command = [ROOT / "k8s" / "launcher.sh"]
-        return subprocess.Popen(command, env=environ, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([ROOT / "k8s" / "launcher.sh"], env=environ, cwd=ROOT, **options)
 
     def run(self, **settings: str) -> tuple[int, str]:
         process = self.start(**settings)
         output, _ = process.communicate(timeout=PATIENCE)
         return process.returncode, output
 
+    def lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
-    made = Pod(tmp_path)
-    with made.api:
-        yield made
+def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path)
 
 
-def test_a_study_is_completed(pod: Pod) -> None:
-    status, output = pod.run()
+def test_a_study_is_completed_by_the_program_itself(pod: Pod) -> None:
+    (pod.folder / "bin" / "python").unlink()
+    # mpirun is the program as one rank: toys have no data, and here is one node.
+    (pod.folder / "attempt-1").write_text("shift 15; exec $(echo $* | sed 's/--data .data//; s/--expect-nodes .*//')")
+    status, output = pod.run(SEARCH="tests.toys 20 --seconds 0", OPTIONS="--gpu none --workers 1")
     assert status == 0, output
-    assert len(journal_lines(pod.results)) == 20 and pod.n_attempts == 1
-    assert not pod.api.calls
+    assert len(journal_lines(pod.folder / "results")) == 20 and not pod.lines("calls")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("search", ["tests.toys -5", "tests.no_such_program"])
-def test_a_mistake_in_the_command_ends_the_job_for_good(search: str, pod: Pod) -> None:
+def test_mpirun_is_started_on_the_workers_that_answer(pod: Pod) -> None:
+    status, output = pod.run(OPTIONS="--gpu all")
+    keepalive = "--prtemca oob_tcp_keepalive"
+    (said,) = pod.lines("attempts")
+    assert status == 0 and said.split(" ", 2)[2] == (
+        f"--map-by ppr:1:node --bind-to none {keepalive}_time 2 {keepalive}_intvl 2 {keepalive}_probes 2 python -m "
+        f"mnist_svm 2 --data /data --results {pod.folder}/results --gpu all --expect-nodes 2"
+    ), output
+    assert pod.lines("hostfile-used") == pod.lines("hostfile") and not pod.lines("calls")
+
+
+def test_a_mistake_in_the_command_ends_the_job_for_good(pod: Pod) -> None:
     """Three attempts, then the Job is allowed no further launcher; the operator then removes the workers."""
-    status, output = pod.run(SEARCH=search)
-    assert status in (1, 2) and pod.n_attempts == 3
-    assert "3 attempts in a row finished no trial" in output and "ended for good" in output
-    assert pod.api.job["backoffLimit"] == 0
-
-
-@pytest.mark.slow
-def test_a_launcher_that_brings_the_study_on_is_never_given_up(pod: Pod) -> None:
-    """Attempts 3 and 6 finish some trials; so no three in a row were in vain."""
-    for n in (1, 2, 4, 5, 7, 8):
-        pod.attempt(n, "exit 1")
-    pod.attempt(3, UNTIL.format(n=3))
-    pod.attempt(6, UNTIL.format(n=8))
+    for n in range(1, 9):
+        # The third one finishes trials; so the first three in a row that were in vain are those after it.
+        (pod.folder / f"attempt-{n}").write_text("exit 2" if n != 3 else 'echo 5 >"$FOLDER/trials"; exit 2')
     status, output = pod.run()
-    assert status == 0, output
-    assert pod.n_attempts == 9 and pod.api.job["backoffLimit"] == 6
-    keys = [line["key"] for line in journal_lines(pod.results)]
-    assert len(keys) == len(set(keys)) == 20
+    assert status == 2 and "3 attempts in a row finished no trial" in output and len(pod.lines("attempts")) == 6
+    (asked,) = pod.lines("calls")
+    assert "--request PATCH https://cluster:443/apis/batch/v1/namespaces/default/jobs/svm-launcher" in asked
+    assert '{"spec": {"backoffLimit": 0}}' in asked and "application/merge-patch+json" in asked
+    assert "Authorization: Bearer secret" in asked
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_failed_is_made_anew(pod: Pod) -> None:
-    pod.api.fail("svm-worker-1")
-    status, output = pod.run()
-    assert status == 0 and "1 of 2 workers are ready" in output
-    assert [call.split("?")[0] for call in pod.api.calls] == ["DELETE /api/v1/namespaces/default/pods"]
-    assert len((pod.folder / "hostfile-1").read_text().splitlines()) == 2
+    """An attempt that loses a worker does not count: with one try the job would end here."""
+    (pod.folder / "attempt-1").write_text('rm "$FOLDER/up/svm-worker-1"; exit 1')
+    status, output = pod.run(TRIES="1")
+    assert status == 0 and "workers lost: svm-worker-1" in output and "1 of 2 workers are ready" in output
+    (asked,) = pod.lines("calls")
+    assert (
+        "--request DELETE https://cluster:443/api/v1/namespaces/default/pods?fieldSelector=status.phase%3DFailed&"
+        in asked
+    )
+    assert "job-name%3Dsvm%2Ctraining.kubeflow.org%2Fjob-role%3Dworker" in asked  # no pods of others
+    assert pod.lines("hostfile-used") == pod.lines("hostfile")
 
 
-def attempt_that_is_lost(pod: Pod) -> "subprocess.Popen[str]":
-    """A launcher with one try, whose first attempt runs and fails once there is a file `fail`."""
-    pod.attempt(1, 'touch "$FOLDER/lost"; until [ -e "$FOLDER/fail" ]; do sleep 0.01; done; exit 1')
-    process = pod.start(TRIES="1")
-    while not (pod.folder / "lost").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    return process
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deleted", [False, True], ids=["failed", "deleted"])
-def test_attempts_that_lose_a_worker_do_not_count(pod: Pod, deleted: bool) -> None:
-    """Were they counted, one would end the job here. A worker that was deleted is made again unasked."""
-    process = attempt_that_is_lost(pod)
-    if deleted:
-        (pod.api.up / "svm-worker-0").unlink()
-    else:
-        pod.api.fail("svm-worker-0")
-    (pod.folder / "fail").touch()
-    assert wait_until(lambda: pod.api.calls)  # it waits for the worker
-    (pod.api.up / "svm-worker-0").touch()
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0 and "workers lost: svm-worker-0" in output and pod.n_attempts == 2
-
-
-@pytest.mark.slow
 def test_what_is_there_computes_when_a_worker_does_not_come_back(pod: Pod) -> None:
-    """No spot node is to be had: the others would cost money and do nothing."""
-    pod.api.can_make = False
-    pod.api.fail("svm-worker-1")
+    """No spot node is to be had, and this account may not ask; the other workers would cost money and do nothing."""
+    (pod.folder / "none").touch()
+    (pod.folder / "code").write_text("403")
+    (pod.folder / "up" / "svm-worker-1").unlink()
     status, output = pod.run(WAIT="1")
-    assert status == 0 and "1 of 2 workers are ready" in output
-    assert (pod.folder / "hostfile-1").read_text() == "svm-worker-0.svm.default.svc slots=1\n"
+    assert status == 0 and pod.lines("hostfile-used") == ["svm-worker-0.svm.default.svc slots=1"]
+    assert output.count("the cluster refuses DELETE") == 1 and "k8s/base/launcher.yaml" in output
 
 
-@pytest.mark.slow
-def test_without_the_right_to_ask_it_says_so_and_starts(pod: Pod) -> None:
-    pod.api.rules = []
-    pod.api.fail("svm-worker-1")
-    status, output = pod.run(WAIT="1")
-    assert status == 0 and output.count("the cluster refuses DELETE") == 1 and "k8s/base/launcher.yaml" in output
-
-
-@pytest.mark.slow
-def test_told_to_go_while_it_waits_it_goes(pod: Pod) -> None:
-    pod.api.can_make = False
-    for worker in pod.workers:
-        pod.api.fail(worker)
+@pytest.mark.parametrize("while_waiting", [True, False])
+def test_told_to_go_it_lets_running_trials_finish(while_waiting: bool, pod: Pod) -> None:
+    if while_waiting:
+        (pod.folder / "none").touch()
+        for path in (pod.folder / "up").iterdir():
+            path.unlink()
+    trial = 'trap \'echo finished >"$FOLDER/told"; exit 75\' USR1; touch "$FOLDER/runs"; while sleep 0.05; do :; done'
+    (pod.folder / "attempt-1").write_text(trial)
     process = pod.start()
-    while not any(call.startswith("DELETE") for call in pod.api.calls):
-        assert process.poll() is None
-        time.sleep(0.01)
+    assert wait_until(lambda: (pod.folder / ("calls" if while_waiting else "runs")).exists())
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE)
-    assert process.returncode == 75 and pod.n_attempts == 0
+    assert process.returncode == 75 and pod.lines("told") == ([] if while_waiting else ["finished"])

@@ -369,12 +369,12 @@ def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.Monke
 def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(program: Any, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "torch.py").write_text("raise RuntimeError('The NVIDIA driver on your system is too old')\n")
-    environ = Machine(tmp_path / "machine", cuda=12020).environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
+    environ = Machine(tmp_path / "machine").environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
     command = ("-m", "mnist_nn", 1, 1, "--dataset", "digits", "--results", tmp_path / "r")
     done = program(*command, env=environ, status=Exit.USAGE)
     (line,) = done.stderr.splitlines()
-    assert f"torch cannot use cuda:{A} (RuntimeError: The NVIDIA driver on your system is too old): pip install" in line
-    assert line.endswith("-r requirements-cu12.txt, which fits this driver (CUDA 12), or give --gpu none")
+    assert f"torch cannot use cuda:{A} (RuntimeError: The NVIDIA driver on your system is too old): install the" in line
+    assert line.endswith(", or give --gpu none")
     assert not (tmp_path / "r").exists()
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from mnist_nn.parallel import watchdog
-from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
-
-BEATS = int(HEARTBEAT_TIMEOUT_S / watchdog.BEAT_S)
+from mnist_nn.parallel.watchdog import Watchdog
+from mpitune.ranks.heartbeat import BEATS
 
 
 class Heard:
@@ -37,7 +36,7 @@ class Heard:
 
 @pytest.mark.parametrize(
     ("says", "failed"),
-    [([True, *[False] * BEATS, True], b""), ([True, *[False] * (BEATS + 1)], b"rank 1 is silent")],
+    [([True, *[False] * (BEATS - 1), True], b""), ([True, *[False] * BEATS], b"rank 1 is silent")],
 )
 def test_silence_is_counted_in_beats(says: list[bool], failed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock an hour passes from look to look: this host was suspended, and the others too."""

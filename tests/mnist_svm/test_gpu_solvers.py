@@ -55,15 +55,14 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(pr
 
 
 @pytest.mark.slow  # who uses GPUs is told without a program, too, right below
-@pytest.mark.parametrize("gpu", [(), ("--gpu", "all")])
-def test_the_grid_is_solved_on_cores_where_there_are_gpus(gpu: tuple[str, ...], program: Any, tmp_path: Path) -> None:
+def test_the_grid_is_solved_on_cores_where_there_are_gpus(program: Any, tmp_path: Path) -> None:
     """cuML is installed, and would raise where it is imported."""
     (tmp_path / "lib" / "cuml").mkdir(parents=True)
     (tmp_path / "lib" / "cuml" / "__init__.py").write_text("raise AttributeError('imported')\n")
     environ = Machine(tmp_path / "machine", gpus={A: (), B: ()}).environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
     environ["NUMBA_CACHE_DIR"] = str(library_folder("NUMBA_CACHE_DIR"))  # nothing of the solver is compiled here
     study = ("-m", "mnist_svm", "2", "--dataset", "digits", "--train-size", "150", "--test-size", "50")
-    done = program(*study, *gpu, "--results", tmp_path / "r", env=environ)
+    done = program(*study, "--results", tmp_path / "r", env=environ)
     (line,) = [line for line in done.stderr.splitlines() if "GPU" in line]
     assert line.endswith(
         "cuML is installed, but --solver auto uses all CPU cores, as points of the grid share work only there; "

@@ -15,7 +15,7 @@ from mpitune import Float, RunOptions
 from mpitune.errors import Caller, StorageError, UsageError, called_from, or_typed, typed
 from mpitune.optimize.commands import Command
 from mpitune.settings import from_namespace
-from mpitune.storage.history import read_header
+from mpitune.storage.lines import read_header
 from tests.helpers import HEADER, ROOT
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mpitune.folders import NAME, locked, open_lock
+from mpitune.folders import NAME
+from mpitune.locks import locked, open_lock
 from tests.helpers import ROOT
 
 VICTIM, STRANGER = 12345, 65534

@@ -20,7 +20,7 @@ def test_without_a_word_or_with_help_it_says_what_each_tool_does(capsys: pytest.
     for words in ([], ["-h"], ["--help"]):
         assert command.main(words) == Exit.DONE
         said = capsys.readouterr().out
-        assert all(f"  {name} " in said and what in said for name, what in command.TOOLS.items())
+        assert all(f"  {name} " in said and what in said for name, what in {**command.TOOLS, **command.SCRIPTS}.items())
 
 
 def test_a_tool_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +38,7 @@ def test_each_tool_has_its_help(tool: str, program: Callable[..., Any]) -> None:
 def test_the_command_imports_no_tool() -> None:
     code = "import sys, mpitune.__main__; print(*(name for name in sys.modules if name.startswith('mpitune.')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    light = {"mpitune.processes.output", "mpitune._jit", "mpitune.folders", "mpitune.__main__"}
+    light = {"mpitune.processes.output", "mpitune.processes", "mpitune.folders", "mpitune.__main__"}
     assert set(done.stdout.split()) == light
 
 

@@ -23,27 +23,21 @@ _FILES = {
     },
     "boosting": {"lightgbm": "LGBMClassifier LGBMRegressor", "xgboost": "XGBClassifier XGBRegressor"},
     "ridge": {"sklearn.linear_model": "Ridge RidgeClassifier"},
-    "kernels": {"sklearn.kernel_ridge": "KernelRidge", "sklearn.gaussian_process": "GaussianProcessRegressor"},
-    "components": {"sklearn.discriminant_analysis": "LinearDiscriminantAnalysis", "sklearn.decomposition": "PCA"},
-    "filters": {
-        "sklearn.feature_selection": "SelectKBest SelectPercentile SelectFpr SelectFdr SelectFwe SelectFromModel"
-    },
-    "warm_starts": {"sklearn.linear_model": "Lasso ElasticNet LogisticRegression"},
+    "components": {"sklearn.decomposition": "PCA"},
 }
 _HOMES = {
     name: (home, file) for file, homes in _FILES.items() for home, names in homes.items() for name in names.split()
 }
 
 
-def family_of(kind: type, share: str | bool) -> Family | None:
-    """The family of a class, None without one; one that is not exact only with `share="tolerance"`."""
+def family_of(kind: type) -> Family | None:
+    """The family of a class, None without one."""
     home, file = _HOMES.get(kind.__name__, ("", ""))
     if get_config()["array_api_dispatch"]:  # scikit-learn takes other ways then
         return None
-    if not share or kind.__module__.split(".")[0] != home.split(".")[0]:
+    if kind.__module__.split(".")[0] != home.split(".")[0]:
         return None
     if getattr(import_module(home), kind.__name__, None) is not kind:
         return None
     families: dict[str, Family] = import_module(f"mpitune.sklearn.sharing.{file}").FAMILIES
-    family = families[kind.__name__]
-    return family if family.exact or share == "tolerance" else None
+    return families[kind.__name__]

@@ -6,9 +6,6 @@ components are computed once and cut by the same rules: bitwise equal. The solve
 one of these two for each size. The randomised solver and NMF compute other vectors for each size. ARPACK's are the same
 up to rounding, but not where singular values are equal. These are not shared, nor is truncated SVD, which uses these
 two solvers.
-
-Linear discriminant analysis: `n_components` is the number of columns of the projected samples that are kept. It does
-not change the decomposition or the classes, so each size is cut from one fit, too.
 """
 
 from __future__ import annotations
@@ -32,7 +29,6 @@ _OUTPUT = "_sklearn_output_config"  # what `set_output` sets
 class Components(Family):
     """PCAs that differ in the number of components."""
 
-    divides = True
     shared = frozenset({"n_components"})
 
     def why_not(self, model: Any) -> str | None:
@@ -89,38 +85,4 @@ def _first_columns(X: np.ndarray, n: int, samples: Any, model: Any) -> Any:
     return _wrap_data_with_container("transform", X[:, :n], samples, model)
 
 
-class Discriminants(Family):
-    """Discriminant analyses that do."""
-
-    divides = True
-    shared = frozenset({"n_components"})
-
-    def why_not(self, model: Any) -> str | None:
-        return "its covariance comes from another estimator" if model.covariance_estimator is not None else None
-
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        whole = clone(model).set_params(n_components=None).fit(part.X, part.y, **part.weights)
-        sizes = [setting.get("n_components", model.n_components) for setting in settings]
-        return [
-            _cut(whole, size) if valid(model, setting) else None for setting, size in zip(settings, sizes, strict=True)
-        ]
-
-    def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
-        made = self.fit(model, settings, part)
-        return [None if lda is None else (lda, partial(lda.transform, part.X)) for lda in made]
-
-
-def _cut(whole: Any, size: int | None) -> Any:
-    """The analysis with so many components; None where there are fewer."""
-    if size is not None and size > whole._max_components:
-        return None
-    lda = copy(whole)
-    lda.n_components = size
-    if size is not None:
-        lda._max_components = lda._n_features_out = size
-        if hasattr(lda, "explained_variance_ratio_"):
-            lda.explained_variance_ratio_ = lda.explained_variance_ratio_[:size]
-    return lda
-
-
-FAMILIES: dict[str, Family] = {"PCA": Components(), "LinearDiscriminantAnalysis": Discriminants()}
+FAMILIES: dict[str, Family] = {"PCA": Components()}

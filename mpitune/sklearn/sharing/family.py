@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import numpy as np
 from sklearn.utils._param_validation import validate_parameter_constraints
 
 Transformed = tuple[Any, Callable[[], Any]]  # a fitted transformer, and what gives the samples it was fitted to
@@ -44,10 +43,6 @@ class Family(ABC):
     shared: ClassVar[frozenset[str]]
     # Whether it also fits one candidate, better than the estimator itself.
     single: ClassVar[bool] = False
-    # Whether a shared result is the single one, at least up to rounding; if not, it is within the estimator's own tol.
-    exact: ClassVar[bool] = True
-    # Whether a result is bitwise the same, whichever candidates are fitted together.
-    divides: ClassVar[bool] = False
 
     def shares(self, name: str) -> bool:
         """Whether candidates may differ in the parameter of that name."""
@@ -62,8 +57,7 @@ class Family(ABC):
 
         So that slots which would be idle can have some of them, and results are bitwise the same.
         """
-        places = list(range(len(settings)))
-        return [[place] for place in places] if self.divides else [places]
+        return [[place] for place in range(len(settings))]
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         """A fitted model for each candidate's settings; None for one that must be fitted alone. For the last step.
@@ -104,13 +98,3 @@ def _accepted(constraints: Mapping[str, Any], values: Mapping[str, Any], name: s
     except (TypeError, ValueError):
         return False
     return True
-
-
-class KnowsPredictions:
-    """A fitted regression that answers for samples of which it knows the prediction; before scikit-learn's class."""
-
-    _known: tuple[tuple[Any, np.ndarray], ...] = ()  # samples, as the model will be asked about them, and predictions
-
-    def predict(self, X: Any) -> Any:
-        prediction = next((prediction for asked, prediction in self._known if asked is X), None)
-        return super().predict(X) if prediction is None else prediction  # type: ignore[misc]

@@ -289,8 +289,6 @@ def _plain(model: Any) -> Any:
 class Neighbours(Family):
     """Candidates that differ in k and weights."""
 
-    divides = True
-
     shared = frozenset({"n_neighbors", "weights"})
 
     def why_not(self, model: Any) -> str | None:

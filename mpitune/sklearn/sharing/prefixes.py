@@ -92,8 +92,6 @@ class Prefixes(Family):
         kept: names of the other attributes that `fit` may set, which are the same at all sizes.
     """
 
-    divides = True
-
     def __init__(self, number: str, cut: Callable[[Any, int], dict[str, Any]], kept: Iterable[str]):
         self.number, self.cut, self.kept = number, cut, _ALWAYS.union(kept)
 

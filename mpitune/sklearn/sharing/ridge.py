@@ -25,7 +25,7 @@ from sklearn.linear_model import Ridge, RidgeClassifier, _ridge
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import validate_data
 
-from mpitune.sklearn.sharing.family import Family, KnowsPredictions, Settings, SplitPart, valid
+from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
 _ALONE = (np.linalg.LinAlgError, ValueError, TypeError)
 
@@ -79,8 +79,14 @@ class _Solver:
         return (coef.ravel() if self._flat else coef), None, solver
 
 
-class KnownRidge(KnowsPredictions, Ridge):
-    """A fitted model that knows its predictions."""
+class KnownRidge(Ridge):
+    """A fitted model that knows its predictions for some samples, as it will be asked about them."""
+
+    _known: tuple[tuple[Any, np.ndarray], ...] = ()
+
+    def predict(self, X: Any) -> Any:
+        prediction = next((prediction for asked, prediction in self._known if asked is X), None)
+        return super().predict(X) if prediction is None else prediction
 
 
 class KnownRidgeClassifier(RidgeClassifier):
@@ -105,7 +111,7 @@ class Penalties(Family):
 
     def parts(self, model: Any, settings: Settings) -> list[list[int]]:
         whole = model.solver == "svd"  # a single fit rounds otherwise
-        return super().parts(model, settings) if whole else [[place] for place in range(len(settings))]
+        return [list(range(len(settings)))] if whole else super().parts(model, settings)
 
     def why_not(self, model: Any) -> str | None:
         if model.positive or model.solver not in ("auto", "cholesky", "svd"):

@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from mpitune._jit import padded
+from mpitune.locks import lock_byte, unlock_byte
 
 HEADER = 1 << 16  # bytes before a shared matrix: what it holds, when it was last taken, an agreement, a flag per strip
 DISTANCES = "distances"
@@ -81,14 +82,10 @@ class SharedMatrix:
 
     def lock(self, byte: int, kind: int) -> bool:
         """Lock a byte; with LOCK_NB in `kind`, False where others prevent it."""
-        try:
-            fcntl.lockf(self._file, kind, 1, byte)
-        except BlockingIOError:
-            return False
-        return True
+        return lock_byte(self._file, byte, kind)
 
     def unlock(self, byte: int) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+        unlock_byte(self._file, byte)
 
     def fill(self, fill: Fill) -> np.ndarray:
         """The whole matrix, float32 (width, width), read-only. Strips that nobody has filled are filled here first."""

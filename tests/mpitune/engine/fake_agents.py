@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.coordinator import Coordinator, slots_of
+from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Died, Drain, Returned, Run
-from mpitune.engine.queue import Costs
+from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
+from mpitune.experiment import Scheduling
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Rounds, Trial
 from tests.helpers import HEADER
@@ -18,6 +19,9 @@ from tests.helpers import HEADER
 
 def cost_of(trial: Trial) -> float:
     return float(trial.params["cost"])
+
+
+COSTS = Scheduling(cost=cost_of)
 
 
 class FakeAgents:
@@ -28,25 +32,23 @@ class FakeAgents:
         folder: Path,
         search: Rounds,
         places: list[list[Place]],
-        costs: Costs | None = None,
+        scheduling: Scheduling = COSTS,
         *,
         known: dict[str, Result] | None = None,
         others: Sequence[Rounds] = (),
-        **options: Any,
+        of_study: Mapping[str, Any] = {},
+        **resources: Any,
     ):
         self.now = 0.0  # of the coordinator's clock
-        self.study = Study([search, *others], {}, known or {})
+        self.study = Study([search, *others], {}, known or {}, **of_study)
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
         journal = Journal(folder, HEADER)
         self.coordinator = Coordinator(
             self.study,
             journal,
-            tell=self._tell,
-            slots=slots_of(places),
-            costs=costs or Costs(cost_of),
-            clock=lambda: self.now,
-            **options,
+            scheduling,
+            Resources(slots_of(places), self._tell, clock=lambda: self.now, **resources),
         )
         self.folder = folder
         self.coordinator.step()

@@ -1,13 +1,15 @@
 """The coordinator's decisions, with the test in the place of the agents."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mpitune.engine.messages import Died, Drained, Interrupted, Relayed, Returned
-from mpitune.engine.queue import Costs, Queue, end_of
+from mpitune.engine.queue import Queue, end_of
+from mpitune.experiment import Scheduling
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
 from mpitune.trial import NoRoom, Result, Rounds, Trial, Window
@@ -262,7 +264,7 @@ def test_an_answer_in_doubt_is_tried_on_another_rank(tmp_path: Path) -> None:
 
 def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     heard: list[bytes] = []
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1), hear=heard.append)
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1), of_study={"hear": heard.append})
     agents.answer((0, 0), doubt="OSError: no scratch", messages=b"in doubt")
     agents.answer((1, 0), error="OSError", messages=b"failed")
     assert not heard
@@ -276,7 +278,7 @@ def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
 
 def test_what_an_answer_tells_is_heard_if_its_second_try_dies(tmp_path: Path) -> None:
     heard: list[bytes] = []
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1), hear=heard.append)
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1), of_study={"hear": heard.append})
     agents.answer((0, 0), doubt="ValueError: k = 99", messages=b"rows")
     agents.answer((1, 0))
     agents.die(next(slot for slot in agents.given if agents.given[slot]), "killed by SIGKILL")
@@ -411,7 +413,7 @@ def test_a_small_study_whose_trials_all_die_blames_none_unless_one_is_known_to_w
 ) -> None:
     before = {"t0": Result("t0", {"v": 1.0})} if known else {}
     search = trials(4)
-    agents = FakeAgents(tmp_path, search, places(1), known=before, total=4)
+    agents = FakeAgents(tmp_path, search, places(1), Scheduling(n_trials=4), known=before)
     while not agents.coordinator.finished:
         agents.die((0, 0), "ModuleNotFoundError: sklearn")
     assert len(read_study(tmp_path).results) == (3 if known else 0)
@@ -466,9 +468,13 @@ def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
 # Division
 
 
-def quarters(shared: float, uncertainty: float = 1.0) -> Costs:
+def quarters(shared: float, uncertainty: float = 1.0) -> Scheduling:
     """A trial costs 1, a batch of four is divided into trials, and shares work of this cost."""
-    return Costs(lambda trial: 1.0, lambda batch: [(trial,) for trial in batch], lambda batch: shared, uncertainty)
+    return Scheduling(
+        split_batch=lambda batch: [(trial,) for trial in batch],
+        shared_cost=lambda batch, workers: shared,
+        cost_uncertainty=uncertainty,
+    )
 
 
 def sizes(agents: FakeAgents) -> list[int]:
@@ -519,13 +525,7 @@ def test_pieces_are_neighbours_in_the_order_of_the_batch(tmp_path: Path) -> None
 def seconds_to_the_end(costs: list[float], shared: float, n_slots: int) -> float:
     """When the last slot ends, batches of five trials of these costs being divided as the queue says."""
     search = {f"b{number}": cost for number, cost in enumerate(costs)}
-    of_trial = Costs(
-        lambda trial: search[trial.key.split("/")[0]],
-        lambda batch: [(trial,) for trial in batch],
-        lambda batch: shared,
-        1.0,
-    )
-    queue = Queue(of_trial)
+    queue = Queue(replace(quarters(shared), cost=lambda trial: search[trial.key.split("/")[0]]))
     for name in search:
         queue.push(tuple(Trial(f"{name}/{part}", {}) for part in range(5)))
     free = [0.0] * n_slots

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit
+from mpitune.storage.history import read_study
 from tests.helpers import (
     PATIENCE,
     TOYS,
@@ -98,14 +99,6 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
-    at = ("--at", *(f"t{i}=warns" for i in range(8)))
-    done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)
-    (line,) = [line for line in done.stderr.splitlines() if "the ice is thin" in line]
-    assert " trial t" in line
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path, ranks: int) -> None:
     arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
@@ -121,12 +114,11 @@ def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any
 
 
 @pytest.mark.slow
-def test_a_worker_is_replaced_after_so_many_batches(program: Any, tmp_path: Path) -> None:
-    done = program(
-        *TOYS, "12", "--gpu", "none", "--workers", "1", "--max-batches-per-worker", "5", "-v", "--results", tmp_path
-    )
-    assert done.stderr.count("started") == 3 and done.stderr.count("replaced after 5 batches") == 2
-    assert {line["attempt"] for line in journal_lines(tmp_path)} == {1}
+def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
+    at = ("--at", *(f"t{i}=warns" for i in range(8)))
+    done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)
+    (line,) = [line for line in done.stderr.splitlines() if "the ice is thin" in line]
+    assert " trial t" in line
 
 
 def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path) -> None:
@@ -152,18 +144,21 @@ def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Pat
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path, number: int) -> None:
-    job = start(tmp_path, "200", "--seconds", "0.3")
-    wait_for_lines(tmp_path, 4)
-    os.kill(job.pid, number)
-    _, stderr = job.communicate(timeout=PATIENCE)
-    assert job.returncode == Exit.STOPPED, stderr
-    assert "run the same command to continue" in stderr
-    assert 4 <= len(journal_lines(tmp_path)) < 200
-    if number == signal.SIGUSR1:  # as Slurm sends it
-        program(*TOYS, "200", "--gpu", "none", "--workers", "1", "--results", tmp_path)
-        assert len(journal_lines(tmp_path)) == 200
+def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path) -> None:
+    """The one study is stopped by each of them, then it goes on to its end."""
+    for n, number in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), 1):
+        job = start(tmp_path, "200", "--seconds", "0.3")
+        wait_for_lines(tmp_path, 4 * n)
+        os.kill(job.pid, number)
+        _, stderr = job.communicate(timeout=PATIENCE)
+        assert job.returncode == Exit.STOPPED, stderr
+        assert stderr.count("run the same command to continue") == 2 and len(journal_lines(tmp_path)) < 200
+    history = read_study(tmp_path)  # the first end is written when the signal comes; the second is the true one
+    assert len(history.ends) == len(history.runs) == 3
+    assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 6
+    program(*TOYS, "200", "--gpu", "none", "--workers", "1", "--results", tmp_path)
+    keys = [line["key"] for line in journal_lines(tmp_path)]
+    assert len(keys) == len(set(keys)) == 200
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mpitune.engine.messages import Drained, Interrupted, Lend, Run
+from mpitune.experiment import Scheduling
 from mpitune.ranks.transport import Lost
 from mpitune.trial import Gang, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
@@ -28,7 +29,7 @@ class Ganged(FakeAgents):
         def search() -> Rounds:
             yield [(Trial(f"t{n}", {"cost": 1, **need}),) for n, need in enumerate(needs)]
 
-        super().__init__(folder, search(), places(*slots), gang_of=gang_of, **options)
+        super().__init__(folder, search(), places(*slots), Scheduling(gang=gang_of), **options)
 
     def _tell(self, rank: int, message: object) -> None:
         if isinstance(message, Lend):

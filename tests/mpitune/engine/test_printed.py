@@ -26,9 +26,10 @@ def said(stderr: str) -> list[str]:
 
 
 def test_each_line_has_the_key_of_its_trial(capfd: Any) -> None:
-    """Those of Python, of a program, of the file descriptor, and one without an end."""
+    """Those of Python, of a program, of the file descriptor, and one without an end. A warning is shown once."""
 
     def objective(trial: Any) -> float:
+        warnings.warn("thin ice", stacklevel=1)
         print("python", trial.number)
         time.sleep(0.15)  # longer than what goes without a mark
         subprocess.run(["echo", f"program {trial.number}"], check=True)
@@ -41,6 +42,12 @@ def test_each_line_has_the_key_of_its_trial(capfd: Any) -> None:
     for n in range(4):
         for what in ("python", "program", "descriptor", "no end"):
             assert lines[f"t{n:06}: {what} {n}"] == 1, lines
+    (warning,) = (line for line in lines.elements() if "UserWarning: thin ice" in line)
+    assert "test_printed.py:" in warning
+    with pytest.raises(UsageError, match="keep_output has no folder: give results= as well"):
+        searched(objective, SPACE, n_trials=1, workers=1, options=RunOptions(keep_output=True))
+    searched(objective, SPACE, n_trials=2, workers=1)  # which is quiet
+    assert not said(capfd.readouterr().err) and logging.getLogger("mpitune").level == logging.NOTSET
 
 
 @pytest.mark.parametrize("write", [print, lambda line: sys.stdout.writelines([line, "\n"])])
@@ -51,16 +58,6 @@ def test_short_trials_have_their_keys_too(capfd: Any, write: Any) -> None:
 
     searched(objective, SPACE, n_trials=15, workers=1, options=RunOptions())
     assert said(capfd.readouterr().err) == [f"t{n:06}: number {n}" for n in range(15)]
-
-
-def test_a_warning_is_shown_once(capfd: Any) -> None:
-    def objective(trial: Any) -> float:
-        warnings.warn("thin ice", stacklevel=1)
-        return 1.0
-
-    searched(objective, SPACE, n_trials=6, workers=2, options=RunOptions())
-    (line,) = [line for line in said(capfd.readouterr().err) if "UserWarning: thin ice" in line]
-    assert "test_printed.py:" in line
 
 
 def test_a_flood_is_cut_and_a_file_has_all_of_it(tmp_path: Path, capfd: Any) -> None:
@@ -80,13 +77,3 @@ def test_a_flood_is_cut_and_a_file_has_all_of_it(tmp_path: Path, capfd: Any) -> 
         assert kept.splitlines() == [f"line {i} of {n}" for i in range(3000)]
     searched(lambda trial: 1.0, SPACE, **how, options=RunOptions(restart=True, quiet=True))
     assert (tmp_path / "printed-1" / "t000000.txt").exists() and not (tmp_path / "printed").exists()
-
-
-def test_what_has_no_folder_is_told() -> None:
-    with pytest.raises(UsageError, match="keep_output has no folder: give results= as well"):
-        searched(lambda trial: 1.0, SPACE, n_trials=1, workers=1, options=RunOptions(keep_output=True))
-
-
-def test_quiet_shows_nothing(capfd: Any) -> None:
-    searched(lambda trial: print("hush") or 1.0, SPACE, n_trials=2, workers=1)
-    assert "hush" not in capfd.readouterr().err and logging.getLogger("mpitune").level == logging.NOTSET

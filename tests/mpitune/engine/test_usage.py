@@ -1,6 +1,5 @@
 """What a trial used of its machine: measured in the worker, kept in the journal, shown in the table."""
 
-import csv
 import os
 import time
 from pathlib import Path
@@ -8,15 +7,30 @@ from typing import Any
 
 import pytest
 
+from mpitune.devices.choose import visible_gpus
 from mpitune.engine.usage import Meter
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial, Used
-from tests.helpers import TOYS
+from tests.helpers import ROOT, TOYS, table
 from tests.stand_ins import SLICES, A, Machine
 
 MIB = 1 << 20
+NVML = """
+class NVMLError(Exception):
+    pass
+class memory:
+    used = 1 << 30
+def nvmlInit():
+    pass
+def nvmlDeviceGetHandleByUUID(name):
+    return name
+def nvmlDeviceGetMemoryInfo(handle):
+    return memory
+def nvmlDeviceGetUtilizationRates(handle):
+    raise NVMLError
+"""
 
 
 def test_programs_that_a_trial_starts_are_counted() -> None:
@@ -46,50 +60,46 @@ def test_a_trial_lasts_until_it_was_measured() -> None:
     assert all(isinstance(result, Result) and result.seconds >= 0.05 for result in results)
 
 
-def test_every_trial_says_when_it_ended_and_what_it_used(program: Any, tmp_path: Path) -> None:
-    begin = time.time()
-    program(*TOYS, "4", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    history = read_study(tmp_path / "r")
-    began = history.runs[0]["began"]
-    assert begin <= began + 0.001 and began < time.time()
-    for result in history.results.values():
-        assert began <= result.ended <= began + history.ends[0]["seconds"]
-        assert (result.used.cpu_seconds or -1) >= 0 and (result.used.peak_bytes or 0) > 10 * MIB
-        assert result.used.gpu is None
-    with open(tmp_path / "r" / "trials.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "busy"), [({A: ()}, 0.4), pytest.param({A: SLICES[:1]}, None, marks=pytest.mark.slow)]
-)
-def test_of_a_gpu_the_management_library_tells(gpus: Any, busy: float | None, program: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pynvml")
-    environ = Machine(tmp_path / "machine", gpus=gpus).environ()
+@pytest.mark.slow
+def test_of_a_slice_the_management_library_tells_only_the_memory(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(NVML)
+    environ = Machine(tmp_path / "machine", gpus={A: SLICES[:1]}).environ(PYTHONPATH=f"{tmp_path}:{ROOT}")
     program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
     for result in read_study(tmp_path / "r").results.values():
-        assert (result.used.gpu, result.used.gpu_bytes) == (busy, 1024 * MIB), result
+        assert (result.used.gpu, result.used.gpu_bytes) == (None, 1024 * MIB), result
     header, row, *_ = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert dict(zip(header.split(","), row.split(","), strict=True))["gpu_mib"] == "1024"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")
+def test_of_a_real_gpu_it_tells_both(program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r")
+    for result in read_study(tmp_path / "r").results.values():
+        assert result.used.gpu is not None and 0 <= result.used.gpu <= 1 and result.used.gpu_bytes, result
+
+
 @pytest.mark.slow
 def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: Path) -> None:
-    environ = Machine(tmp_path / "machine").environ()
-    (tmp_path / "machine" / "libnvidia-ml.so.1").unlink()
-    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=environ)
+    program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=Machine(tmp_path / "machine").environ())
     assert all(result.used[2:] == (None, None, None) for result in read_study(tmp_path / "r").results.values())
 
 
 def test_deaths_and_how_long_the_first_trial_of_a_worker_compiled_are_in_the_journal(
     program: Any, tmp_path: Path
 ) -> None:
-    """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial."""
+    """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial. So is all use."""
     (tmp_path / "marks").mkdir()
     study = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--compiles", "0.4", "--at", "t2=sigkill")
     program(*study, "--marks", tmp_path / "marks", "--results", tmp_path / "r")
     history = read_study(tmp_path / "r")
+    began, lasted = history.runs[0]["began"], history.ends[0]["seconds"]
+    for result in history.results.values():
+        assert began <= result.ended <= began + lasted and result.used.gpu is None
+        assert (result.used.cpu_seconds or -1) >= 0 and (result.used.peak_bytes or 0) > 10 * MIB
+    rows = table(tmp_path / "r" / "trials.csv")
+    assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
     ordered = sorted(history.results.values(), key=lambda result: result.ended)
     compiled = [result.used.compile_seconds for result in ordered]
     assert sum(one is not None for one in compiled) == 2 and compiled[0] is not None

@@ -11,9 +11,18 @@ from subprocess import Popen
 
 import pytest
 
-from mpitune.errors import Exit
-from mpitune.storage.history import read_study
-from tests.helpers import PATIENCE, maps_of_sharers, rank_of, start, wait_for_lines, wait_for_the_end_of, workers_of
+from tests.helpers import (
+    PATIENCE,
+    about,
+    family,
+    maps_of_sharers,
+    rank_of,
+    start,
+    wait_for_lines,
+    wait_for_the_end_of,
+    workers_of,
+)
+from tests.toys import STARTED
 
 WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 QUICK = [(2, way) for way in ("TERM", "KILL", "KILL of a rank")]
@@ -42,26 +51,17 @@ def named_memory(maps: str) -> set[str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 @pytest.mark.parametrize(("ranks", "way"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
 def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
-    job = start(tmp_path, "4000", "--seconds", "0.05", "--data-size", "100000", ranks=ranks)
+    """Nor of what a trial has started."""
+    starts = ("--at", "t0=starts_programs", "t1=starts_programs")
+    job = start(tmp_path, "4000", "--seconds", "0.05", "--data-size", "100000", *starts, ranks=ranks)
     wait_for_lines(tmp_path, 4)
     maps = maps_of_sharers(job.pid, 3 * max(1, ranks))
-    members = set(maps)
+    commands = about(family(job.pid), "cmdline")
+    assert sum(STARTED in words.replace("\0", " ") for words in commands.values()) >= 6  # in two trials
+    members = {*maps, *commands}
     assert not set().union(*map(named_memory, maps.values()))
     die(job, way)
     _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode != 0
     assert "resource_tracker" not in stderr and "Traceback" not in stderr
     wait_for_the_end_of(members)
-
-
-def test_a_run_has_one_end_though_it_was_told_to_stop_before(tmp_path: Path) -> None:
-    """The first end is written when the signal comes, as the launcher may not wait; the second is the true one."""
-    for n in (2, 12):
-        job = start(tmp_path, "400", "--seconds", "0.2")
-        wait_for_lines(tmp_path, n)
-        job.send_signal(signal.SIGTERM)
-        _, stderr = job.communicate(timeout=PATIENCE)
-        assert job.returncode == Exit.STOPPED and stderr.count("run the same command to continue") == 2
-    assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 4
-    history = read_study(tmp_path)
-    assert len(history.ends) == len(history.runs) == 2

@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
 
 
 def find(folder: Path, objective: Any, **how: Any) -> Any:
-    how = {"strategy": "grid", "minimize": "loss", "workers": 2, "round_size": 4, **how}
+    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "round_size": 4, **how}
     return search(objective, results=folder, options=RunOptions(quiet=True), **how)
 
 
@@ -106,6 +106,8 @@ def evaluated(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("kind", CHANGES)
 def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path: Path, kind: str) -> None:
     before, after, n_used, n = CHANGES[kind]
+    if kind in ("a range is widened", "more folds"):
+        before, after = {"workers": 2, **before}, {"workers": 2, **after}
     objective = Noted(tmp_path / "calls")
     find(tmp_path / "r", objective, **before)
     known = set(evaluated(tmp_path))
@@ -288,10 +290,11 @@ def test_a_stop_hears_of_results_of_before(tmp_path: Path) -> None:
     find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
     evaluated(tmp_path)
     how: dict[str, Any] = {"space": {"x": Float(0, 99, step=1)}, "stop_when": lambda study: len(study) >= 5}
-    assert len(find(tmp_path / "r", objective, adapt=True, workers=0, **how)) < 100
+    assert len(find(tmp_path / "r", objective, adapt=True, **how)) < 100
     assert len(evaluated(tmp_path)) <= 1
 
 
+@pytest.mark.slow
 def test_any_layout_gives_the_same_table_of_a_changed_study(tmp_path: Path, program: Any) -> None:
     pytest.importorskip("optuna")
 

@@ -310,6 +310,7 @@ def test_what_is_quoted_needs_no_shell(command: str) -> None:
     assert searched(command, {"x": Int(1, 2)}, strategy="grid").best.values == {"loss": 1.0}
 
 
+@pytest.mark.slow
 def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
     """It is told by SIGTERM, which it can catch."""
     show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"

@@ -23,6 +23,7 @@ from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.formats import to_optuna
 from mpitune.exchange.trials import read
+from mpitune.limit import SearchLimit
 from mpitune.optimize.asktell import AskTell
 from mpitune.optimize.strategies import (
     ASHA,
@@ -39,7 +40,7 @@ from mpitune.optimize.strategies import (
 )
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.racing import Race, winning
-from mpitune.optimize.tuning import LeadersPart, SearchLimit, Tuning, WorkersPart
+from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
 from mpitune.trial import Result
@@ -630,8 +631,6 @@ def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
 @pytest.mark.parametrize(
     ("strategy", "objective", "ranks"),
     [
-        ("tpe", "plain", 3),
-        ("Hyperband(max_steps=9, sampler='tpe')", "stepped", 2),
         ("ASHA(max_steps=27)", "stepped", 3),
         ("PopulationBased(max_steps=6, every=2)", "stepped", 2),
         ("Racing(folds=5, sampler='random')", "folds", 2),

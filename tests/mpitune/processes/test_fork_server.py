@@ -30,7 +30,7 @@ from mpitune.options import RunOptions
 from mpitune.processes import fork_server
 from mpitune.processes.fork_server import ForkServer, server_for
 from mpitune.processes.keeper import Later
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from mpitune.studies import run_study
 from tests.helpers import (
     PATIENCE,
@@ -86,32 +86,32 @@ def forked(server: ForkServer, what: Any, function: Any = report, own: str = "")
     return fork, ours
 
 
-def test_workers_have_their_own_environment_and_random_numbers() -> None:
+def test_workers_have_their_own_environment_random_numbers_and_status() -> None:
     with serving("json") as server:
+        _, pipe = forked(server, "colorsys", is_imported)
+        assert pipe.recv() is False
+        server.add(["colorsys"])  # what is asked for later
+        _, pipe = forked(server, "colorsys", is_imported)
+        assert pipe.recv() is True
+        for number in (1, 3):
+            with environment(CPU, number):
+                _, pipe = forked(server, "x", n_threads)
+                assert pipe.recv() == {number}
+        for status in (0, 7):
+            fork, _ = forked(server, status, silent)
+            fork.join(PATIENCE)
+            assert fork.exitcode == status and not fork.is_alive()
         workers = [forked(server, number, own=str(number)) for number in range(3)]
         said = [pipe.recv() for _, pipe in workers]
         assert [words[0] for words in said] == [0, 1, 2]
         assert [words[2] for words in said] == ["0", "1", "2"]
-        assert (
-            len({words[1] for words in said})
-            == len({words[4] for words in said})
-            == len({words[5] for words in said})
-            == 3
-        )
+        assert [len({words[n] for words in said}) for n in (1, 4, 5)] == [3, 3, 3]
         assert all(parent_of(parent_of(parent_of(pid))) == server._process.pid for _, pid, *_ in said)
         assert all(fork.is_alive() for fork, _ in workers)
         for fork, pipe in workers:
             pipe.send("end")
             fork.join(PATIENCE)
         assert [fork.exitcode for fork, _ in workers] == [1, 1, 1]  # a worker never comes back into the server's code
-
-
-@pytest.mark.parametrize("status", [0, 7])
-def test_the_status_of_a_worker_arrives(status: int) -> None:
-    with serving() as server:
-        fork, _ = forked(server, status, silent)
-        fork.join(PATIENCE)
-        assert fork.exitcode == status and not fork.is_alive()
 
 
 def test_a_signal_ends_a_worker_and_a_server_that_still_imports() -> None:
@@ -121,27 +121,20 @@ def test_a_signal_ends_a_worker_and_a_server_that_still_imports() -> None:
         fork.send_signal(signal.SIGKILL)
         fork.join(PATIENCE)
         assert fork.exitcode == -signal.SIGKILL
+        may = resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1200
+        many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100 * may)]
+        try:  # a rank may have many files open
+            fork, _ = forked(server, 7, silent)
+            fork.join(PATIENCE)
+            assert fork.exitcode == 7 and (fork.sentinel > 1023) == may
+        finally:
+            for number in many:
+                os.close(number)
     with serving("tests.mpitune.processes.slow_module") as server:
         fork, _ = forked(server, "y")
         fork.send_signal(signal.SIGKILL)
         fork.join(PATIENCE)
         assert fork.exitcode == -signal.SIGKILL
-
-
-def test_a_rank_may_have_many_files_open() -> None:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if most < 1200:
-        pytest.skip(f"a process may have {most} files open here")
-    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-    try:
-        with serving() as server:
-            fork, _ = forked(server, 7, silent)
-            assert fork.sentinel > 1023
-            fork.join(PATIENCE)
-            assert fork.exitcode == 7
-    finally:
-        for number in many:
-            os.close(number)
 
 
 def test_its_workers_end_with_the_server() -> None:
@@ -157,10 +150,10 @@ def test_its_workers_end_with_the_server() -> None:
 
 def test_a_server_without_workers_ends() -> None:
     with environment(CPU, 1):
-        server = ForkServer(["tests.mpitune.processes.test_fork_server"], os.environ, idle_seconds=2.0)
+        server = ForkServer(["tests.mpitune.processes.test_fork_server"], os.environ, idle_seconds=1.0)
     fork, pipe = forked(server, 7, report)
     pipe.recv()
-    time.sleep(3.0)
+    time.sleep(1.5)
     assert server.is_alive
     pipe.send("end")
     server._process.join(PATIENCE)
@@ -247,21 +240,6 @@ def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.Mo
         assert first not in fork_server._ended  # it is no zombie
 
 
-def test_a_server_imports_what_is_asked_for_later() -> None:
-    with serving() as server:
-        _, before = forked(server, "colorsys", is_imported)
-        server.add(["colorsys"])
-        _, after = forked(server, "colorsys", is_imported)
-        assert (before.recv(), after.recv()) == (False, True)
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_libraries_of_a_fork_have_the_threads_of_its_variables(number: int) -> None:
-    with serving() as server, environment(CPU, number):
-        _, pipe = forked(server, "x", n_threads)
-        assert pipe.recv() == {number}
-
-
 def test_a_server_stays_when_the_thread_that_started_it_ends() -> None:
     with environment(CPU, 1):
         environ = dict(os.environ)
@@ -307,7 +285,7 @@ def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:
     assert kept == [True] * 3 and dict(os.environ) == before
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -> None:
     """Each worker hangs in its first trial from t20 on, so that the study goes on until then and no further."""
     hang, n_workers = [f"t{number}" for number in range(20, 400)], 2 * max(ranks, 1)
@@ -322,8 +300,8 @@ def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -
         os.kill(server, signal.SIGKILL)
     _, stderr = job.communicate(timeout=600)
     assert job.returncode == Exit.DONE, stderr
-    history = read_journal(tmp_path / "r")
-    assert history is not None and len(history.results) == 400
+    history = read_study(tmp_path / "r")
+    assert len(history.results) == 400
 
 
 SCRIPT = """

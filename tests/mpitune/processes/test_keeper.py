@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from mpitune import Float, RunOptions, search
 from mpitune.processes.process import start_resource_tracker
-from tests.helpers import PATIENCE, ROOT, alive, parent_of, session_of, wait_until
+from tests.helpers import PATIENCE, alive, parent_of, session_of, wait_until
 
 QUIET = RunOptions(quiet=True)
 MARK = "TEST_OF_WHAT_IS_LEFT"  # a variable that all that a test starts inherits
@@ -140,33 +139,6 @@ def test_nothing_of_a_trial_stays_where_a_keeper_is_killed(
     assert wait_until(lambda: not marked(tmp_path)), marked(tmp_path)
     assert wait_until(lambda: not nameless(tmp_path))
     assert (tmp_path / "heard").exists() != at_the_end
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from mpitune import Float, search
-from tests.mpitune.processes.test_keeper import hang, leaving
-folder = Path(sys.argv[1])
-search(leaving(folder, False, hang), {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=1)
-"""
-
-
-@pytest.mark.parametrize("whole_group", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_nothing_stays_of_a_rank_that_is_killed(whole_group: bool, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), MARK: str(tmp_path)}
-    words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
-    rank = subprocess.Popen(words, env=environ, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        assert wait_until((tmp_path / "ready").exists)
-        # Rank, two keepers, worker, program, fork, daemon.
-        assert wait_until(lambda: len(marked(tmp_path)) >= 7), marked(tmp_path)
-    finally:
-        (os.killpg if whole_group else os.kill)(rank.pid, signal.SIGKILL)
-    rank.wait(PATIENCE)
-    assert wait_until(lambda: not marked(tmp_path)), marked(tmp_path)
-    assert (tmp_path / "heard").exists()
 
 
 def test_signals_to_stop_reach_what_a_trial_starts_but_not_its_worker(tmp_path: Path) -> None:

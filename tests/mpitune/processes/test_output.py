@@ -14,8 +14,9 @@ import pytest
 
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
+from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output, outliving
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
@@ -60,9 +61,14 @@ assert len(search.cv_results_["params"]) == 2
 
 COMMAND = f"{' '.join(TOYS)} 3 -v {' '.join(OPTIONS)} --results"
 WHERE = ("> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-")
-CASES = [("script", "> /dev/full"), ("grid", "> /dev/full"), ("script", WHERE[-1])]
-CASES += [("command", where) for where in (WHERE[2], WHERE[-1], *NO_READER)]
-MORE = [*(("script", where) for where in WHERE[1:-1]), *(("command", where) for where in WHERE[3:-1])]
+CASES = [("script", WHERE[2]), ("script", WHERE[-1]), ("command", NO_READER[1])]
+MORE = (
+    [("grid", WHERE[0])]
+    + [("script", where) for where in WHERE]
+    + [("command", where) for where in (*WHERE[2:], *NO_READER)]
+)
+MORE = [("grid", WHERE[0]), *(("script", where) for where in WHERE if where not in (WHERE[2], WHERE[-1]))]
+MORE += [("command", where) for where in (*WHERE[2:], NO_READER[0])]
 
 
 @pytest.mark.parametrize(("kind", "where"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
@@ -95,17 +101,13 @@ def test_what_a_script_prints_itself_is_its_own_affair(tmp_path: Path) -> None:
     )
 
 
-def test_an_error_that_nobody_can_read_keeps_its_status(tmp_path: Path) -> None:
+def test_errors_and_letters_that_cannot_be_written_keep_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert of_script(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
-
-
-def test_a_script_that_is_accelerated_needs_no_stdout(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("print('words')")
-    done = in_shell(f"-m mpitune accelerate {tmp_path}/script.py", ">&-")
+    (tmp_path / "words.py").write_text("print('words')")
+    done = in_shell(f"-m mpitune --sklearn {tmp_path}/words.py", ">&-")
     assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_letters_that_a_terminal_does_not_have_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = of_script(tmp_path, SEARCH)
     assert done.returncode == 0 and "trial 0 \\xe9\\xe9" in done.stdout, done.stderr
@@ -131,34 +133,17 @@ def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
     assert log.read_text() == "kept\n"
 
 
-PROGRAMS = (" ".join(TOYS), "-m mpitune doctor", "-m mpitune status", "-m mnist_nn.predict", "-m mnist_nn.ddp")
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_help_that_nobody_reads_is_no_error(program: str) -> None:
-    done = in_shell(f"{program} --help", NO_READER[0])
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-SLOW = """
-import time
-from tests.toys import Toy
-from mpitune.cli import run
-
-class Slow(Toy):
-    def report(self, *arguments):
-        time.sleep(3)
-
-run(Slow)
-"""
+def test_help_that_nobody_reads_is_no_error() -> None:
+    for program in (" ".join(TOYS), "-m mpitune doctor", "-m mpitune status", "-m mnist_nn.predict", "-m mnist_nn.ddp"):
+        done = in_shell(f"{program} --help", NO_READER[0])
+        assert (done.returncode, done.stderr) == (0, ""), program
 
 
 def test_the_time_taken_includes_the_report(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW)
-    done = program(tmp_path / "slow.py", "1", *OPTIONS, "--results", tmp_path / "r")
+    done = program(*TOYS, "1", *OPTIONS, "--linger", "1.5", "--results", tmp_path / "r")
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("time taken: ")]
-    history = read_journal(tmp_path / "r")
-    assert history is not None and history.ends[0]["seconds"] > 3
+    history = read_study(tmp_path / "r")
+    assert history.ends[0]["seconds"] > 3
     assert float(said.split()[2]) > 3
 
 
@@ -179,7 +164,7 @@ def test_texts_of_others_are_escaped_cut_and_counted(capsys: pytest.CaptureFixtu
     log = logging.getLogger("mpitune")
     before = log.handlers[:], log.propagate, log.level
     try:
-        start_logging(0, "host", 0)
+        start_logging(0, RunOptions())
         log.error("trial %s\n%s", half, "\x1b]0;owned\x07" + "x" * 1_000_000)
     finally:
         log.handlers[:], log.propagate, log.level = before

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def mpi_is_loaded(pid: str) -> bool:
     return "libmpi" in Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("phase", ["connect", pytest.param("data", marks=pytest.mark.slow), "report"])
+@pytest.mark.parametrize("phase", ["connect", *(pytest.param(p, marks=pytest.mark.slow) for p in ("data", "report"))])
 def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> None:
     """Rank 1 waits for rank 0: in MPI_Init, for the data, at the end."""
     job, mark, mark1 = lingering(tmp_path, phase, ranks=2), tmp_path / "mark", tmp_path / "mark1"
@@ -93,7 +94,7 @@ def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> No
 @pytest.mark.parametrize(
     "phase, number, ranks",
     [
-        ("data", signal.SIGUSR1, 0),
+        pytest.param("data", signal.SIGUSR1, 0, marks=pytest.mark.slow),
         ("report", signal.SIGTERM, 0),
         pytest.param("data", signal.SIGUSR1, 2, marks=pytest.mark.slow),
         pytest.param("report", signal.SIGUSR1, 2, marks=pytest.mark.slow),
@@ -135,55 +136,47 @@ except CAUGHT:
 """
 
 
+def searching(folder: Path, results: str, caught: str = "()", seconds: str = "0.05") -> subprocess.Popen[str]:
+    """A script that searches, once its first trial has begun, in a process group of its own."""
+    script = SEARCH.replace("RESULTS", results).replace("CAUGHT", caught).replace("0.05", seconds)
+    (folder / "search.py").write_text(script)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen([sys.executable, "search.py"], cwd=folder, env=environ, start_new_session=True, **pipes)
+    assert wait_until((folder / "mark").exists)
+    return job
+
+
 @pytest.mark.parametrize(
-    ("results", "caught", "status", "last_line"),
+    ("results", "caught", "number", "status", "last_line"),
     [
-        ("'r'", "()", Exit.STOPPED, "search.py: SIGINT: run the same command to continue"),
-        ("None", "()", -signal.SIGINT, "KeyboardInterrupt"),
-        ("'r'", "KeyboardInterrupt", Exit.DONE, "run the same command to continue"),
+        ("'r'", "()", signal.SIGINT, Exit.STOPPED, "search.py: SIGINT: run the same command to continue"),
+        ("None", "()", signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt"),
+        ("None", "()", signal.SIGTERM, Exit.STOPPED, "the next run could continue"),
+        ("'r'", "KeyboardInterrupt", signal.SIGINT, Exit.DONE, "run the same command to continue"),
     ],
 )
 def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
-    tmp_path: Path, results: str, caught: str, status: int, last_line: str
+    tmp_path: Path, results: str, caught: str, number: int, status: int, last_line: str
 ) -> None:
     """And can be caught like any other. A terminal sends it to all processes of the group: running trials may end."""
-    (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", results).replace("CAUGHT", caught))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    job = subprocess.Popen(  # type: ignore[call-overload]
-        [sys.executable, "search.py"], cwd=tmp_path, env=environ, start_new_session=True, **pipes
-    )
-    assert wait_until((tmp_path / "mark").exists)
-    os.killpg(job.pid, signal.SIGINT)
+    job = searching(tmp_path, results, caught)
+    os.killpg(job.pid, number)
     stdout, stderr = job.communicate(timeout=PATIENCE)
     assert "died" not in stderr
     assert job.returncode == status and stderr.splitlines()[-1].endswith(last_line)
-    assert ("Traceback" in stderr) == (results == "None") and stdout == ("caught\n" if status == 0 else "")
+    assert ("Traceback" in stderr) == (status < 0) and stdout == ("caught\n" if status == 0 else "")
+    if results == "None":
+        assert 'nothing is kept without a results folder; with results="folder" the next run could continue' in stderr
+        assert "same command" not in stderr
 
 
 @pytest.mark.parametrize(("pause", "says"), [(0.005, "of 2000 trials done"), (0.4, "may finish within 30 s")])
 def test_a_signal_that_is_sent_twice_at_once_is_one(tmp_path: Path, pause: float, says: str) -> None:
     """GNU timeout sends it to the program, and then to the program's process group."""
-    script = SEARCH.replace("RESULTS", "'r'").replace("CAUGHT", "()").replace("0.05", "1.5")
-    (tmp_path / "search.py").write_text(script)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
-    assert wait_until((tmp_path / "mark").exists)
+    job = searching(tmp_path, "'r'", seconds="1.5")
     job.terminate()
     time.sleep(pause)
     job.terminate()
     stderr = job.communicate(timeout=PATIENCE)[1]
     assert job.returncode == Exit.STOPPED and says in stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_script_that_keeps_nothing_is_not_told_to_continue(tmp_path: Path, number: int) -> None:
-    (tmp_path / "search.py").write_text(SEARCH.replace("RESULTS", "None").replace("CAUGHT", "()"))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen([sys.executable, "search.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
-    assert wait_until((tmp_path / "mark").exists)
-    job.send_signal(number)
-    stderr = job.communicate(timeout=PATIENCE)[1]
-    assert job.returncode == (Exit.STOPPED if number == signal.SIGTERM else -number)
-    assert 'nothing is kept without a results folder; with results="folder" the next run could continue' in stderr
-    assert "same command" not in stderr

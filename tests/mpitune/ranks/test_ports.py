@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import ROOT, TOYS, family, listeners, mpirun_command, wait_for_lines
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_nobody_listens(tmp_path: Path, ranks: int) -> None:
     options = ("4000", "--seconds", "0.5", "--gpu", "none", "--workers", "2", "--results", str(tmp_path / "r"))
     command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *options]

@@ -23,7 +23,7 @@ def test_one_process_keeps_the_contract(case: str) -> None:
     transport.close()
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
     cases = ("messages", "large_messages", "starts", "messages_of_the_script")
     done = program("-m", "tests.mpitune.ranks.contract", *cases, ranks=ranks)

@@ -15,7 +15,6 @@ import pytest
 from mpitune.figures.panels import Bars, HeatMap, Section
 from mpitune.report.candidates import ReportedStudy, read_candidates
 from mpitune.report.page import Report, page
-from tests.helpers import ROOT
 from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -140,12 +139,6 @@ def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
         assert visit.complaints == []
         assert [url for url in visit.asked if not url.startswith(("file:", "data:", "blob:"))] == []
         assert not visit.page.locator(".static").first.is_visible(), "the table of all trials takes its place"
-
-
-def test_the_example_in_docs_is_one_of_this_version(chromium: Any) -> None:
-    with Visit(chromium, ROOT / "docs" / "report-example.html") as visit:
-        visit.drawn(".parallel")
-        assert visit.complaints == [] and visit.page.locator("img.sheet").count() > 1
 
 
 def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> None:

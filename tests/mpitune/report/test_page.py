@@ -14,6 +14,8 @@ import pytest
 from mpitune.errors import Exit
 from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section, Table
 from mpitune.report.page import Report, page
+from mpitune.tools.report import main
+from mpitune.tools.status import main as status
 from tests.helpers import studied
 from tests.mpitune.report.journals import HOSTILE, death, header, many, read, trial_line, write
 
@@ -152,18 +154,19 @@ def test_a_hundred_thousand_trials_are_below_fifteen_megabytes(large: str) -> No
     assert "drawn as one bar" in text and re.search(r"1,\d{3} of 99,\d{3} are drawn", text), "what is gathered says so"
 
 
-def test_every_study_leaves_a_report_and_the_command_makes_it_again(program: Any, tmp_path: Path) -> None:
+def test_every_study_leaves_a_report_and_the_command_makes_it_again(tmp_path: Path, capsys: Any) -> None:
     studied(tmp_path / "r", 4)
     first = (tmp_path / "r" / "report.html").read_text()
     assert "4 candidates" in Seen(first).text
-    done = program("-m", "mpitune", "report", tmp_path / "r", "--goal", "minimize square", "--price", "2")
-    assert "report.html" in done.stdout
+    assert main([str(tmp_path / "r"), "--goal", "minimize square", "--price", "2"]) == Exit.DONE
+    assert "report.html" in capsys.readouterr().out
     again = Seen((tmp_path / "r" / "report.html").read_text())
     assert "x = 0" in again.text and "node hours at 2" in again.text
-    wrong = program("-m", "mpitune", "report", tmp_path / "r", "--goal", "minimize sqare", status=2)
-    assert "no trial in" in wrong.stderr and "they have square" in wrong.stderr
+    assert main([str(tmp_path / "r"), "--goal", "minimize sqare"]) == Exit.USAGE
+    wrong = capsys.readouterr().err
+    assert "no trial in" in wrong and "they have square" in wrong
     both = tmp_path / "both.html"
-    program("-m", "mpitune", "report", tmp_path / "r", tmp_path / "r", "--to", both)
+    assert main([str(tmp_path / "r"), str(tmp_path / "r"), "--to", str(both)]) == Exit.DONE
     assert Seen(both.read_text()).tags.count("article") == 2
 
 
@@ -200,6 +203,6 @@ def test_a_report_that_breaks_leaves_the_study_done(program: Any, tmp_path: Path
     (line,) = done.stderr.splitlines()
     assert "report.html was not written (RuntimeError: a section that breaks)" in line and "results:" not in done.stdout
     assert (tmp_path / "r" / "trials.csv").exists() and not (tmp_path / "r" / "report.html").exists()
-    program("-m", "mpitune", "status", tmp_path / "r")
+    assert status([str(tmp_path / "r")]) == Exit.DONE
     (tmp_path / "broken.py").write_text(SCRIPT.replace('raise RuntimeError("a section that breaks")', "return ()"))
     assert "results:" in program(*command).stdout and (tmp_path / "r" / "report.html").exists()

@@ -1,5 +1,6 @@
 """What a report reads out of a journal: candidates, the best one, times of slots, importance."""
 
+import json
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from mpitune.figures.panels import Lines
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
+from mpitune.report.chart_data import Charts, study_json
 from mpitune.report.importance import importance_of
 from mpitune.report.page import report_of
 from mpitune.report.parts import learning_of, notes_of
@@ -16,7 +18,7 @@ from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
 from mpitune.trial import Used
-from tests.mpitune.report.journals import BEGAN, death, header, many, trial_line, write
+from tests.mpitune.report.journals import BEGAN, SLOTS, death, header, many, trial_line, write
 
 LOSS = Goal("loss", maximize=False)
 
@@ -101,6 +103,17 @@ def test_the_best_so_far_only_improves(tmp_path: Path) -> None:
     lines = [trial_line(f"t{n}", {"x": n}, {"loss": v}, begin=n, end=n + 1) for n, v in enumerate(losses)]
     points = read(write(tmp_path, lines)).best_so_far()
     assert points == [(BEGAN + 1, 0.5), (BEGAN + 3, 0.3), (BEGAN + 5, 0.2)]
+
+
+def test_a_trial_of_a_job_that_joined_has_the_place_of_its_slot_in_the_timeline(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, header())):
+        pass
+    for n, job in enumerate(("one", "two")):
+        write(tmp_path / "jobs" / job, [trial_line(f"t{n}", {"x": n}, {"loss": 1.0}, begin=0, end=1)])
+    shown = json.loads(study_json(read(read_study(tmp_path)), Charts()))
+    place = shown["trials"]["place"]
+    assert [place["of"][at] for at in place["at"]] == [f"{job}/{SLOTS[0]}" for job in ("one", "two")]
+    assert set(place["of"]) <= set(shown["time"]["slots"])
 
 
 def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:

@@ -108,21 +108,16 @@ def test_they_hear_of_each_fit(workers: int | None, keeps: bool, tmp_path: Path)
     assert our_notes == notes and len(notes) > len(rows)
 
 
-@pytest.mark.parametrize("right, kind", [(theirs.GridSearchCV, theirs.GridSearchCV), (theirs.HalvingGridSearchCV,) * 2])
-def test_they_hear_of_fits_of_scikit_learns_own_searches(right: Any, kind: Any) -> None:
-    more = {"random_state": 0} if kind is theirs.HalvingGridSearchCV else {}
+@pytest.mark.parametrize(
+    "kind", [theirs.GridSearchCV, theirs.HalvingGridSearchCV, pytest.param(HalvingGridSearchCV, marks=pytest.mark.slow)]
+)
+def test_they_hear_of_fits_of_searches_in_rounds_and_of_scikit_learns_own(kind: Any) -> None:
+    right = theirs.GridSearchCV if kind is theirs.GridSearchCV else theirs.HalvingGridSearchCV
+    more: dict[str, Any] = {} if right is theirs.GridSearchCV else {"random_state": 0}
     wanted, rows, notes = _searched(right, **more)
     with joblib.parallel_config("mpitune", n_jobs=2):
-        ours, our_rows, our_notes = _searched(kind, **more)
+        ours, our_rows, our_notes = _searched(kind, **more, **({} if kind is right else {"workers": 1}))
     same(ours, wanted)
-    assert our_rows == rows and our_notes == notes
-
-
-@pytest.mark.slow
-def test_each_iteration_of_a_halving_search_is_heard_of() -> None:
-    right, rows, notes = _searched(theirs.HalvingGridSearchCV, random_state=0)
-    ours, our_rows, our_notes = _searched(HalvingGridSearchCV, random_state=0, workers=1)
-    same(ours, right)
     assert our_rows == rows and our_notes == notes
 
 

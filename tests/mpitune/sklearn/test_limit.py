@@ -70,7 +70,7 @@ def test_a_function_of_the_results_ends_a_search(workers: int | None) -> None:
 
     scoring = {"a": "accuracy", "b": "balanced_accuracy"}
     search = RandomizedSearchCV(
-        Slow(0.01), {"number": range(300)}, n_iter=200, cv=2, scoring=scoring, refit="a", workers=workers,
+        Slow(0.01), {"number": range(2**40)}, n_iter=200, cv=2, scoring=scoring, refit="a", workers=workers,
         stop_when=enough, random_state=0,
     )  # fmt: skip
     with pytest.warns(UserWarning, match="non-finite"):
@@ -122,11 +122,6 @@ def test_results_of_earlier_runs_are_among_those_so_far(tmp_path: Path) -> None:
         assert seen[first:] == sorted(set(seen[first:])) and seen[-1] >= least
 
 
-def test_values_that_are_not_listed_one_by_one() -> None:
-    search = RandomizedSearchCV(Slow(), {"number": range(2**40)}, n_iter=2, cv=2, workers=0, random_state=0).fit(X, Y)
-    assert len(search.cv_results_["params"]) == 2
-
-
 def test_a_search_that_is_done_in_time_is_as_without(tmp_path: Path) -> None:
     model, grid = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}
     search = GridSearchCV(model, grid, timeout=600.0, stop_when=lambda found: False, results=tmp_path / "r").fit(X, Y)
@@ -148,6 +143,7 @@ class SlowAfterTwo(Slow):
         return super().fit(x, y)
 
 
+@pytest.mark.slow
 def test_what_was_stopped_says_so_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over, go, results = tmp_path / "over", tmp_path / "go", tmp_path / "results"
     seconds = end_searches_with(over, monkeypatch)
@@ -187,11 +183,3 @@ def test_a_search_that_draws_anew_says_that_it_cannot_continue(tmp_path: Path) -
         searched("b", random_state=0, cv=theirs.KFold(2, shuffle=True))
     again = searched("c", random_state=0), searched("c", random_state=0)
     assert again[0].best_params_ == again[1].best_params_
-
-
-def test_fits_that_take_too_long_end_no_search() -> None:
-    grid = {"seconds": [600.0, 0.0], "number": [0, 1]}
-    search = GridSearchCV(Slow(), grid, cv=2, workers=4, trial_timeout=2.0)
-    with pytest.warns(UserWarning):
-        search.fit(X, Y)
-    assert np.isnan(search.cv_results_["mean_test_score"]).sum() == 2 and search.best_params_["seconds"] == 0.0

@@ -30,7 +30,7 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
     assert "sk-estimator" in fresh and "candidates" not in fresh
     text = below_the_diagram(search.fit(X, Y))
     assert text.startswith("6 candidates, 1 of them failed\nthe best: n_neighbors=7\n  mean_test_score 0.98</pre>")
-    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text)]
+    rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", text)]
     assert rows[0] == ["candidate", "mean_test_score", "n_neighbors"] and rows[1] == ["4", "0.98", "7"]
     assert len(rows) == 6 and text.count("<img ") == 1
 

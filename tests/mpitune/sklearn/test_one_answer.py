@@ -21,9 +21,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from mpitune import svm
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-from mpitune.sklearn.folds import Evaluator
+from mpitune.sklearn.evaluator import Evaluator
 from mpitune.sklearn.searches import OnEngine
 from mpitune.sklearn.task import Task
+from mpitune.sklearn.where import Where
 from tests.mpitune.sklearn.iris import X, Y, same
 
 WINE, KINDS = load_wine(return_X_y=True)
@@ -47,7 +48,7 @@ def test_parts_of_a_batch_and_single_fits_keep_their_values_apart(monkeypatch: p
     """A worker that has one candidate of a batch finds samples between steps in memory, not a fitted step."""
     pipeline = make_pipeline(StandardScaler(), LinearSVC(random_state=0))
     search = GridSearchCV(pipeline, {"linearsvc__C": [0.1, 1.0, 10.0]}, cv=2)
-    evaluator = Evaluator(_tasks(monkeypatch, search), search.sharing)
+    evaluator = Evaluator(Where.of(search, _tasks(monkeypatch, search)))
     trials = {task.candidate: task.trial() for task in evaluator._tasks.values() if task.split == 0}
     for batch in ((trials[0], trials[1]), (trials[2],), (trials[0],), (trials[1], trials[2])):
         for evaluation in evaluator(batch):
@@ -120,7 +121,7 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     fit = SVC.fit
     monkeypatch.setattr(SVC, "fit", lambda self, X, y, sample_weight=None: fits.append(1) or fit(self, X, y))
     for batch in (tasks, [task for task in tasks if task.candidate == 0]):
-        assert len(list(Evaluator(tasks, search.sharing)(tuple(task.trial() for task in batch)))) == len(batch)
+        assert len(list(Evaluator(Where.of(search, tasks))(tuple(task.trial() for task in batch)))) == len(batch)
     assert not fits
 
 
@@ -213,7 +214,7 @@ def test_candidates_that_cost_nothing_beside_another() -> None:
     assert (ours.cv_results_["mean_test_score"] == wanted.cv_results_["mean_test_score"]).all()
 
 
-@pytest.mark.parametrize("share", [False, "exact"])
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_kept_between_steps_lies_in_memory_as_before(share: Any, workers: int) -> None:
     """The last components have no variance. Whitened they are noise, which depends on the order of elements."""

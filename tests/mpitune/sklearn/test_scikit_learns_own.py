@@ -19,9 +19,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mpitune.options import RunOptions
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV, where
 from mpitune.sklearn import searches as ours_module
-from mpitune.sklearn.searches import OnEngine
 
 # Tests that cannot have workers, each with the reason.
 HERE = {
@@ -69,12 +68,12 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if reason := UNFAIR.get(request.node.originalname):
         pytest.skip(reason)
     if request.param == "here":
-        monkeypatch.setattr(OnEngine, "_in_this_process", lambda self: True)
+        monkeypatch.setattr(where, "place_of", lambda *_: ("here", "asked"))
         yield
         return
     if reason := HERE.get(request.node.originalname):
         pytest.skip(reason)
-    monkeypatch.setattr(OnEngine, "_begins_here", lambda self, tasks: False)
+    monkeypatch.setattr(where, "place_of", lambda *_: ("workers", "asked"))
     monkeypatch.setattr(ours_module, "RunOptions", lambda **given: RunOptions(**{**given, "workers": 2}))
     yield
 

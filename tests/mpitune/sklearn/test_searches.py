@@ -34,7 +34,7 @@ from sklearn.tree import DecisionTreeClassifier
 import mpitune
 from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-from mpitune.sklearn.searches import THEIRS
+from mpitune.sklearn.signature import THEIRS
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same, table
@@ -109,18 +109,13 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
 def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
     reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
-    monkeypatch.setattr("mpitune.sklearn.folds._validation", None)
+    monkeypatch.setattr("mpitune.sklearn.evaluator._validation", None)
     search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
     assert table(search) == table(reference)
 
 
 def _dot(a: Any, b: Any) -> Any:
     return a @ b.T
-
-
-def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
-    assert "3 of 6 fits do not use the shared SVM solver: the kernel is a Python function" in capsys.readouterr().err
 
 
 class Gram(TransformerMixin, BaseEstimator):
@@ -134,12 +129,14 @@ class Gram(TransformerMixin, BaseEstimator):
         return X @ self.seen_.T
 
 
-def test_a_precomputed_kernel_out_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     model = Pipeline([("gram", Gram()), ("svc", SVC(kernel="precomputed", tol=1e-6))])
     reference = theirs.GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3).fit(X, Y)
     same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0, verbose=1).fit(X, Y), reference)
-    why = "6 of 6 fits do not use the shared SVM solver: a precomputed kernel comes out of a Pipeline"
-    assert why in capsys.readouterr().err
+    GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
+    said = capsys.readouterr().err
+    assert "6 of 6 fits do not use the shared SVM solver: a precomputed kernel comes out of a Pipeline" in said
+    assert "3 of 6 fits do not use the shared SVM solver: the kernel is a Python function" in said
 
 
 def test_the_example_of_the_docstring_runs_and_scikit_learns_text_follows() -> None:
@@ -221,7 +218,7 @@ def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeyp
         raise StudyBegins
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", begin)
-    monkeypatch.setattr("mpitune.sklearn.searches.SOON", 1e9)
+    monkeypatch.setattr("mpitune.sklearn.where.SOON", 1e9)
     grid = {"C": [0.1, 1.0]}
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
@@ -256,8 +253,8 @@ def test_workers_do_what_this_process_did_not_end_in_time(
         return run_study(folds, replace(options, workers=1))
 
     monkeypatch.setattr("mpitune.sklearn.searches.run_study", study)
-    monkeypatch.setattr("mpitune.sklearn.searches.SOON", soon)
-    monkeypatch.setattr("mpitune.sklearn.searches.time", SimpleNamespace(monotonic=int, process_time=count().__next__))
+    monkeypatch.setattr("mpitune.sklearn.where.SOON", soon)
+    monkeypatch.setattr("mpitune.sklearn.where.time", SimpleNamespace(monotonic=int, process_time=count().__next__))
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
 
@@ -343,9 +340,10 @@ GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="
 
 SETS = """
 import enum, sys
-from sklearn.base import BaseEstimator
+import numpy as np
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
 from mpitune import Choice, Float, search
 from mpitune.sklearn import GridSearchCV
 Colour = enum.Enum("Colour", "RED GREEN BLUE")
@@ -358,6 +356,8 @@ class Model(LogisticRegression):
 class Shown(Model):
     def __repr__(self):
         return f"<its words: {self.words}>"
+seeded = DecisionTreeClassifier(random_state=np.random.RandomState(3))
+GridSearchCV(seeded, {"max_depth": [1, 2]}, cv=2, workers=0, results="seeded").fit(*load_iris(return_X_y=True))
 for model in (Model(), Shown()):
     grid = {"words": [words, {"cat", "dog"}], "odd": [odd], "keys": [{"a": odd}]}
     GridSearchCV(model, grid, cv=2, workers=0, results=type(model).__name__).fit(*load_iris(return_X_y=True))
@@ -370,7 +370,7 @@ def test_what_holds_sets_continues_in_a_process_that_orders_them_otherwise(progr
     (tmp_path / "script.py").write_text(SETS)
     for seed in "12":
         program(tmp_path / "script.py", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
-    assert all(len(journal_lines(tmp_path / name)) == n for name, n in (("Model", 4), ("Shown", 4), ("study", 4)))
+    assert [len(journal_lines(tmp_path / name)) for name in ("seeded", "Model", "Shown", "study")] == [4] * 4
 
 
 PATCHED = """
@@ -542,13 +542,6 @@ def test_an_estimator_that_does_a_whole_grid() -> None:
     scoring = make_scorer(accuracy_score)
     search = GridSearchCV(GridOfMeans(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring=scoring).fit(X, Y)
     assert search.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
-
-
-def test_a_folder_knows_an_estimator_with_a_generator_of_numpy_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        tree = DecisionTreeClassifier(random_state=np.random.RandomState(3))
-        GridSearchCV(tree, {"max_depth": [1, 2]}, cv=2, results=tmp_path, workers=0).fit(X, Y)
-    assert len(journal_lines(tmp_path)) == 4
 
 
 THREADS = """

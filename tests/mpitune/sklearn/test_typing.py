@@ -10,7 +10,7 @@ import pytest
 
 from mpitune import sklearn
 from mpitune.sklearn.halving import HalvingArguments, HalvingRandomArguments
-from mpitune.sklearn.searches import PlainArguments, RandomArguments
+from mpitune.sklearn.signature import PlainArguments, RandomArguments
 from tests.helpers import ROOT
 
 KNOWN = {
@@ -23,7 +23,7 @@ KNOWN = {
 SCRIPT = """
 from sklearn.svm import SVC
 from mpitune.sklearn import GridSearchCV
-search = GridSearchCV(SVC(), {"C": [1, 10]}, cv=5, n_jobs=2, workers=2, results="r", share="exact")
+search = GridSearchCV(SVC(), {"C": [1, 10]}, cv=5, n_jobs=2, workers=2, results="r", share=True)
 reveal_type(search.fit([[0.0]], [0]))
 GridSearchCV(SVC(), {"C": [1, 10]}, wrokers=2)
 GridSearchCV(SVC(), {"C": [1, 10]}, workers="two")

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mpitune.errors import Exit, UsageError
-from mpitune.storage.history import NAME, History, read_header, read_journal, read_study
-from mpitune.storage.journal import Journal
+from mpitune.storage.history import NAME, History, read_journal, read_study
+from mpitune.storage.journal import Journal, join
+from mpitune.storage.lines import read_header
 from mpitune.storage.repair import repair
 from mpitune.tools import report
 from tests.helpers import HEADER, journal_of, outcome, studied
@@ -39,14 +40,27 @@ def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
     assert not history.open and history.complete
     assert [run.get("seconds") for run in history.runs] == [None, 2.5]
     assert history_of(tmp_path, DONE).ends == [DONE["end"]]
-
-
-def test_the_second_end_of_a_run_is_its_end(tmp_path: Path) -> None:
-    """A run that is told to stop says so, and says it again once it has."""
-    first = {"end": {"complete": False, "seconds": 1.0}}
+    first = {"end": {"complete": False, "seconds": 1.0}}  # a run that is told to stop says so, and again once it has
     history = history_of(tmp_path, RUN, first, RUN, STOPPED, DONE)
     assert history.ends == [first["end"], DONE["end"]] and history.complete
     assert history.runs == [{"n_trials": 1, "seconds": 1.0}, {"n_trials": 1, "seconds": 2.5}]
+
+
+def test_what_was_made_before_a_change_of_code_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
+    """Whatever the clocks say. One result is kept, one was made again; a job that joined made a third."""
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0, ended=9e9), outcome(1, ended=9e9)])
+        journal.note(run={"changed": ["f"], "began": 5e9})
+        journal.append([outcome(1)])
+        journal.note(run={"changed": ["f"], "began": 5e9})
+    assert read_study(tmp_path).mixed == "1 results are of before a change of f, 1 after it"
+    with closing(join(tmp_path, HEADER, "job")) as job:
+        job.note(run={"changed": ["g"], "began": 1e9})
+        job.append([outcome(2)])
+    assert read_study(tmp_path).mixed == "1 results are of before a change of f, g, 2 after it"
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.note(run={"began": 1.0})
+    assert read_study(tmp_path).mixed == "2 results are of before a change of g, 1 after it"
 
 
 @pytest.mark.parametrize("n_after", [1, 2])
@@ -71,12 +85,9 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
         history_of(tmp_path, RUN, {"x": 1})
     with pytest.raises(UsageError, match=r"line 2 is damaged: .* \(1 more are\): run "):
         history_of(tmp_path, {"x": 1}, {"x": 2})
-
-
-def test_a_line_without_a_checksum_is_damaged_in_a_journal_that_has_them(tmp_path: Path) -> None:
     history_of(tmp_path, RUN)
     with open(tmp_path / NAME, "ab") as file:
-        file.write(json.dumps(DONE).encode() + b"\n")
+        file.write(json.dumps(DONE).encode() + b"\n")  # without a checksum, in a journal that has them
     with pytest.raises(UsageError, match="line 3 is damaged: its checksum"):
         read_journal(tmp_path)
 
@@ -107,6 +118,10 @@ def test_a_header_is_read_alone(tmp_path: Path) -> None:
     assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl")
     with pytest.raises(UsageError, match="holds no study"):
         read_study(tmp_path)
+    (tmp_path / NAME).write_bytes(b'{"format": 2, "sett')  # torn: no study yet
+    with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.append([outcome(0)])
+    assert list(read_study(tmp_path).results) == ["a/0"]
 
 
 @pytest.mark.parametrize("way", ["a folder", "a disk that fails"])
@@ -130,28 +145,6 @@ def test_what_is_not_damaged_is_not_touched(tmp_path: Path) -> None:
     before = (tmp_path / NAME).read_bytes()
     assert repair(tmp_path)[0] == []
     assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == before
-
-
-def test_damaged_lines_and_arrays_are_set_aside_as_they_are(tmp_path: Path) -> None:
-    """An array of the second line, then a byte of the third: named in the order of lines, however they were found."""
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        stored = journal.append([outcome(0, arrays={"a": np.zeros(9)}), outcome(1), outcome(2)])
-    array = tmp_path / "arrays" / "a%2F0.npz"
-    array.write_bytes(array.read_bytes()[:-30])
-    assert stored[0].arrays.keys() == {"a"}
-    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    lines[2] = lines[2].replace(b"0.25", b"0.26")
-    (tmp_path / NAME).write_bytes(b"".join(lines))
-    damaged, aside = repair(tmp_path)
-    assert [(damage.number, damage.key) for damage in damaged] == [(2, "a/0"), (3, "a/1")]
-    assert aside.read_bytes() == lines[1] + lines[2]
-    kept = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    assert kept[1] == lines[3] and all(line.count(b'"crc"') == 1 for line in kept)
-    (note,) = (json.loads(line)["repair"] for line in kept[2:])
-    assert note["lines"] == 2 and note["aside"] == aside.name
-    history = read_journal(tmp_path)
-    assert history is not None and list(history.results) == ["a/2"]
-    assert repair(tmp_path) == ([], tmp_path / "damaged-2.jsonl")
 
 
 def test_a_repair_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,9 +175,10 @@ def test_a_second_job_in_a_folder_is_refused_and_a_repair_too(
     arguments = ("10000", "--seconds", "0.1")
     job = start(tmp_path, *arguments, *join)
     assert wait_until(lambda: sum(path.read_text().count('"key"') for path in tmp_path.rglob(NAME)) > 2)
-    for extra in ((), ("--restart",)):
+    for extra in ((), ("--restart",), *([] if join else [("--join",)])):
         done = program(*TOYS, *arguments, *OPTIONS, "--results", tmp_path, *extra, status=Exit.USAGE)
-        assert "another job is writing" in one_line(done.stderr)
+        who = "a job that does not join others" if "--join" in extra else "another job"
+        assert f"{who} is writing" in one_line(done.stderr)
         assert ("or --join in both jobs" in done.stderr) == (not extra)
     assert not list(tmp_path.glob("*-1*")) and (tmp_path / "jobs").exists() == bool(join)
     assert status.main(["--repair", str(tmp_path)]) == Exit.USAGE
@@ -258,11 +259,13 @@ def test_a_digit_that_changed_is_found_set_aside_and_evaluated_again(
     assert status.main(["--repair", str(folder)]) == Exit.STOPPED
     said = capsys.readouterr().out
     assert "3 damaged lines" in said and "stopped" in said
-    assert len((folder / "damaged-1.jsonl").read_bytes().splitlines()) == 3
+    arrays = next(line for line in content.splitlines() if b'"key":"r1/t1"' in line)
+    damaged = [line for line in rotten.splitlines() if line not in content.splitlines() or line == arrays]
+    assert (folder / "damaged-1.jsonl").read_bytes().splitlines() == damaged and len(damaged) == 3
+    note = json.loads((folder / NAME).read_bytes().splitlines()[-1])["repair"]
+    assert note["lines"] == 3 and note["aside"] == "damaged-1.jsonl"
     kept = (folder / NAME).read_bytes().splitlines()
-    assert set(content.splitlines()) - set(kept) == {digit, zeros} | {
-        line for line in content.splitlines() if b'"key":"r1/t1"' in line
-    }
+    assert set(content.splitlines()) - set(kept) == {digit, zeros, arrays}
     studied(folder, 6, **settings)
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
     assert status.main(["--repair", str(folder)]) == Exit.DONE

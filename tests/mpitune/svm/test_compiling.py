@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mpitune.folders import locked, private_folder
+from mpitune.folders import private_folder
+from mpitune.locks import locked
 from tests.helpers import ROOT
 
 numba = pytest.importorskip("numba")
@@ -20,14 +21,21 @@ from numba.core import event  # noqa: E402
 from mpitune.svm import apart, compiling  # noqa: E402
 
 SIGNATURES = """
+import sys
 import numpy as np
+from numba.core.dispatcher import Dispatcher
 from mpitune.svm import SVC, Data, TrainingSet, compiling, fit_grid, solve, warm_up
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
-from tests.aarch64 import compiled_functions
 
-def known():
-    return {name: f.signatures for name, f in compiled_functions().items() if f.stats.cache_path}
+def known():  # signatures of kept functions in modules that are imported
+    return {
+        (module_name, name): value.signatures
+        for module_name, module in list(sys.modules.items())
+        for name, value in list(vars(module).items())
+        if isinstance(value, Dispatcher) and value.py_func.__module__ == module_name
+        if value.stats.cache_path and not module_name.startswith("numba")
+    }
 
 grown = []
 for part in compiling.PARTS:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 
 from mnist_svm.experiment import SvmGrid
-from mpitune.engine.queue import Costs, Queue
+from mpitune.engine.queue import Queue
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.svm import Data
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
@@ -180,8 +179,7 @@ def test_workers_that_share_matrices_work_on_one_gamma() -> None:
     assert replace(experiment, multiclass="ovo").shared_cost(batches[0], 5) > 0, "of pairs of classes a gamma is whole"
 
     def first(n_slots: int, workers: int) -> list[tuple[str, int]]:
-        shared = partial(experiment.shared_cost, workers=workers)
-        queue = Queue(Costs(experiment.cost, experiment.split_batch, shared))
+        queue = Queue(experiment.scheduling(), workers)
         for batch in batches:
             queue.push(batch)
         idle = (0.0, [0.0] * (n_slots - 1))

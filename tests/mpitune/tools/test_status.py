@@ -122,15 +122,24 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
     assert any("of 6 trials" in line and "running" in line for line in lines) and "study " in "\n".join(lines)
 
 
-def test_one_look_for_scripts(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program(*TOYS, "3", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    assert main([str(tmp_path / "r"), "--json"]) == Exit.DONE
+def test_one_look_for_scripts_and_lines_that_print_speed_up(
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for workers in "12":
+        program(*TOYS, "8", "--seconds", "0.2", "--gpu", "none", "--workers", workers, "--results", tmp_path / workers)
+    assert main([str(tmp_path / "1"), "--json"]) == Exit.DONE
     said = json.loads(capsys.readouterr().out)
     (work,) = said["work"]
-    assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 3, [], None)
-    assert work["trials"] == 3 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
-    done = program(*STATUS, tmp_path / "r", "--watch", "--repair", status=Exit.USAGE)
-    assert done.stderr.count("\n") == 1 and "exclude each other" in done.stderr
+    assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 8, [], None)
+    assert work["trials"] == 8 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
+    assert main([str(tmp_path / "1"), "--watch", "--repair"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "exclude each other" in said
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
+    said = program("-c", lines, tmp_path / "2", tmp_path / "1").stdout.splitlines()
+    rows = [dict(zip(said[0].split(), map(float, row.split()), strict=True)) for row in said[1:]]
+    assert [row["slots"] for row in rows] == [1, 2] and rows[0]["speed_up"] == 1 < rows[1]["speed_up"] < 2
+    assert all(0 < row["efficiency"] <= 1 and 0 < row["busy"] < 1 for row in rows)
 
 
 def test_stages_are_not_called_trials(tmp_path: Path) -> None:

@@ -8,24 +8,16 @@ import sklearn
 import sklearn.model_selection as theirs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_matrix, issparse
 from sklearn import ensemble
 from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.exceptions import FitFailedWarning
-from sklearn.feature_selection import SelectFpr, SelectFromModel, SelectKBest, SelectPercentile
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, Ridge, RidgeClassifier
+from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 
 from mpitune.sklearn import GridSearchCV
-from mpitune.sklearn.sharing import family_of, kernels
+from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import SplitPart
-from mpitune.sklearn.sharing.kernels import NoiseLevels, solved
 from tests.mpitune.sklearn.sharing.beside import ENSEMBLES, compared, number_of
 
 drawn = settings(
@@ -153,64 +145,6 @@ def test_rounds_of_boosting(
     assert compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, **arguments).plan_.n_fits == 3
 
 
-@pytest.mark.filterwarnings("ignore:One or more of the")
-@drawn
-@given(seed=FEW, two=st.booleans())
-@pytest.mark.parametrize("solver", ["svd", "lsqr", "eigen"])
-def test_discriminants(caplog: Any, solver: str, seed: int, two: bool) -> None:
-    """Alone and before neighbours. The size 3 is more than there are, so it fails alone."""
-    X, y = samples(seed, whole=False, n=80, p=5, classes=2 if two else 3)
-    grid: dict[str, Any] = {"n_components": [None, 1, 2, 3]}
-    if solver != "svd":
-        grid["shrinkage"] = [None, 0.3]
-    kind = LinearDiscriminantAnalysis(solver=solver)
-    with pytest.warns(FitFailedWarning):
-        ours = compared(caplog, kind, grid, X, y, scoring="neg_log_loss", return_train_score=True)
-    assert ours.plan_.n_fits == 3 * len(grid.get("shrinkage", [None]))
-    if solver != "lsqr":
-        model = Pipeline([("lda", kind), ("knn", KNeighborsClassifier())])
-        grid = {**{f"lda__{name}": values for name, values in grid.items()}, "knn__n_neighbors": [1, 3]}
-        with pytest.warns(FitFailedWarning):
-            compared(caplog, model, grid, X, y)
-
-
-@drawn
-@given(seed=FEW, normalize=st.booleans(), several=st.booleans())
-@pytest.mark.parametrize("fixed", [True, False])
-def test_gaussian_processes(caplog: Any, fixed: bool, seed: int, normalize: bool, several: bool) -> None:
-    """Enough noise levels for a decomposition; one with which it is factorised; one that fails."""
-    X, y = samples(seed, whole=False, n=170)
-    targets = np.stack([y, X[:, 0] ** 2], axis=1) if several else y
-    kernel = ConstantKernel(2.0, "fixed") * RBF(1.5, "fixed") if fixed else RBF(1.5)
-    how = {} if fixed else {"optimizer": None}
-    model = GaussianProcessRegressor(kernel, normalize_y=normalize, **how)
-    grid = {"alpha": [1e-10, *np.logspace(-3, 3, 12)]}
-    ours = compared(caplog, model, grid, X, targets, atol=1e-7, return_train_score=True)
-    assert ours.plan_.n_fits == 3
-    few = compared(caplog, model, {"alpha": [1e-10, 0.1]}, X, targets)  # bitwise equal
-    assert few.plan_.n_fits == 3
-
-
-def test_a_gaussian_process_of_float32_samples_is_solved_in_float32(caplog: Any) -> None:
-    X, y = samples(1, whole=False, n=170)
-    grid = {"alpha": np.logspace(-3, 3, 12).tolist()}
-    compared(caplog, GaussianProcessRegressor(DotProduct(1.0, "fixed")), grid, X.astype(np.float32), y)  # bitwise equal
-
-
-def test_a_known_gaussian_process_also_says_how_sure_it_is() -> None:
-    X, y = samples(3, whole=False, n=170)
-    alphas = np.logspace(-3, 3, 12)
-    part = SplitPart(X[:100], y[:100], None, X[100:], y[100:])
-    model = GaussianProcessRegressor(RBF(1.5, "fixed"))
-    for one, alpha in zip(NoiseLevels().fit(model, [{"alpha": a} for a in alphas], part), alphas, strict=True):
-        single = GaussianProcessRegressor(RBF(1.5, "fixed"), alpha=alpha).fit(X[:100], y[:100])
-        for ours, alone in zip(one.predict(part.X_test, return_std=True), single.predict(X[100:], True), strict=True):
-            np.testing.assert_allclose(ours, alone, atol=1e-9)
-        np.testing.assert_allclose(one.predict(X[100:].copy()), one.predict(part.X_test), atol=1e-12)
-        np.testing.assert_array_equal(one.L_, single.L_)
-        assert one.log_marginal_likelihood_value_ == pytest.approx(single.log_marginal_likelihood_value_, rel=1e-9)
-
-
 @drawn
 @given(seed=FEW, wide=st.booleans(), weighted=st.booleans(), intercept=st.booleans())
 @pytest.mark.parametrize("solver", ["auto", "svd"])
@@ -229,52 +163,9 @@ def test_coefficients_of_several_targets_have_the_order_of_single_ones() -> None
     """In memory: rounding in products with them depends on it."""
     X, y = samples(0, whole=False)
     targets = np.stack([y, X[:, 0] ** 2], axis=1)
-    family: Any = family_of(Ridge, "exact")
+    family: Any = family_of(Ridge)
     for one in family.fit(Ridge(), [{"alpha": 1.0}, {"alpha": 2.0}], SplitPart(X, targets, None, X, targets)):
         assert one.coef_.strides == Ridge(one.alpha).fit(X, targets).coef_.strides
-
-
-@drawn
-@given(seed=FEW, weighted=st.booleans(), several=st.booleans())
-@pytest.mark.parametrize("kernel", ["rbf", "polynomial", pytest.param("linear", marks=pytest.mark.slow)])
-def test_kernel_ridge(caplog: Any, kernel: str, seed: int, weighted: bool, several: bool) -> None:
-    """Enough alphas for a decomposition; one with which scikit-learn itself solves."""
-    X, y = samples(seed, whole=False, n=170)
-    targets = np.stack([y, X[:, 0] ** 2], axis=1) if several else y
-    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
-    grid = {"alpha": [1e-13, *np.logspace(-3, 3, 11)], "gamma": [0.1, 1.0]}
-    compared(caplog, KernelRidge(kernel=kernel), grid, X, targets, atol=1e-8, fit_params=weights)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "work"), [("rbf", "euclidean_distances"), ("polynomial", "safe_sparse_dot"), ("poly", "safe_sparse_dot")]
-)
-def test_gammas_share_distances_or_products(caplog: Any, monkeypatch: Any, kernel: str, work: str) -> None:
-    """Computed once for the training and once for the validation samples of each fold; few alphas: bitwise equal."""
-    X, y = samples(4, whole=False, n=70)
-    calls = []
-    function = getattr(kernels, work)
-    monkeypatch.setattr(kernels, work, lambda *args, **how: (calls.append(1), function(*args, **how))[1])
-    grid = {"alpha": [0.1, 1.0], "gamma": [0.1, 1.0, 3.0]}
-    for model in (KernelRidge(kernel=kernel), KernelRidge(kernel=kernel, degree=2.5, coef0=60.0)):
-        calls.clear()
-        compared(caplog, model, grid, X, y.astype(float))
-        assert len(calls) == 3 * 2
-
-
-def test_only_equations_that_are_far_from_singular_are_solved_by_decomposition() -> None:
-    """-1e6 makes the matrix indefinite."""
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(96, 96))
-    A, right = A @ A.T, rng.normal(size=(96, 2))
-    A -= np.eye(96) * np.linalg.eigvalsh(A)[0]
-    alphas = [-1e6, 1e-13, *np.logspace(-1, 2, 9)]
-    found = solved(A, right, alphas)
-    assert list(found) == alphas[2:]
-    for alpha, solution in found.items():
-        residual = A @ solution + alpha * solution - right
-        assert np.abs(residual).max() < 1e-12 * np.linalg.norm(A, 2) * np.abs(solution).max()
-    assert not solved(A, right, alphas[1:]) and not solved(A.astype(np.float32), right, alphas)
 
 
 @drawn
@@ -293,95 +184,9 @@ def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall:
 def test_components_as_data_frames() -> None:
     testing = pytest.importorskip("pandas.testing", reason="pandas is not installed")
     X, y = samples(1, whole=False, p=12)
-    family: Any = family_of(PCA, "exact")
+    family: Any = family_of(PCA)
     for model, wanted in ((PCA(), "pandas"), (PCA().set_output(transform="pandas"), "default")):
         with sklearn.config_context(transform_output=wanted):
             made = family.fit_transform(model, [{"n_components": n} for n in (1, 5)], SplitPart(X, y, None, X, y))
             for one, samples_of in made:
                 testing.assert_frame_equal(samples_of(), clone(one).fit_transform(X), check_exact=True)
-
-
-class MyLasso(Lasso):
-    """A user's own."""
-
-
-FILTERS: dict[str, tuple[Any, list[dict[str, Any]], list[int]]] = {  # and the places of those that are fitted alone
-    "best": (SelectKBest(), [{"k": 3}, {"k": 1}, {"k": "all"}, {}, {"k": 99}, {"k": -1}], [4, 5]),
-    "percent": (SelectPercentile(), [{"percentile": 100}, {"percentile": 50}, {}, {"percentile": 101}], [3]),
-    "test": (SelectFpr(), [{"alpha": 0.9}, {"alpha": 0.99}, {}], []),
-    "logistic": (
-        SelectFromModel(LogisticRegression()),
-        [
-            {"threshold": "mean"}, {"threshold": "1.2*median"}, {"threshold": -np.inf, "max_features": 2}, {},
-            {"max_features": 3}, {"max_features": lambda X: X.shape[1] // 2}, {"norm_order": 2, "threshold": 0.3},
-            {"max_features": -1}, {"norm_order": 0}, {"threshold": 1e9},
-        ],
-        [7, 8],
-    ),
-    "lasso": (SelectFromModel(Lasso(0.01)), [{"threshold": 0.05}, {}, {"max_features": 1}], []),
-    "trees": (SelectFromModel(ensemble.ExtraTreesClassifier(5, random_state=0)), [{"threshold": "median"}, {}], []),
-}  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:No features were selected", "ignore:Features", "ignore:invalid value")
-@settings(drawn, max_examples=4)
-@given(seed=FEW, sparse=st.booleans())
-@pytest.mark.parametrize("name", FILTERS)
-def test_filters_of_features(name: str, seed: int, sparse: bool) -> None:
-    """The same features as single fits keep."""
-    selector, candidates, alone = FILTERS[name]
-    X, y = samples(seed, whole=False, p=12)
-    X[:, 1], X[:, 2] = 0.1, X[:, 2] > 0
-    if sparse:
-        X = csr_matrix(X)
-    family = family_of(type(selector), "exact")
-    assert family is not None and family.why_not(selector) is None
-    made = family.fit_transform(selector, candidates, SplitPart(X, y, None, X[:5], y[:5]))
-    assert [place for place, one in enumerate(made) if one is None] == alone
-    for one, candidate in zip(made, candidates, strict=True):
-        if one is not None:
-            single = clone(selector).set_params(**candidate).fit(X, y)
-            assert one[0].get_support().tolist() == single.get_support().tolist()
-            ours, theirs = one[1](), single.transform(X)
-            assert type(ours) is type(theirs)
-            np.testing.assert_array_equal(*(part.toarray() if issparse(part) else part for part in (ours, theirs)))
-
-
-@pytest.mark.parametrize(
-    ("estimator", "prefit", "reason"),
-    [
-        (ensemble.RandomForestClassifier(), False, "fits of RandomForestClassifier without a seed may differ"),
-        (Lasso(selection="random"), False, "fits of Lasso without a seed may differ"),
-        (MyLasso(), False, "fits with MyLasso, which is not scikit-learn's, may differ"),
-        (
-            ensemble.BaggingClassifier(ensemble.RandomForestClassifier(), random_state=0),
-            False,
-            "fits of RandomForestClassifier",
-        ),
-        (Lasso(), True, "its estimator is fitted already"),
-    ],
-    ids=["no seed", "random order", "own class", "within", "fitted"],
-)
-def test_filters_whose_model_may_differ_from_fit_to_fit(estimator: Any, prefit: bool, reason: str) -> None:
-    family = family_of(SelectFromModel, "exact")
-    assert family is not None
-    assert str(family.why_not(SelectFromModel(estimator, prefit=prefit))).startswith(reason)
-
-
-@drawn
-@given(seed=FEW)
-@pytest.mark.parametrize(
-    ("estimator", "grid"),
-    [
-        (Lasso(tol=1e-8, max_iter=100_000), {"alpha": [0.001, 0.1, 0.01]}),
-        (ElasticNet(tol=1e-8, max_iter=100_000), {"alpha": [0.001, 0.1, 0.01], "l1_ratio": [0.2, 0.8]}),
-        (LogisticRegression(tol=1e-8, max_iter=10_000), {"C": [1.0, 0.01, 0.1]}),
-    ],
-    ids=["lasso", "elastic net", "logistic"],
-)
-def test_within_the_tolerance(caplog: Any, estimator: Any, grid: Any, seed: int) -> None:
-    X, y = samples(seed, whole=False)
-    scoring = "neg_log_loss" if "C" in grid else None
-    ours = compared(caplog, estimator, grid, X, y, atol=1e-5, share="tolerance", scoring=scoring)
-    assert ours.plan_.n_saved == 3 * 2 * len(grid.get("l1_ratio", [1])) and "warm starts within tol" in str(ours.plan_)
-    assert compared(caplog, estimator, grid, X, y, scoring=scoring).plan_.n_saved == 0  # exact by default

@@ -19,7 +19,7 @@ from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.feature_selection import SelectKBest, VarianceThreshold
+from sklearn.feature_selection import VarianceThreshold
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.metrics._scorer import _Scorer
@@ -29,11 +29,13 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 from sklearn.svm import SVC
 
 from mpitune.experiment import WorkerContext
+from mpitune.limit import SearchLimit
 from mpitune.memory.cache import in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk, searches
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk
 from mpitune.sklearn.answers import standard
 from mpitune.sklearn.graph_walk import SharedSteps
+from mpitune.sklearn.where import Where
 from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, same
 from tests.mpitune.sklearn.sharing.beside import compared
@@ -81,7 +83,7 @@ def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch:
     assert not found["std_fit_time"].any()
 
 
-@pytest.mark.parametrize("share", ["exact", pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_workers_share_and_give_the_same_table(share: Any, tmp_path: Path) -> None:
     """One split, so that its batch is divided between the two workers; without sharing too but for the scaler."""
     arguments: dict[str, Any] = {"cv": [(np.arange(0, 150, 2), np.arange(1, 150, 2))], "return_train_score": True}
@@ -256,10 +258,10 @@ def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(capsys: pytest
 
 
 def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
-    """Of ten filters on 8 MB of samples, two thirds of which are fitted to, no two results are in memory together."""
+    """Of ten sizes on 8 MB of samples, two thirds of which are fitted to, no two results are in memory together."""
     samples = np.random.default_rng(0).normal(size=(2000, 500))
-    model = Pipeline([("select", SelectKBest()), ("last", DummyClassifier())])
-    search = GridSearchCV(model, {"select__k": list(range(490, 500))}, cv=3, workers=0, refit=False)
+    model = Pipeline([("pca", PCA(svd_solver="covariance_eigh")), ("last", DummyClassifier())])
+    search = GridSearchCV(model, {"pca__n_components": list(range(490, 500))}, cv=3, workers=0, refit=False)
     tracemalloc.start()
     try:
         with caplog.at_level(logging.INFO, logger="mpitune.sklearn.graph_walk"):
@@ -302,16 +304,14 @@ def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_i
 
 @pytest.mark.parametrize("room", [True, False])
 def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
-    room: bool, monkeypatch: pytest.MonkeyPatch
+    room: bool,
 ) -> None:
     """Two workers take the parts of divided batches in turn; without room each fits the steps before its part."""
     model = Pipeline([("count", Counted()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
     grid = {"count__shift": [0.0, 1.0], "pca__n_components": [2, 3], "ridge__alpha": [0.1, 10.0]}
-    here, given = folds.answers_here, []
-    monkeypatch.setattr(searches, "answers_here", lambda *args: given.append(args) or here(*args))
-    search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False).fit(X, Y)
-    ((tasks, *_),) = given
-    study = folds.Folds.of(search, tasks)
+    search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False)
+    study = folds.Folds.of(*_caught(search))
+    search.fit(X, Y)
     data = study.data()
     buffers = SharedArrays.allocate(study.shared_buffers("cpu", data, 2) if room else {})
     workers = [study.objective(WorkerContext("cpu", data, buffers, 2)) for _ in range(2)]
@@ -340,8 +340,8 @@ def test_costs_of_batches_count_fits() -> None:
     assert [forests.cost(trial) for (trial,) in next(next(iter(forests.searches())))] == [10, 300, 10, 300]
 
 
-def _caught(search: GridSearchCV) -> tuple[Any, Any]:
-    """A search and its tasks, which are not evaluated."""
+def _caught(search: GridSearchCV) -> tuple[Any, Any, Any]:
+    """A search, where its tasks would be evaluated, and no limit."""
     tasks: list[Any] = []
 
     class Stop(Exception):
@@ -355,4 +355,4 @@ def _caught(search: GridSearchCV) -> tuple[Any, Any]:
     with pytest.raises(Stop):
         search.fit(X, Y)
     del search._run
-    return search, tasks
+    return search, Where.of(search, tasks), SearchLimit()

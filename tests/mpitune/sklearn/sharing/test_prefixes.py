@@ -17,6 +17,7 @@ from sklearn.feature_selection import SelectKBest, mutual_info_classif
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
 from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.sklearn.sharing import family_of
@@ -30,7 +31,7 @@ PART = SplitPart(X[:80], Y[:80], None, X[80:], Y[80:], X[:80])
 
 def fitted(model: Any, number: str) -> list[Any]:
     """Models of several sizes, fitted together."""
-    family = family_of(type(model), "exact")
+    family = family_of(type(model))
     assert family is not None
     return family.fit(model, [{number: n} for n in (4, 1, 12, 12)], PART)
 
@@ -71,13 +72,17 @@ def test_parameters_that_are_not_known_to_leave_the_first_trees_alone(
     library: str, kind: str, parameters: dict[str, Any], reason: str
 ) -> None:
     model = getattr(pytest.importorskip(library, reason=f"{library} is not installed"), kind)
-    family = family_of(model, "exact")
+    family = family_of(model)
     assert family is not None and family.why_not(model(n_jobs=1, subsample=0.5)) is None
     assert str(family.why_not(model(**parameters))).startswith(reason)
 
 
 class Mine(DecisionTreeClassifier):
     """A user's own."""
+
+
+def below(score: Any) -> BaggingClassifier:
+    return BaggingClassifier(make_pipeline(SelectKBest(score), DecisionTreeClassifier()), random_state=0)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +94,8 @@ class Mine(DecisionTreeClassifier):
         (GradientBoostingClassifier(init=RandomForestClassifier(2), random_state=0), "fits of RandomForestClassifier"),
         (HistGradientBoostingClassifier(scoring=lambda *_: 0.0, random_state=0), "fits with <lambda>"),
         (RandomForestClassifier(random_state=np.random.RandomState(0)), "random_state is no integer"),
-        (SelectKBest(mutual_info_classif), "mutual_info_classif without a seed may differ"),
-        (SelectKBest(partial(mutual_info_classif, random_state=0)), "None"),
+        (below(mutual_info_classif), "mutual_info_classif without a seed may differ"),
+        (below(partial(mutual_info_classif, random_state=0)), "None"),
         (BaggingClassifier(RandomForestClassifier(), random_state=0), "None"),
         (BaggingClassifier(LogisticRegressionCV(cv=ShuffleSplit()), random_state=0), "fits of ShuffleSplit"),
         (BaggingClassifier(LogisticRegressionCV(cv=KFold()), random_state=np.int64(0)), "None"),
@@ -98,20 +103,20 @@ class Mine(DecisionTreeClassifier):
     ],
 )  # fmt: skip
 def test_models_whose_fits_may_differ_share_nothing(model: Any, reason: str) -> None:
-    family = family_of(type(model), "exact")
+    family = family_of(type(model))
     assert family is not None and str(family.why_not(model)).startswith(reason)
 
 
 def test_a_model_with_a_callback_shares_nothing() -> None:
     callback = pytest.importorskip("sklearn.callback").ProgressBar()  # since scikit-learn 1.9
     model = BaggingClassifier(LogisticRegression().set_callbacks(callback), random_state=0)
-    family = family_of(type(model), "exact")
+    family = family_of(type(model))
     assert family is not None and str(family.why_not(model)).startswith("LogisticRegression ")
 
 
 def test_an_attribute_that_is_not_known_is_not_carried_over() -> None:
     """A method of the class, bound to the large ensemble, is left out; anything else ends the sharing."""
-    family: Any = family_of(HistGradientBoostingClassifier, "exact")
+    family: Any = family_of(HistGradientBoostingClassifier)
     whole = HistGradientBoostingClassifier(max_iter=3, random_state=0, min_samples_leaf=3).fit(X, Y)
     whole._raw_predict = whole._raw_predict
     assert "_raw_predict" not in vars(family.smaller(whole, 1))
@@ -121,7 +126,7 @@ def test_an_attribute_that_is_not_known_is_not_carried_over() -> None:
 
 
 def test_other_ways_of_scikit_learn_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert family_of(RandomForestClassifier, "exact") is not None
+    assert family_of(RandomForestClassifier) is not None
     with monkeypatch.context() as patch:
         patch.setitem(_get_threadlocal_config(), "array_api_dispatch", True)  # which needs an environment to be set
-        assert family_of(RandomForestClassifier, "exact") is None
+        assert family_of(RandomForestClassifier) is None

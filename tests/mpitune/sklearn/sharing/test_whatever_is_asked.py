@@ -13,10 +13,6 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 from sklearn.base import clone
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
@@ -30,9 +26,6 @@ SOME: list[tuple[Any, dict[str, list[Any]]]] = [
     (KNeighborsRegressor(), {"n_neighbors": [1, 5]}),
     (Ridge(), {"alpha": [0.1, 10.0]}),
     (RidgeClassifier(), {"alpha": [0.1, 10.0]}),
-    (KernelRidge(kernel="rbf"), {"alpha": [0.1, 10.0]}),
-    (GaussianProcessRegressor(RBF(1.0, "fixed"), random_state=0), {"alpha": [0.1, 10.0]}),
-    (LinearDiscriminantAnalysis(solver="eigen"), {"n_components": [1, 2]}),
 ]
 for _library, _name, _own in (("lightgbm", "LGBM", {"verbose": -1, "min_child_samples": 3}), ("xgboost", "XGB", {})):
     if find_spec(_library) is not None:
@@ -82,7 +75,7 @@ def test_a_shared_model_answers_as_a_single_one(model: Any, grid: dict[str, list
     settings: list[dict[str, Any]] = [{}]
     for name, values in grid.items():
         settings = [{**setting, name: value} for setting in settings for value in values]
-    family = family_of(type(model), "exact")
+    family = family_of(type(model))
     assert family is not None and family.why_not(model) is None
     for one, setting in zip(family.fit(model, settings, part), settings, strict=True):
         single = clone(model).set_params(**setting).fit(part.X, part.y)

@@ -50,17 +50,17 @@ def test_a_script_prints_the_same_once(
         runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
     plain = capsys.readouterr().out
     options = {"ranks": ranks, "preexec_fn": on_one_core}
-    done = program("-m", "mpitune", "accelerate", "script.py", "out", cwd=tmp_path, status=4, **options)
+    done = program("-m", "mpitune", "--sklearn", "script.py", "out", cwd=tmp_path, status=4, **options)
     assert done.stdout == plain and len(plain.splitlines()) == 3
     assert (tmp_path / "out").read_text() == "written\n"
-    said = [line for line in done.stderr.splitlines() if line.startswith("accelerate: ")]
+    said = [line for line in done.stderr.splitlines() if line.startswith("mpitune: ")]
     assert said == [
-        "accelerate: GridSearchCV: 27 fits by the shared SVM solver",
-        "accelerate: RandomizedSearchCV: 4 fits evaluated one by one on all devices: "
+        "mpitune: GridSearchCV: 27 fits by the shared SVM solver",
+        "mpitune: RandomizedSearchCV: 4 fits evaluated one by one on all devices: "
         "RandomForestClassifier has no fit_grid",
-        "accelerate: SVC: 4 single fits by the same solver",
-        "accelerate: cross_val_score is scikit-learn's: one set of parameters is no search; an SVC in it is replaced",
-        "accelerate: NuSVC is scikit-learn's: the solver has the problem of SVC only",
+        "mpitune: SVC: 4 single fits by the same solver",
+        "mpitune: cross_val_score is scikit-learn's: one set of parameters is no search; an SVC in it is replaced",
+        "mpitune: NuSVC is scikit-learn's: the solver has the problem of SVC only",
     ]
 
 
@@ -83,11 +83,11 @@ def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path
     plain = program("halving.py", cwd=tmp_path, status=1)
     done = program("-m", "mpitune", "accelerate", "-q", "halving.py", ranks=2, cwd=tmp_path, status=1)
     assert done.stdout == plain.stdout.replace("sklearn ", "mpitune ")
-    assert "KeyError: 'its own'" in done.stderr and "accelerate: " not in done.stderr
+    assert "KeyError: 'its own'" in done.stderr and "mpitune: " not in done.stderr
     assert "mpitune/tools" not in done.stderr
 
 
 def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
-    done = program("-m", "mpitune", "accelerate", "none.py", cwd=tmp_path, status=2)
-    assert done.stderr.startswith("python -m mpitune accelerate: none.py cannot be run: ") and not done.stdout
+    done = program("-m", "mpitune", "--sklearn", "none.py", cwd=tmp_path, status=2)
+    assert done.stderr.startswith("python -m mpitune: none.py cannot be run: ") and not done.stdout
     assert len(done.stderr.splitlines()) == 1 and sys.executable not in done.stderr

@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,8 +33,9 @@ from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.options import RunOptions
 from mpitune.processes.fork_server import installed_modules_of, server_for
 from mpitune.processes.process import can_be_sent, packed
+from mpitune.processes.stops import Stopped, ending_at_stops
 from mpitune.ranks.greeting import greet
-from mpitune.ranks.launch import launched
+from mpitune.ranks.launch import host_name, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused
@@ -50,7 +52,6 @@ def run(
     *,
     options: RunOptions,
     transport: Transport,
-    host: str,
     load_finish: LoadFinish | None,
     arrivals: Arrivals | None = None,
 ) -> Ended:
@@ -63,6 +64,7 @@ def run(
     Raises:
         UsageError: the same on all ranks, before anything is written.
     """
+    host = host_name()
     with ExitStack() as stack:
         kept = stack.enter_context(ExitStack())
         stack.push(partial(_settle, transport))
@@ -82,7 +84,7 @@ def run(
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
         if arrivals is not None and isinstance(agent, Agent):
-            return Ended(Exit.DONE, cause=arrivals.run(agent, transport, nodes, experiment.hear))
+            return Ended(Exit.DONE, cause=arrivals.run(agent, transport, nodes))
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -103,6 +105,30 @@ def run(
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())
             raise
+
+
+@contextmanager
+def taking_part(name: str, transport: Transport) -> Iterator[None]:
+    """What ends one rank's part of the study called `name` early ends all ranks: the others would wait for it for ever.
+
+    Raises:
+        UsageError: as all ranks do.
+        Stopped: one of STOPS has come, and this is the only rank. So with any other exception.
+    """
+    try:
+        with ending_at_stops():
+            yield
+    except UsageError:
+        raise
+    except BaseException as error:
+        if transport.size == 1:
+            transport.settle()  # what it has sent itself is nothing to the next study
+            raise
+        if not isinstance(error, Stopped):
+            traceback.print_exc()
+        elif transport.rank == 0:
+            print(f"{name}: {error}", file=sys.stderr)
+        transport.abort(Exit.STOPPED if isinstance(error, Stopped) else Exit.ERROR)
 
 
 def _settle(transport: Transport, kind: type[BaseException] | None, *_: object) -> None:
@@ -243,7 +269,6 @@ class _RanksPart:
             places,
             threads=options.threads,
             trial_timeout=options.trial_timeout,
-            recycle=options.max_batches_per_worker,
             most_sets=options.batch,
             preload=preload,
             output=self.folder / "printed" if options.keep_output else None,

@@ -1,0 +1,148 @@
+"""What evaluates the tasks of a search: in a worker batches of them, in the script's own process all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from sklearn.base import clone
+from sklearn.model_selection import _validation
+from sklearn.pipeline import Pipeline
+
+from mpitune.devices.choose import free_memory
+from mpitune.memory.cache import Cache, in_memory
+from mpitune.memory.shared_arrays import NOTHING, SharedArrays
+from mpitune.sklearn import callbacks
+from mpitune.sklearn.answers import Answer, call_hooks, converged, cv_line, encoded, noting, raised
+from mpitune.sklearn.fit_graph import configured
+from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
+from mpitune.sklearn.grids import solved
+from mpitune.sklearn.task import Task
+from mpitune.sklearn.where import Group, Where
+from mpitune.trial import Batch, Evaluation
+
+log = logging.getLogger(__name__)
+
+Config = Callable[[], AbstractContextManager[Any]]
+
+
+def room() -> int:
+    """Bytes of a node that samples between the steps of a Pipeline may take."""
+    return free_memory() // 8
+
+
+class Evaluator:
+    """Evaluates batches of folds. config: of the process that asked. tell: see `callbacks.relayed`."""
+
+    def __init__(
+        self,
+        where: Where,
+        config: Config = nullcontext,
+        buffers: SharedArrays = NOTHING,
+        tell: Callable[[bytes], None] = lambda content: None,
+    ):
+        self._where, self._tasks, self._tell = where, {task.key: task for task in where.tasks}, tell
+        self._config, self._buffers = config, buffers
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return in_memory(self._buffers, room())
+
+    @cached_property
+    def _steps(self) -> SharedSteps:
+        return SharedSteps(self._cache)
+
+    @cached_property
+    def _batch_sizes(self) -> dict[str, int]:
+        """By task, how many are done together where no batch is divided."""
+        return {key: len(group.keys) for group in self._where.groups for key in group.keys}
+
+    def _cache_for(self, group: Group) -> Cache | None:
+        """The cache where others may have another part of a batch: they need the same samples between steps."""
+        if not isinstance(self._tasks[group.keys[0]].estimator, Pipeline):
+            return None
+        return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
+
+    def answers(
+        self, verbose: int, enough: Callable[[], bool], done: Callable[[Task, Mapping[str, Any]], None]
+    ) -> dict[str, Answer]:
+        """The answers by key, of all tasks in this process, without a study. An error is raised.
+
+        It is asked after each fit whether that is `enough`, so that no other begins. Tasks that are done together have
+        answers all or none, so it changes no result who does the others. What is done is told before that.
+        """
+        known: dict[str, Answer] = {}
+        for group in self._groups(self._where.tasks):
+            tasks = {key: self._tasks[key] for key in group.keys}
+            answers: dict[str, Answer] = {}
+            for (task, what), seen in noting(self._evaluated(group, tasks)):
+                del tasks[task.key]
+                answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+                if tasks and enough():
+                    return known
+            if verbose > 1:
+                for key, answer in answers.items():
+                    print(cv_line(self._tasks[key], answer.what, verbose))
+            known.update(answers)
+            for key, answer in answers.items():
+                done(self._tasks[key], answer.what)
+            if enough():
+                break
+        return known
+
+    def __call__(self, batch: Batch) -> Iterator[Evaluation]:
+        with self._config(), callbacks.relayed(self._tell) as messages:
+            for group in self._groups([self._tasks[trial.key] for trial in batch]):
+                tasks = {key: self._tasks[key] for key in group.keys}
+                try:
+                    for (task, what), seen in noting(self._evaluated(group, tasks)):
+                        yield replace(encoded(tasks.pop(task.key).key, what, seen), messages=messages())
+                except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
+                    for key in tasks:
+                        yield replace(raised(key, error), messages=messages())
+
+    def _groups(self, tasks: Sequence[Task]) -> Iterator[Group]:
+        """Those of the tasks. Of a grid tasks are done alone until its solver is compiled."""
+        for group in self._where.groups_of(tasks):
+            keys = list(group.keys)
+            while keys and self._where.is_early(self._tasks[keys[0]]):
+                yield Group((keys.pop(0),), "alone")
+            if keys:
+                yield Group(tuple(keys), group.way)
+
+    def _evaluated(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        """Together as far as they can be, the others one by one."""
+        for task, what in self._together(group, tasks):
+            try:
+                call_hooks(task)
+            except Exception:  # which a single fit notes as its own error
+                continue
+            yield task, what
+        yield from self._one_by_one(tasks)  # what is left of them
+
+    def _together(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        if group.way == "grid":
+            listed = list(tasks.values())
+            try:
+                yield from solved(listed)
+            except (ValueError, TypeError, MemoryError) as error:  # unusable samples: each fit says so in its own way
+                if listed[0].kwargs["error_score"] == "raise":
+                    raise
+                log.info("not solved as a grid: %s", error)
+        elif group.way == "shared":
+            members = {task.candidate: task for task in tasks.values()}
+            yield from walked(members, self._where.graph_of(members), self._cache_for(group))
+
+    def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        for task in list(tasks.values()):
+            estimator = clone(task.estimator)
+            # A step that writes to the training samples would find others in their place when these are scored.
+            written = task.kwargs["return_train_score"] and may_write(configured(estimator, task.parameters))
+            alone = written or not self._where.share or task.heard
+            with nullcontext() if alone else self._steps.of(estimator, task.split):
+                what = _validation._fit_and_score(estimator, *task.args, **task.kwargs)
+            yield task, what

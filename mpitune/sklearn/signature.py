@@ -1,0 +1,145 @@
+"""The arguments that searches have beside scikit-learn's: in signatures, texts and for type checkers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from inspect import Parameter, cleandoc, signature
+from numbers import Integral, Real
+from typing import Any, ClassVar, TypedDict, TypeVar
+
+from sklearn.utils._param_validation import Interval
+
+from mpitune.sklearn.limit import StopWhen
+
+T = TypeVar("T")
+
+THEIRS = "scikit-learn's own text:"  # docs/conf.py leaves out what follows, as its marks lead to pages of scikit-learn
+DOC = """{first} on the engine: the same line under python, mpirun and srun.
+
+    The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `converged`: bool
+    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`; and `plan_`:
+    what the candidates share (of a halving search, those of the last iteration). Where any fit is shared, but for
+    grids of SVC alone, `cv_results_["shared_with"]` has for each candidate the numbers of those below the same fit,
+    and the time of a fit is divided by the number of candidates that use it.
+
+    Args:
+        results: Folder that keeps the study, so that the same call continues it; None keeps nothing. A fit to other
+            data, as in `cross_val_score`, has a folder data-DIGEST in it.
+        workers: Worker processes of each node, by default one per core, `n_jobs` at most; 0 evaluates in this process,
+            for a debugger. A search of few samples in one process without any of these arguments begins in this
+            process, too. Workers do what is left after two CPU seconds: they start meanwhile.
+        gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
+        trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
+        accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.
+        share: Whether candidates share fits where the result is that of single fits, up to rounding; see
+            `mpitune.sklearn.sharing`.
+        timeout: Seconds of `fit`, after which no fit begins any more. What was not evaluated is masked in
+            `cv_results_`, whose column n_splits_evaluated says how much was; the refit is of the best candidate with
+            all splits.
+        stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
+            candidates that have all splits so far, also by earlier runs in `results`. When it returns True, no fit
+            begins any more.
+        changed: Functions and classes that were changed since the study began, by name, whose known results still
+            count.
+
+    Example:
+        Seven values of k have one search of neighbours on each of five splits.
+
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> from mpitune.sklearn import GridSearchCV
+        >>> X, y = load_iris(return_X_y=True)
+        >>> search = GridSearchCV(KNeighborsClassifier(), {{"n_neighbors": [1, 3, 5, 7, 9, 11, 13]}}, cv=5)
+        >>> search.fit(X, y).best_params_
+        {{'n_neighbors': 7}}
+        >>> print(search.plan_)
+        5 step fits instead of 35
+            KNeighborsClassifier, one fit for n_neighbors 1, 3 ... 13 (7 values): 7 candidates
+    """
+
+
+class Added:
+    """Their defaults, and what scikit-learn checks them by."""
+
+    added: ClassVar[dict[str, Any]] = {
+        "results": [str, os.PathLike, None],
+        "workers": [Interval(Integral, 0, None, closed="left"), None],
+        "gpu": [str, Interval(Integral, 0, None, closed="left"), None],
+        "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
+        "accelerate": ["boolean"],
+        "changed": [str, "array-like"],
+        "timeout": [Interval(Real, 0, None, closed="neither"), None],
+        "stop_when": [callable, None],
+        "share": ["boolean"],
+    }
+    results: str | os.PathLike[str] | None = None
+    workers: int | None = None
+    gpu: str | int | None = None
+    trial_timeout: float | None = None
+    accelerate: bool = True
+    share: bool = True
+    changed: str | Sequence[str] = ()
+    timeout: float | None = None
+    stop_when: StopWhen | None = None
+
+
+def documented(kind: type[T]) -> type[T]:
+    """A class beside the first of its bases, scikit-learn's: with the added arguments, and what is said of both."""
+    parent: Any = kind.__bases__[0]
+    ours = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
+    kind.__doc__ = f"{cleandoc(ours)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
+    setattr(kind, "__init__", _constructor(parent.__init__))  # noqa: B010 - of scikit-learn's class, as it is typed
+    setattr(kind, "_parameter_constraints", {**parent._parameter_constraints, **Added.added})  # noqa: B010
+    return kind
+
+
+def _constructor(init: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of a class of scikit-learn, with the added arguments: in its signature, which `clone` reads."""
+    whole = signature(init)
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(Added, name)) for name in Added.added]
+    whole = whole.replace(parameters=[*whole.parameters.values(), *added])
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        given = whole.bind(*args, **kwargs)
+        given.apply_defaults()
+        for name in Added.added:
+            setattr(given.arguments["self"], name, given.kwargs[name])
+        init(*given.args, **{name: value for name, value in given.kwargs.items() if name not in Added.added})
+
+    __init__.__signature__ = whole  # type: ignore[attr-defined]
+    return __init__
+
+
+class Arguments(TypedDict, total=False):
+    """Keyword arguments of all searches, for editors and type checkers; a test compares them with the constructors."""
+
+    scoring: Any
+    n_jobs: int | None
+    refit: bool | str | Callable[..., Any]
+    cv: Any
+    verbose: int
+    error_score: float | str
+    return_train_score: bool
+    results: str | os.PathLike[str] | None
+    workers: int | None
+    gpu: str | int | None
+    trial_timeout: float | None
+    accelerate: bool
+    share: bool
+    changed: str | Sequence[str]
+    timeout: float | None
+    stop_when: StopWhen | None
+
+
+class PlainArguments(Arguments, total=False):
+    """Those of searches in one round."""
+
+    pre_dispatch: int | str
+
+
+class RandomArguments(PlainArguments, total=False):
+    """Those of RandomizedSearchCV."""
+
+    n_iter: int
+    random_state: Any

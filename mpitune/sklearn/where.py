@@ -1,0 +1,286 @@
+"""Where the tasks of a search are evaluated, and how: each with the reason.
+
+The search asks `Where`, and so do its study (`folds`) and what evaluates the tasks (`evaluator`), also in workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
+from sklearn.utils.validation import _num_samples
+
+from mpitune import svm
+from mpitune.devices.choose import CPU, environment
+from mpitune.processes.fork_server import server_for
+from mpitune.processes.process import IN_WORKER
+from mpitune.ranks.launch import launched
+from mpitune.sklearn.answers import standard
+from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
+from mpitune.sklearn.grids import HEARD, SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
+from mpitune.sklearn.sharing import family_of
+from mpitune.sklearn.sharing.family import Family
+from mpitune.sklearn.task import Task
+
+log = logging.getLogger(__name__)
+
+# CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
+LONG = 0.25  # after which the server of workers starts: it imports meanwhile
+SOON = 2.0  # after which workers do the rest: by then they can be forked
+COMPILING_S = 30.0  # the same while the solver of grids is compiled, which takes one core 12 s
+SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
+LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
+SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
+
+Place = Literal["here", "here first", "workers"]
+Way = Literal["grid", "shared", "steps", "alone"]
+
+
+class How(NamedTuple):
+    """How the tasks of a candidate are evaluated, see `Where`."""
+
+    way: Way
+    key: Any  # equal for candidates that are done so together
+    no_grid: str | None  # why no estimator that fits whole grids solves it; None where one could
+    unshared: str | None  # why it can have no fit in common with another candidate of its split; None where it may
+
+    @property
+    def in_grid(self) -> bool:
+        """Whether an estimator that fits a whole grid solves it, alone or at the end of a Pipeline."""
+        return self.no_grid is None and self.way in ("grid", "shared")
+
+
+class Group(NamedTuple):
+    """Tasks, by key, that one worker does together, in the way of `Where`."""
+
+    keys: tuple[str, ...]
+    way: Way
+
+
+@dataclass(frozen=True)
+class Where:
+    """Says where tasks of a search are evaluated, and in which way.
+
+    `place` is that of all of them: "here", in this process; "here first", until workers are worth their start; or in
+    "workers". `why` is the reason, in a word.
+
+    The way of a candidate: as a "grid", on all splits by the protocol (`grids`); "shared", on one split along a graph
+    of fits (`fit_graph`); by "steps", where equal transformers of a Pipeline are fitted once; or "alone". `how` has
+    the reasons.
+    """
+
+    tasks: Sequence[Task] = ()
+    accelerate: bool = True
+    share: bool = True
+    place: Place = "here"
+    why: str = ""
+    _hows: dict[int, How] = field(default_factory=dict, compare=False, repr=False)
+    _graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, search: Any, tasks: Sequence[Task]) -> Where:
+        """For the tasks of a search with these arguments."""
+        return cls(tasks, search.accelerate, search.share, *place_of(search, tasks))
+
+    def only(self, tasks: Sequence[Task]) -> Where:
+        """The same for some of the tasks."""
+        return replace(self, tasks=tasks)
+
+    def unheard(self) -> Where:
+        """The same if no callback heard of the tasks."""
+        return Where([replace(task, heard=False) for task in self.tasks], self.accelerate, self.share)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tasks": self.tasks, "accelerate": self.accelerate, "share": self.share, "_hows": {}, "_graphs": {}}
+
+    @cached_property
+    def first(self) -> dict[int, Task]:
+        """A task of each candidate, by its number."""
+        first: dict[int, Task] = {}
+        for task in self.tasks:
+            first.setdefault(task.candidate, task)
+        return first
+
+    @cached_property
+    def sharers(self) -> dict[int, Task]:
+        """A task of each candidate that may share fits with others of its split."""
+        return {number: task for number, task in self.first.items() if self.how(task).unshared is None}
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """All tasks in groups."""
+        return self.groups_of(self.tasks)
+
+    def groups_of(self, tasks: Sequence[Task]) -> list[Group]:
+        """Some of the tasks in groups."""
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        shared: dict[int, dict[int, Task]] = {}
+        for task in tasks:
+            way, key, *_ = self.how(task)
+            if way == "shared":
+                shared.setdefault(task.split, {})[task.candidate] = task
+            else:  # all folds of a grid have the samples in common
+                within = None if way == "grid" else task.key if way == "alone" else task.split
+                groups.setdefault((way, key, within), []).append(task.key)
+        made = [Group(tuple(keys), way) for (way, *_), keys in groups.items()]
+        for members in shared.values():
+            fits = self.graph_of(members)
+            if not fits:
+                made += [Group((task.key,), "alone") for task in members.values()]
+            for fit in fits:
+                ordered = tuple(members[number].key for number in fit.candidates)
+                made.append(Group(ordered, "alone" if fit.is_single else "shared"))
+        return made
+
+    def graph_of(self, members: Mapping[int, Task]) -> tuple[StepFit, ...]:
+        """The graph of fits of tasks of one split, by candidate; most splits have the same.
+
+        It is empty where parameters cannot be set: scikit-learn says so when it fits the candidates one by one.
+        """
+        key = tuple(members)
+        if key not in self._graphs:
+            candidates = {number: task.parameters for number, task in members.items()}
+            try:
+                self._graphs[key] = graph(members[key[0]].estimator, candidates, self.family) if key else ()
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                log.info("no plan: %s: %s", type(error).__name__, error)
+                self._graphs[key] = ()
+        return self._graphs[key]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the candidates share, as it is known before the work."""
+        whys = {number: self.how(task).unshared for number, task in self.first.items()}
+        alone = {number: why for number, why in whys.items() if why is not None}
+        fits = self.graph_of(self.sharers)
+        if not fits:
+            alone.update(dict.fromkeys(self.sharers, "its parameters cannot be set"))
+        for fit in fits:
+            if fit.is_single:
+                alone[fit.candidates[0]] = "no other candidate has a fit in common with it"
+        kept = tuple(fit for fit in fits if fit.candidates[0] not in alone)
+        return Plan(kept, alone, len({task.split for task in self.tasks}))
+
+    def family(self, estimator: Any) -> Family | None:
+        """The family of an estimator in a Pipeline, or alone on one split."""
+        grid = family_of_grid(estimator) if self.accelerate else None
+        return grid or (family_of(type(estimator)) if self.share else None)
+
+    def is_early(self, task: Task) -> bool:
+        """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""
+        return self.how(task).in_grid and type(last_step(task.estimator)) is SVC and not svm.is_ready()
+
+    def why_no_grid(self, task: Task) -> str | None:
+        """Why a task is not solved as part of a grid, as people are told; None where it is."""
+        how = self.how(task)
+        if how.in_grid:
+            return None
+        other = how.no_grid is not None and how.no_grid.endswith("has no fit_grid")
+        return SHARED if other and task.candidate not in self.plan.alone else how.no_grid or how.unshared
+
+    def how(self, task: Task) -> How:
+        """How the candidate of a task is evaluated."""
+        if task.candidate not in self._hows:
+            self._hows[task.candidate] = self._how(task)
+        return self._hows[task.candidate]
+
+    def _how(self, task: Task) -> How:
+        steps, last = parted(task)
+        no_grid = why_no_grid(task) if self.accelerate else "accelerate is False"
+        unshared = self._why_unshared(task, no_grid)
+        if no_grid is None and steps is None and last is not None:
+            # Candidates of one gamma share a kernel.
+            key = digest({name: value for name, value in last.items() if name != "C"})
+            return How("grid", key, no_grid, unshared)
+        if unshared is None:
+            return How("shared", None, no_grid, unshared)
+        if steps is None or task.heard:
+            return How("alone", None, no_grid, unshared)
+        return How("steps", digest(steps), no_grid, unshared)
+
+    def _why_unshared(self, task: Task, no_grid: str | None) -> str | None:
+        if task.heard:
+            return HEARD
+        estimator, parameters = task.estimator, task.parameters
+        pipeline = type(estimator) is Pipeline and estimator.memory is None
+        if not self.share and not (pipeline and no_grid is None):
+            return "share is False"
+        if isinstance(estimator, Pipeline) and not pipeline:
+            return "the Pipeline has a memory of its own, or is of another class"
+        if not pipeline and (family := self.family(estimator)) is None:
+            return f"{type(estimator).__name__} shares no fit"
+        if not pipeline and family is WHOLE_GRID and no_grid is not None:
+            return no_grid
+        if pipeline and {"steps", "memory", "transform_input", "verbose"} & set(parameters):
+            return "the Pipeline itself is searched"
+        if task.given_to_fit:
+            return f"fit is given {', '.join(task.given_to_fit)}"
+        if pipeline and task.kwargs["score_params"]:
+            return "the Pipeline itself hands on what scorers are given"
+        if not standard(task.kwargs["scorer"]):
+            return "the scorer is a function of its own, which may look into the estimator"
+        computed = any(isinstance(value, str) and value == "precomputed" for value in parameters.values())
+        if computed or self._pairwise:
+            return "its samples are distances or kernels"
+        return None
+
+    @cached_property
+    def _pairwise(self) -> bool:
+        return bool(get_tags(self.tasks[0].estimator).input_tags.pairwise)
+
+
+def why_here(search: Any) -> str:
+    """Why all fits of a search are made in this process, without a study: "inside" of a worker, "asked"; or ""."""
+    if multiprocessing.parent_process() is not None or IN_WORKER:
+        return "inside"
+    return "asked" if search.workers == 0 and search.results is None and launched().size == 1 else ""
+
+
+def place_of(search: Any, tasks: Sequence[Task]) -> tuple[Place, str]:
+    """Where fits are made, and why. "here first" if they are likely to be short, and nothing asked needs workers."""
+    if why := why_here(search):
+        return "here", why
+    asked = (search.results, search.workers, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
+    if any(argument is not None for argument in asked):
+        return "workers", "asked"
+    if launched().size > 1:
+        return "workers", "ranks"
+    X, estimator = tasks[0].args[0], tasks[0].estimator
+    if _num_samples(X) > SMALL[0] or math.prod(getattr(X, "shape", ())) > SMALL[1]:
+        return "workers", "large"
+    replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
+    parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
+    if replaced or any(type(part).__module__.partition(".")[0] not in LIBRARIES for part in parts):
+        return "workers", "unknown"  # how long a fit takes
+    return "here first", "short"
+
+
+class Beginning:
+    """The first seconds of a search, in which fits are made in this process.
+
+    Args:
+        modules: that workers need.
+        compiling: whether the solver of grids is compiled meanwhile.
+    """
+
+    def __init__(self, modules: Sequence[str], compiling: bool) -> None:
+        self._modules, self._begun = modules, time.process_time()
+        self._soon = COMPILING_S if compiling else SOON
+
+    def ends(self) -> bool:
+        """Asked after each fit."""
+        seconds = time.process_time() - self._begun
+        if seconds > LONG and self._modules:
+            with environment(CPU, 1):
+                server_for(self._modules, os.environ)
+            self._modules = ()
+        return seconds > self._soon

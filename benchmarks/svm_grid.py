@@ -37,7 +37,7 @@ from benchmarks.svm_points import FOLDS, GAMMAS, PENALTIES, GridPoint, splits, s
 from common.data import load
 from common.images import standardised
 from mpitune.svm import Data, TrainingSet, solve, warm_up
-from mpitune.svm.memory.matrices import keep
+from mpitune.svm.matrices.plan import keep
 
 TITLES = {"sklearn": "scikit-learn", "sklearnex": "scikit-learn-intelex"}
 

@@ -63,16 +63,13 @@ def load_model(path: Path) -> SavedNetwork:
     import torch
 
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(content, dict):
-            raise ValueError("it is no dict")
-        if "format" not in content:  # earlier versions wrote all into one file
-            content = {**json.loads(path.with_suffix(".json").read_bytes()), "weights": content}
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        content = json.loads(path.with_suffix(".json").read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         image, params = dict(content["image"]), dict(content["parameters"])
         frame = Frame(max_pixel=image.pop("white"), **image)
-        weights = {name: tensor.numpy() for name, tensor in content["weights"].items()}
+        weights = {name: tensor.numpy() for name, tensor in stored.items()}
         expected = shapes_of(params, (frame.height, frame.width), N_CLASSES)
         for name, shape in expected.items():
             if weights[name].shape != shape or weights[name].dtype != np.float32:

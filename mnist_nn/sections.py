@@ -78,16 +78,11 @@ def _errors(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.n
 
 
 def _learning(refits: Mapping[int, Mapping[str, np.ndarray]]) -> Panel:
-    losses = {number: arrays[LOSSES] for number, arrays in sorted(refits.items()) if LOSSES in arrays}
-    if not losses:
-        return Note(
-            "This journal is of an older version, which did not keep the loss of each epoch: no learning curves."
-        )
-    which = "of each network" if len(losses) == len(refits) else f"of {len(losses)} of the {len(refits)} networks"
+    losses = {number: arrays[LOSSES] for number, arrays in sorted(refits.items())}
     return Lines(
         "Learning curves",
-        f"{which}: the mean cross-entropy of its training images, measured while it learns from them. A training ends "
-        "when an epoch gains little over the one before.",
+        "of each network: the mean cross-entropy of its training images, measured while it learns from them. A "
+        "training ends when an epoch gains little over the one before.",
         "epoch",
         "training loss",
         {f"network {number}": (range(1, len(of) + 1), of.tolist()) for number, of in losses.items()},

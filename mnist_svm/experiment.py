@@ -27,7 +27,7 @@ from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table
-from mpitune.svm.memory.pool import buffer_sizes
+from mpitune.svm.matrices.pool import buffer_sizes
 from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md

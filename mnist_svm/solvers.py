@@ -12,7 +12,7 @@ import numpy as np
 from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint, LittleMemory, Solver, Split, grids
 from mpitune import svm
 from mpitune.experiment import WorkerContext
-from mpitune.svm.memory.matrices import Matrices, keep
+from mpitune.svm.matrices.plan import Matrices, keep
 
 MAX_ITER = 100_000_000  # iterations per binary problem and C
 

@@ -82,8 +82,7 @@ def test_arrays_of_objects_are_refused(tmp_path: Path, trap: Trap) -> None:
             npz(path, array=pickle.dumps(trap))
         else:
             path.write_bytes(pickle.dumps(trap))
-        history = read_journal(folder)
-        assert history is not None
+        history = read_study(folder)
         with pytest.raises(UsageError, match="t1.npz is damaged"):
             history.results["t1"].arrays["array"]
         assert not trap.path.exists()
@@ -100,8 +99,7 @@ def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap
     for key in ("../secret", "../../secret", str(secret.with_suffix("")), "..", "%2e%2e/secret", "a\0b"):
         poisoned = {**record, "key": key, "params": {"py/object/apply": f"os.system touch {trap.path}"}}
         (folder / NAME).write_bytes(journal_of([*lines, poisoned]))
-        history = read_journal(folder)
-        assert history is not None
+        history = read_study(folder)
         with pytest.raises(UsageError, match="is damaged"):
             history.results[key].arrays["array"]
     program("-m", "mpitune", "status", folder, status=Exit.STOPPED)

@@ -19,7 +19,6 @@ most=${NODES##* }
 seconds=$(($(wc -w <<<"$NODES") * (SEARCH_TIMEOUT + 3600))) # the nodes of the search end then, whoever watches them
 echo "$("$K8S/gke/cost.sh" "$most") USD per hour with $most nodes of $MACHINE, which end by themselves after $seconds s"
 
-trap 'exit 1' ERR
 [[ $NETWORK ]] ||
     gcloud compute networks create "$CLUSTER" --subnet-mode auto --mtu "$MTU" --description made-by-mpitune
 bucket=()

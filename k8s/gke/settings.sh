@@ -63,7 +63,8 @@ needs_image() {
 
 dry() { [[ $DRY_RUN == yes ]]; }
 
-# Project and cluster are named in every command, so that no other is ever touched.
+# Project and cluster are named in every command, so that no other is ever touched. A failure has status 1, as others
+# mean something here.
 gcloud() {
     say "+ gcloud --project $PROJECT $*"
     dry || command gcloud --quiet --project "$PROJECT" "$@" || return 1

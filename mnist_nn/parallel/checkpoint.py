@@ -61,7 +61,7 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         stored = content["settings"]
-        content["begun"] = Begun(*content.get("begun", ()))  # which earlier versions did not write
+        content["begun"] = Begun(*content["begun"])
         content["epochs"] = [Epoch(**epoch) for epoch in content["epochs"]]
         state = Checkpoint(**{name: content[name] for name in Checkpoint._fields})
     except FileNotFoundError:

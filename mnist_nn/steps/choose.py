@@ -5,7 +5,7 @@ from a CUDA graph, it takes 0.56 to 0.78 of the time of the best plain way (benc
 """
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor
 from mnist_nn import net
 from mnist_nn.steps import STEPS, kernels
 from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
+from mpitune.folders import private_folder
+from mpitune.locks import locked
 
 MOST_THREADS = 3  # with more, PyTorch's products, which use all of them, are faster than kernels on one
 _log = logging.getLogger(__name__)
@@ -67,13 +69,19 @@ def _without_cudnn(device: torch.device) -> AbstractContextManager[None]:
 
 
 def warm_up(image_shape: tuple[int, int], n_classes: int, name: str, batch_size: int) -> None:
-    """Have what this step needs compiled for a CPU, by a step of a small network: no trial is charged for it."""
+    """Have what this step needs compiled for a CPU, by a step of a small network: no trial is charged for it.
+
+    Of processes of this node that begin at a time one compiles, the others wait and read.
+    """
     if name == "autograd" or batch_size > kernels.LARGEST_BATCH:
         return
     params = dict(n_conv_layer=2, kernel_size=2, n_hidden_layer=17)
     weights = net.initial_weights(params, image_shape, n_classes, seed=1, device=torch.device("cpu"))
     step = make_step("manual", weights, image_shape, batch_size=batch_size, learning_rate=0.1, momentum=0.1)
-    step(torch.zeros(batch_size, *image_shape), torch.zeros(batch_size, dtype=torch.int64))
+    with ExitStack() as lock:
+        with suppress(OSError):  # no folder for locks can be made
+            lock.enter_context(locked(private_folder(local=True) / "warm-up-step.lock"))
+        step(torch.zeros(batch_size, *image_shape), torch.zeros(batch_size, dtype=torch.int64))
 
 
 def make_step(

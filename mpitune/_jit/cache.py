@@ -10,6 +10,8 @@ from typing import Any
 
 from mpitune.folders import library_folder
 
+_OPTIONS = {"nogil": True, "no_cfunc_wrapper": True, "no_rewrites": True}  # all else takes longer to compile
+
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """A function that Python calls, compiled by numba without the GIL, kept on disk in a folder of this user alone.
@@ -20,10 +22,8 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """
     import numba
 
-    from mpitune._jit.parts import Outer
-
     function.__qualname__ = f"{function.__name__}_{digest_of(function.__code__.co_filename)}"
-    whole = Outer(function, locals={}, targetoptions=_options(options))
+    whole = numba.njit(**_OPTIONS, **options)(function)
     users = numba.config.CACHE_DIR  # of functions that the user compiles in this process
     try:
         numba.config.CACHE_DIR = str(_folder())
@@ -36,19 +36,15 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def part(function: Callable[..., Any], **options: Any) -> Any:
-    """A function that functions of `compiled` call. It becomes machine code with them, so it is not kept by itself."""
-    from mpitune._jit.parts import Inner
+    """A function that functions of `compiled` call, and Python does not. It is kept on disk with them."""
+    import numba
 
-    return Inner(function, _options(options) | {"no_cpython_wrapper": True}, functools.partial(compiled, **options))
+    return numba.njit(**_OPTIONS, no_cpython_wrapper=True, **options)(function)
 
 
 def digest_of(file: str) -> str:
     """A digest of all code that the machine code of functions of this file comes from."""
     return _digest(_package(Path(file).parent))
-
-
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    return {"nopython": True, "boundscheck": None, "nogil": True, "no_cfunc_wrapper": True, **options}
 
 
 @functools.cache

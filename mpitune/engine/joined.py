@@ -295,6 +295,9 @@ class JoinedStudy(Study):
                 self._look()
                 if digest and (owner := self._claims.owner.get(REPORT)) is not None:
                     other = self._others.get(owner)
+                    if other and other.ended and other.written is None:  # it says so after it has said that it ends
+                        list(other.read())
+                        other.close()
                     written = other.written if other else None
                     if written == digest and are_there():
                         return False

@@ -13,7 +13,7 @@ any of its kernels and weights, for any scorer:
 
 The model answers from the solver's matrices when it is asked about `fitted.x_validation` itself, and is a fitted `SVC`
 for any other samples. Both stand on `solved.solve`, which programs with arrays of their own call: it takes samples, a
-source of kernel matrices, penalties and training sets. `memory.matrices.keep` makes sources for one of several
+source of kernel matrices, penalties and training sets. `matrices.plan.keep` makes sources for one of several
 processes of a node that share matrices.
 
 The room knows no MPI and no other room but `_jit`. The names below are imported when they are first used, most with

@@ -13,7 +13,7 @@ from mpitune.svm.decide.multiclass import binary_problems
 from mpitune.svm.decide.sources import CHUNK, FINE, DoubleSource, KernelSource, RbfSource, far, fine_distances
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare, squared_distances
-from mpitune.svm.memory.matrices import choose_plan
+from mpitune.svm.matrices.plan import choose_plan
 
 LEAST_MEMORY = 5 * CHUNK  # bytes: plans count four blocks, which small problems do not fill
 
@@ -54,7 +54,7 @@ class Data:
         y: (n,), classes.
         kernel: its name, as in `functions.NAMES`.
         memory: bytes that may be used; half of what is free by default.
-        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest, for which `memory.matrices.keep` makes sources).
+        multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest, for which `matrices.plan.keep` makes sources).
         folds: as for `prepare`.
         once: only one kernel function will be asked for: of two classes its matrix is made without keeping distances.
         sparse: the samples were given as a sparse matrix.

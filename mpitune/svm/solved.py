@@ -5,7 +5,7 @@
     for solved in solve(data, source, penalties, trainings):   # one for each training set
         labels = solved.labels(indices)                        # (n_penalties, len(indices))
 
-`fit_grid` and `SVC.fit` come this way, and `mnist_svm` with sources of `memory.matrices`.
+`fit_grid` and `SVC.fit` come this way, and `mnist_svm` with sources of `matrices.plan`.
 """
 
 from __future__ import annotations

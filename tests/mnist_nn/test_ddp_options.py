@@ -181,14 +181,9 @@ def test_a_training_killed_within_an_epoch_is_the_uninterrupted_one_to_the_bit(
 
 
 def test_a_checkpoint_within_an_epoch_is_continued_there(train_here: Any, tmp_path: Path) -> None:
-    """A checkpoint of step 4, of 3 steps an epoch; and one as earlier versions wrote it, after an epoch."""
+    """A checkpoint of step 4, of 3 steps an epoch."""
     given = ("--batch-size", "100", "--save-model", "--log-interval", "2")
     train_here("a", *given, "--epochs", "2")
-    kept = checkpoint(tmp_path / "a")
-    for name in ("betas", "eps", "warmup_type", "total_steps"):
-        del kept["settings"][name]
-    del kept["begun"]
-    torch.save(kept, tmp_path / "a" / "checkpoint.pt")
     train_here("a", *given, "--epochs", "3", "--resume")
     train_here("b", *given, "--epochs", "3", "--checkpoint-steps", "4")
     steps = [(line["epoch"], line["step"]) for line in lines(tmp_path / "b") if "step" in line]
@@ -330,7 +325,7 @@ def test_a_configuration_of_deepspeed_is_read_as_it_is(train_here: Any, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("entry", "says"),
+    ("content", "says"),
     [
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3: only 0 or 1 can be done here"),
         ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "zero_optimization.offload_optimizer.device"),
@@ -353,13 +348,27 @@ def test_a_configuration_of_deepspeed_is_read_as_it_is(train_here: Any, tmp_path
         ({"zero_optimization": {"cpu_offload": True}}, "zero_optimization.cpu_offload has no counterpart here"),
         ({"prescale_gradients": True}, "there is no option prescale_gradients"),
         ({"activation_checkpointing": {"profile": True}}, "activation_checkpointing.profile has no counterpart here"),
+        (None, "cannot be read (No such file or directory)"),
+        ("[1]", "is not a JSON object"),
+        ("{", "is not JSON (Expecting"),
+        ('{"batch-siz": 3}', "there is no option batch-siz"),
+        ('{"help": true}', "there is no option help"),
+        ('{"batch-size": "many"}', "'many' is not a whole number"),
+        ('{"batch-size": 0}', "0 is too small"),
+        ('{"batch-size": [3]}', "batch-size is [3]: give a number or a name"),
+        ('{"resume": "yes"}', 'resume is "yes": give true or false'),
+        ('{"backend": "mpi"}', "--backend mpi: PyTorch's packages are built without it"),
+        ('{"epochs": true}', "epochs is true: give a number or a name"),
+        ('{"optimizer": "adamw", "momentum": 0.5}', "--momentum 0.5 is for --optimizer sgd"),
     ],
 )
-def test_what_deepspeed_does_and_this_program_does_not_is_refused_by_name(
-    tmp_path: Path, capsys: Any, entry: dict[str, Any], says: str
+def test_a_file_of_options_that_cannot_work_ends_in_one_line(
+    tmp_path: Path, capsys: Any, content: Any, says: str
 ) -> None:
-    config = tmp_path / "ds_config.json"
-    config.write_text(json.dumps(entry))
+    """First what DeepSpeed does and this program does not, which is refused by name."""
+    config = tmp_path / "options.json"
+    if content is not None:
+        config.write_text(content if isinstance(content, str) else json.dumps(content))
     assert main(["--config", str(config), "--results", str(tmp_path / "r")]) == Exit.USAGE
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
@@ -408,34 +417,6 @@ def test_images_of_a_step_that_only_accumulated_gradients_make_are_refused(
     assert main([*options, "--no-cuda"]) == Exit.USAGE
     said = capsys.readouterr().err
     assert "--total-batch-size 64 is not --batch-size 8 times 1 processes, which is 8: give sizes that fit" in said
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "cannot be read (No such file or directory)"),
-        ("[1]", "is not a JSON object"),
-        ("{", "is not JSON (Expecting"),
-        ('{"batch-siz": 3}', "there is no option batch-siz"),
-        ('{"help": true}', "there is no option help"),
-        ('{"batch-size": "many"}', "'many' is not a whole number"),
-        ('{"batch-size": 0}', "0 is too small"),
-        ('{"batch-size": [3]}', "batch-size is [3]: give a number or a name"),
-        ('{"resume": "yes"}', 'resume is "yes": give true or false'),
-        ('{"backend": "mpi"}', "--backend mpi: PyTorch's packages are built without it"),
-        ('{"epochs": true}', "epochs is true: give a number or a name"),
-        ('{"optimizer": "adamw", "momentum": 0.5}', "--momentum 0.5 is for --optimizer sgd"),
-    ],
-)
-def test_a_file_of_options_that_cannot_work_ends_in_one_line(
-    tmp_path: Path, capsys: Any, content: str | None, says: str
-) -> None:
-    config = tmp_path / "options.json"
-    if content is not None:
-        config.write_text(content)
-    assert main(["--config", str(config), "--results", str(tmp_path / "r")]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1 and not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,12 @@ def test_importing_and_asking_for_trials_needs_no_torch() -> None:
 
 @pytest.mark.parametrize(
     ("command", "ranks"),
-    [("mnist_nn 1 1", 0), ("mnist_nn 1 1", 2), ("mnist_nn.ddp", 0), ("mnist_nn.ddp", 2), ("mnist_nn.predict r i", 0)],
+    [
+        ("mnist_nn 1 1", 2),
+        ("mnist_nn.ddp", 0),
+        ("mnist_nn.predict r i", 0),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("mnist_nn 1 1", 0), ("mnist_nn.ddp", 2))),
+    ],
 )
 def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
     """torch is hidden as Python hides a module."""
@@ -373,6 +378,7 @@ def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(progra
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow  # tests/mnist_svm has a cheaper one
 def test_all_folds_of_a_parameter_set_are_one_tuning_parameter_of_a_worker(program: Any, tmp_path: Path) -> None:
     """Three sets of two folds, each fold a batch of its own. What is found is the same."""
     small = ("--dataset", "digits", "--train-size", 60, "--folds", 2, "--epochs", 1, "--max-hidden-layer", 9)

@@ -80,47 +80,22 @@ def test_what_cannot_be_read_is_refused_by_name(
     assert "give another --output" in refusal(capsys, results, six, "--output", tmp_path / "text.png")
 
 
-def one_file(path: Path) -> dict[str, object]:
-    """A model as earlier versions wrote it."""
-    return {**json.loads(path.with_suffix(".json").read_text()), "weights": torch.load(path)}
-
-
-def test_a_model_of_an_earlier_version_is_read(results: Path, tmp_path: Path) -> None:
-    path = results / "models" / "bootstrap-00.pt"
-    torch.save(one_file(path), tmp_path / "old.pt")
-    before, now = load_model(tmp_path / "old.pt"), load_model(path)
-    assert before[:2] == now[:2] and all((before.weights[name] == now.weights[name]).all() for name in now.weights)
-
-
 def test_a_bad_model_is_refused_by_name(
     results: Path, six: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = (results / "models" / "bootstrap-00.pt").read_bytes()
-    content = one_file(results / "models" / "bootstrap-00.pt")
-    contents: dict[str, object] = {
-        "empty": b"",
-        "text": b"six",
-        "cut": whole[: len(whole) // 2],
-        "list": [1, 2],
-        "newer": {**content, "format": 2},
-        "other-network": {**content, "parameters": {**PARAMS, "n_hidden_layer": 25}},
-        "large-kernel": {**content, "parameters": {**PARAMS, "kernel_size": 9}},
-        "no-weights": {**content, "weights": {}},
-        "nothing-beside": content["weights"],
-    }
-    for name, bad in contents.items():
-        path = tmp_path / name / "models" / "bootstrap-00.pt"
-        path.parent.mkdir(parents=True)
-        if isinstance(bad, bytes):
-            path.write_bytes(bad)
-        else:
-            torch.save(bad, path)
-        says = (
-            "bootstrap-00.json is missing: copy it"
-            if name == "nothing-beside"
-            else f"{path} is not a model of mnist_nn"
-        )
-        assert says in refusal(capsys, tmp_path / name, six)
+    good = results / "models" / "bootstrap-00.pt"
+    whole, beside = good.read_bytes(), json.loads(good.with_suffix(".json").read_text())
+    path = tmp_path / "models" / good.name
+    path.parent.mkdir()
+    path.write_bytes(whole)
+    assert "bootstrap-00.json is missing: copy it" in refusal(capsys, tmp_path, six)
+    for change in ({"format": 2}, {"parameters": {**PARAMS, "n_hidden_layer": 25}}, {"parameters": {"kernel_size": 9}}):
+        path.with_suffix(".json").write_text(json.dumps({**beside, **change}))
+        assert f"{path} is not a model of mnist_nn" in refusal(capsys, tmp_path, six)
+    path.with_suffix(".json").write_text(json.dumps(beside))
+    for bad in (b"", b"six", whole[: len(whole) // 2], [1, 2], {}):
+        path.write_bytes(bad) if isinstance(bad, bytes) else torch.save(bad, path)
+        assert f"{path} is not a model of mnist_nn" in refusal(capsys, tmp_path, six)
 
 
 def test_models_of_different_studies_are_refused(

@@ -1,4 +1,4 @@
-"""What report.html shows of an ensemble, of a whole study, one that has just begun, and one of an older version."""
+"""What report.html shows of an ensemble, of a whole study and of one that has just begun."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,16 +31,6 @@ def titled(sections: Sequence[Section], title: str) -> Panel:
     return next(p for s in sections for p in s.panels if not isinstance(p, Note) and p.title == title)
 
 
-def without_losses(outcomes: Sequence[Outcome], keys: Sequence[str]) -> list[Outcome]:
-    """As an older version left them."""
-    return [
-        Outcome(trial, replace(result, arrays={n: a for n, a in result.arrays.items() if n != "losses"}))
-        if trial.key in keys
-        else Outcome(trial, result)
-        for trial, result in outcomes
-    ]
-
-
 def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
     refits = {trial.key: result for trial, result in computed() if "fold" not in trial.params}
     for result in refits.values():
@@ -50,13 +40,6 @@ def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
     assert isinstance(panel, Lines) and list(panel.curves) == ["network 0", "network 1"]
     for (epochs, losses), result in zip(panel.curves.values(), refits.values(), strict=True):
         assert list(epochs) == list(range(1, len(losses) + 1)) and list(losses) == result.arrays["losses"].tolist()
-
-
-def test_a_journal_of_before_there_were_losses_says_so() -> None:
-    older = STUDY.report_sections(history(without_losses(computed(), ["b0/refit", "b1/refit"])), None)
-    assert not of_kind(older, Lines) and any("older version" in note.text for note in of_kind(older, Note))
-    panel = titled(STUDY.report_sections(history(without_losses(computed(), ["b0/refit"])), None), "Learning curves")
-    assert isinstance(panel, Lines) and list(panel.curves) == ["network 1"] and "of 1 of the 2" in panel.about
 
 
 def test_with_the_data_it_shows_images_confusion_and_calibration() -> None:

@@ -1,9 +1,7 @@
 """--strategy and --racing: even draws, and folds and epochs that are spared."""
 
-import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,9 @@ from mnist_nn.experiment import Bagging
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from mnist_nn.tuning import STRATEGIES, Ranges, best_set
 from mpitune import evaluate, per_trial
-from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
-from mpitune.options import RunOptions
-from mpitune.studies import run_study
 from mpitune.trial import Evaluation, Rounds, Trial
-from tests.helpers import ROOT, journal_of, table_without_run
+from tests.helpers import ROOT, table_without_run
 from tests.mnist_nn.small import FULL
 
 
@@ -52,7 +47,7 @@ def test_even_draws_are_within_the_bounds_and_can_go_on(strategy: str) -> None:
     assert all(2 <= int(s["kernel_size"]) <= 8 and 0.01 <= float(s["momentum"]) <= 1 for s in sets)
 
 
-def test_the_draws_are_those_of_earlier_versions_within_ranges_that_can_be_given() -> None:
+def test_the_draws_stay_the_same_and_are_within_ranges_that_can_be_given() -> None:
     """The page of small runs says what the ranges are."""
     second = asked(next(iter(replace(FULL, max_conv_layer=999, max_hidden_layer=1999).searches())))[1]
     assert second == {
@@ -151,21 +146,3 @@ def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str
         assert one == many and len(one.splitlines()) > 2
     again = program(*arguments, "--workers", 1, "--results", tmp_path / "a", 2, 10)
     assert "ensemble of 2" in again.stdout
-
-
-def test_a_folder_made_with_halving_is_refused_and_one_of_that_time_without_continues(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Until November 2026 headers had this setting."""
-    small = replace(FULL, n_bootstrap=1, n_tuning=1, train_size=60, test_size=20, epochs=1, plot=0)
-    run_study(small, here := RunOptions(workers=0, results=tmp_path))
-    journal = tmp_path / "journal.jsonl"
-    header, *lines = journal.read_bytes().splitlines(keepends=True)
-    old = json.loads(header)
-    journal.write_bytes(journal_of([{**old, "settings": {**old["settings"], "halving": None}}]) + b"".join(lines))
-    run_study(small, here)
-    assert "3 of 3 trials known" in capsys.readouterr().err
-    journal.write_bytes(made := journal_of([{**old, "settings": {**old["settings"], "halving": 3}}]) + b"".join(lines))
-    with pytest.raises(UsageError, match="holds a study with halving = 3, not None: "):
-        run_study(small, here)
-    assert journal.read_bytes() == made

@@ -366,7 +366,7 @@ def test_a_run_that_is_stopped_counts_its_trials_in_one_way(tmp_path: Path) -> N
 
 
 def test_a_finer_grid_uses_the_points_that_both_have(tmp_path: Path) -> None:
-    options = RunOptions(gpu="none", workers=2, results=tmp_path / "r", quiet=True)
+    options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
     coarse, fine = replace(SMALL, n_tuning=2, solver="sklearn"), replace(SMALL, n_tuning=3, solver="sklearn")
     run_study(coarse, options)
     known = {line["ended"] for line in journal_lines(tmp_path / "r")}

@@ -54,6 +54,7 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(pr
     assert f"_get_default_requests on {B})" in line and "--solver shared" in line and not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow  # who uses GPUs is told without a program, too, right below
 def test_the_grid_is_solved_on_cores_where_there_are_gpus(program: Any, tmp_path: Path) -> None:
     """cuML is installed, and would raise where it is imported."""
     (tmp_path / "lib" / "cuml").mkdir(parents=True)
@@ -75,11 +76,3 @@ def test_only_cuml_uses_gpus() -> None:
     assert [bool(SvmGrid(2, solver=solver).why_cores()) for solver in ("auto", "shared", "sklearn", "cuml")] == [
         True, True, True, False,
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("multiclass", ["ovo", "ovr"])
-def test_folds_of_workers_that_share_a_matrix_are_divided_at_once(multiclass: str) -> None:
-    grid = SvmGrid(2, dataset="digits", multiclass=multiclass)
-    (search,) = grid.searches()
-    batch = next(search)[0]
-    assert grid.shared_cost(batch, 1) > 0 and (grid.shared_cost(batch, 2) > 0) == (multiclass == "ovo")

@@ -28,7 +28,6 @@ from mpitune._jit.cache import {how}
 def inner():
     return {value}
 """
-TWICE = "from mpitune._jit.cache import compiled\n\n@compiled\ndef twice(x):\n    return x + x\n"
 PROGRAM = "from outer import outer; print(outer(), sum(outer.stats.cache_hits.values()))"
 
 
@@ -52,37 +51,6 @@ def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how:
     assert run(tmp_path) == "6 0"
 
 
-def test_processes_that_keep_code_at_a_time_leave_each_others_alone(tmp_path: Path) -> None:
-    """Both read the index before either writes it. The code of the second is written last, the index of the first."""
-    (tmp_path / "twice.py").write_text(TWICE)
-    program = "from twice import twice; print(twice({}), sum(twice.stats.cache_hits.values()))"
-    assert run(tmp_path, program.format(1.5)) == "3.0 0"
-    (index,) = tmp_path.rglob("*.nbi")
-    of_the_first = index.read_bytes()
-    index.unlink()
-    assert run(tmp_path, program.format(2)) == "4 0"
-    index.write_bytes(of_the_first)
-    assert run(tmp_path, program.format(1.5)) == "3.0 1"
-
-
-def test_processes_that_begin_at_a_time_compile_once(tmp_path: Path) -> None:
-    """Two jobs of one user on one machine, and nothing is kept yet."""
-    (tmp_path / "twice.py").write_text(TWICE)
-    program = (
-        "import sys, time; from pathlib import Path; from twice import twice; import numba.core.compiler\n"
-        "Path(sys.argv[1]).touch()\n"
-        "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
-        "print(twice(1.5), sum(twice.stats.cache_hits.values()))"
-    )
-    environ = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environ |= {"PYTHONPATH": f"{tmp_path}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path)}
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", program, *files], env=environ, cwd=tmp_path, stdout=-1, text=True)
-        for files in (("a", "b"), ("b", "a"))
-    ]
-    assert sorted(job.communicate()[0].strip() for job in jobs) == ["3.0 0", "3.0 1"]
-
-
 def test_numba_keeps_what_others_compile_in_this_process_where_it_did(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))
     program = "import numba, os; from outer import outer; print(outer(), numba.config.CACHE_DIR, len(os.environ))"
@@ -90,15 +58,6 @@ def test_numba_keeps_what_others_compile_in_this_process_where_it_did(tmp_path: 
     assert run(tmp_path, program) == f"2  {variables}"
     own = tmp_path / "own"
     assert run(tmp_path, program, NUMBA_CACHE_DIR=str(own)) == f"2 {own} {variables + 1}"
-
-
-@pytest.mark.slow
-def test_python_may_call_a_part_too_which_is_kept_with_what_calls_it(tmp_path: Path) -> None:
-    (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))
-    run(tmp_path)
-    assert [path.name.split("_")[0] for path in tmp_path.rglob("*.nbi")] == ["outer.outer"]
-    (tmp_path / "inner.py").write_text(INNER.format(how="part", value=2))
-    assert run(tmp_path, "from outer import outer, inner; print(outer() + inner())") == "5"
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from mpitune import Float, search
 from mpitune.engine.lives import Lives
 from mpitune.errors import Exit, UsageError
 from mpitune.options import RunOptions
-from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.history import NAME, read_study
 from mpitune.storage.jobs import Claim, Claims, Follower
 from mpitune.storage.records import written_trial
 from mpitune.tools.status import described, status_of
@@ -59,8 +59,8 @@ def require_equal(folder: Path, alone: Path, most: int = N_TRIALS) -> None:
     assert (folder / "report.html").exists()
     keys = Counter(line["key"] for line in journal_lines(folder))
     assert len(keys) == N_TRIALS and keys.total() <= most
-    ours, theirs = read_journal(folder), read_journal(alone)
-    assert ours is not None and theirs is not None and ours.complete and not ours.open
+    ours, theirs = read_study(folder), read_study(alone)
+    assert ours.complete and not ours.open
     for key, result in theirs.results.items():
         assert list(ours.results[key].arrays["array"]) == list(result.arrays["array"])
 
@@ -109,8 +109,8 @@ def test_failures_before_any_success_hold_no_job_up(n_failing: int, n_jobs: int,
     jobs = [start(tmp_path, "6", "--join", *SOON, "--at", *failing) for _ in range(n_jobs)]
     said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [Exit.FAILED_TRIALS] * n_jobs, said
-    history = read_journal(tmp_path)
-    assert history is not None and history.complete and len(history.results) == 6
+    history = read_study(tmp_path)
+    assert history.complete and len(history.results) == 6
     assert sum(result.failed for result in history.results.values()) == n_failing
 
 
@@ -195,8 +195,7 @@ def test_results_from_elsewhere_are_copied_into_the_folder(
     assert joins(tmp_path).wait() == Exit.DONE
     require_equal(tmp_path, alone)
     shutil.copytree(alone, tmp_path / "jobs" / "twice")
-    history = read_journal(tmp_path)
-    assert history is not None
+    history = read_study(tmp_path)
     status = status_of(tmp_path, history, False)
     assert [job.trials for job in status.jobs if job.trials] == [N_TRIALS] * 2 and status.twice == N_TRIALS
     assert f"wasted     {N_TRIALS} trials that another job had evaluated, too" in described(status)
@@ -206,8 +205,8 @@ def test_results_from_elsewhere_are_copied_into_the_folder(
         both = tmp_path / f"{first}-first"
         shutil.copytree(tmp_path / first, both)
         shutil.copytree(tmp_path / other, both / "jobs" / "other")
-        history = read_journal(both)
-        assert history is not None and not any(result.failed for result in history.results.values())
+        history = read_study(both)
+        assert not any(result.failed for result in history.results.values())
     shutil.copytree(alone, tmp_path / "good" / "jobs" / "wrong")
     assert len(read_study(tmp_path / "good").results) == 3
     assert "wrong holds a study with experiment = toys, " in caplog.text and "its results are not used" in caplog.text
@@ -295,9 +294,22 @@ def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> No
         wait_for_jobs(results, 1)
     said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [Exit.DONE, Exit.ERROR] and "a broken host" in said[1], said
-    history = read_journal(results)
-    assert history is not None and history.complete and len(history.results) == 20
+    history = read_study(results)
+    assert history.complete and len(history.results) == 20
     assert not any(result.failed for result in history.results.values())
+
+
+def test_a_job_hears_that_another_has_written_the_report_after_its_end(tmp_path: Path) -> None:
+    """The line that says so comes last. Here it comes once the other job has looked, and waits."""
+    assert joins(tmp_path).wait(PATIENCE) == Exit.DONE
+    (journal,) = tmp_path.glob("jobs/*/journal.jsonl")
+    *lines, written = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines))
+    other = start(tmp_path, *STUDY, "--join", "--heartbeat-timeout", "1000")
+    assert other.stderr is not None and any("makes the tables and figures" in line for line in other.stderr)
+    with open(journal, "ab") as file:
+        file.write(written)
+    assert other.wait(PATIENCE) == Exit.DONE
 
 
 @pytest.mark.slow
@@ -315,17 +327,17 @@ def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_pa
     assert job.returncode == Exit.DONE and "Traceback" not in words
     assert words.count("its results are not used") == 2 and words.count("this claim is passed over") == 3
     assert len(journal_lines_of(next(jobs.glob("*/alive")).parent / "journal.jsonl")) == N_TRIALS
-    assert (history := read_journal(tmp_path)) is not None and history.complete and len(history.jobs) == 2
+    assert (history := read_study(tmp_path)).complete and len(history.jobs) == 2
     (jobs / "folder").unlink()
     shutil.rmtree(jobs / "file")
     assert joins(tmp_path).wait(PATIENCE) == Exit.DONE
     require_equal(tmp_path, alone)
 
 
-def test_jobs_are_not_kept_behind_a_link(tmp_path: Path) -> None:
+def test_jobs_are_not_kept_behind_a_link(alone: Path, tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     study = tmp_path / "r"
-    assert start(study, *STUDY).wait() == Exit.DONE
+    shutil.copytree(alone, study)
     (study / "jobs").symlink_to(elsewhere)
     job = joins(study)
     assert "put the folder itself there" in job.communicate()[1] and job.returncode == Exit.USAGE

@@ -7,7 +7,7 @@ import pytest
 from mpitune.engine.messages import Died, Returned
 from mpitune.errors import UsageError
 from mpitune.ranks.transport import Lost
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from mpitune.trial import Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
@@ -25,8 +25,7 @@ def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
     agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
     agents.coordinator.handle(1, Lost())
     agents.coordinator.handle(2, Lost())
-    history = read_journal(tmp_path)
-    assert history is not None
+    history = read_study(tmp_path)
     assert [(death.cause, death.key, death.seconds, "/".join(map(str, death.place))) for death in history.deaths] == [
         ("no memory", "t3", 2.513, "host0/0/0/cpu"),
         ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
@@ -49,8 +48,8 @@ def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_pa
     agents.coordinator.handle(0, Returned(0, (Result("t1"),), 1))
     with pytest.raises(UsageError, match="t2 says nothing"):
         agents.coordinator.step()
-    history = read_journal(tmp_path)
-    assert history is not None and history.results.keys() == {"t3"}
+    history = read_study(tmp_path)
+    assert history.results.keys() == {"t3"}
     assert heard == [("t3", None), ("t2", "t3"), ("t1", "t3")]
     known = {"t2": Result("t2", error="no"), "t1": Result("t1", {"v": 1.0})}
     later = FakeAgents(tmp_path / "later", trials(4), places(1), known=known, of_study={"examine": examine})

@@ -30,7 +30,7 @@ from mpitune.options import RunOptions
 from mpitune.processes import fork_server
 from mpitune.processes.fork_server import ForkServer, server_for
 from mpitune.processes.keeper import Later
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from mpitune.studies import run_study
 from tests.helpers import (
     PATIENCE,
@@ -150,10 +150,10 @@ def test_its_workers_end_with_the_server() -> None:
 
 def test_a_server_without_workers_ends() -> None:
     with environment(CPU, 1):
-        server = ForkServer(["tests.mpitune.processes.test_fork_server"], os.environ, idle_seconds=2.0)
+        server = ForkServer(["tests.mpitune.processes.test_fork_server"], os.environ, idle_seconds=1.0)
     fork, pipe = forked(server, 7, report)
     pipe.recv()
-    time.sleep(3.0)
+    time.sleep(1.5)
     assert server.is_alive
     pipe.send("end")
     server._process.join(PATIENCE)
@@ -300,8 +300,8 @@ def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -
         os.kill(server, signal.SIGKILL)
     _, stderr = job.communicate(timeout=600)
     assert job.returncode == Exit.DONE, stderr
-    history = read_journal(tmp_path / "r")
-    assert history is not None and len(history.results) == 400
+    history = read_study(tmp_path / "r")
+    assert len(history.results) == 400
 
 
 SCRIPT = """

@@ -16,7 +16,7 @@ from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
 from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output, outliving
-from mpitune.storage.history import read_journal
+from mpitune.storage.history import read_study
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 
 OPTIONS = ("--gpu", "none", "--workers", "1")
@@ -61,9 +61,14 @@ assert len(search.cv_results_["params"]) == 2
 
 COMMAND = f"{' '.join(TOYS)} 3 -v {' '.join(OPTIONS)} --results"
 WHERE = ("> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-")
-CASES = [("grid", WHERE[0]), ("script", WHERE[2]), ("script", WHERE[-1]), ("command", NO_READER[1])]
-MORE = [("script", where) for where in WHERE] + [("command", where) for where in (*WHERE[2:], *NO_READER)]
-MORE = [case for case in MORE if case not in CASES]
+CASES = [("script", WHERE[2]), ("script", WHERE[-1]), ("command", NO_READER[1])]
+MORE = (
+    [("grid", WHERE[0])]
+    + [("script", where) for where in WHERE]
+    + [("command", where) for where in (*WHERE[2:], *NO_READER)]
+)
+MORE = [("grid", WHERE[0]), *(("script", where) for where in WHERE if where not in (WHERE[2], WHERE[-1]))]
+MORE += [("command", where) for where in (*WHERE[2:], NO_READER[0])]
 
 
 @pytest.mark.parametrize(("kind", "where"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
@@ -135,10 +140,10 @@ def test_help_that_nobody_reads_is_no_error() -> None:
 
 
 def test_the_time_taken_includes_the_report(program: Any, tmp_path: Path) -> None:
-    done = program(*TOYS, "1", *OPTIONS, "--linger", "3", "--results", tmp_path / "r")
+    done = program(*TOYS, "1", *OPTIONS, "--linger", "1.5", "--results", tmp_path / "r")
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("time taken: ")]
-    history = read_journal(tmp_path / "r")
-    assert history is not None and history.ends[0]["seconds"] > 3
+    history = read_study(tmp_path / "r")
+    assert history.ends[0]["seconds"] > 3
     assert float(said.split()[2]) > 3
 
 

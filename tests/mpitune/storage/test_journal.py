@@ -41,8 +41,8 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     journal.note(death=asdict(death))
     journal.note(end={"complete": True})
     journal.close()
-    history = read_journal(tmp_path)
-    assert history is not None and history.complete and history.deaths == [death]
+    history = read_study(tmp_path)
+    assert history.complete and history.deaths == [death]
     for (trial, result), kept in zip(written, stored, strict=True):
         read = history.results[trial.key]
         assert history.trials[trial.key] == trial
@@ -70,8 +70,8 @@ def test_a_journal_is_read_in_blocks_that_end_with_a_line(
     whole = (tmp_path / NAME).read_bytes()
     with open(tmp_path / NAME, "ab") as file:
         file.write(whole.splitlines()[-1][:-1])  # torn: without its last byte and its newline
-    history = read_journal(tmp_path)
-    assert history is not None and list(history.results) == [f"a/{number}" for number in range(9)]
+    history = read_study(tmp_path)
+    assert list(history.results) == [f"a/{number}" for number in range(9)]
     assert history.size == len(whole) and history.complete
     (tmp_path / NAME).write_bytes(whole.replace(b'"a/6"', b'"a/x"'))
     with pytest.raises(UsageError, match=r"line 8 \(trial a/x\) is damaged: its checksum"):
@@ -134,8 +134,8 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
     assert list(journal.history.results) == ["a/0"]
     journal.append([outcome(2)])
     journal.close()
-    history = read_journal(tmp_path)
-    assert history is not None and list(history.results) == ["a/0", "a/2"]
+    history = read_study(tmp_path)
+    assert list(history.results) == ["a/0", "a/2"]
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
@@ -182,8 +182,7 @@ def test_keys_may_contain_anything(tmp_path: Path) -> None:
     keys = ["a/b", "a%2Fb", "../../x", "ü λ", "."]
     journal.append([(Trial(key, {}), Result(key, {}, {"k": np.array([i])})) for i, key in enumerate(keys)])
     journal.close()
-    history = read_journal(tmp_path)
-    assert history is not None
+    history = read_study(tmp_path)
     assert [int(history.results[key].arrays["k"][0]) for key in keys] == list(range(len(keys)))
     assert {path.parent for path in tmp_path.rglob("*.npz")} == {tmp_path / "arrays"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.svm.memory.pool import buffer_sizes
+from mpitune.svm.matrices.pool import buffer_sizes
 
 Scratch = Callable[..., SharedArrays]  # (width, *names)
 Spawned = Callable[..., tuple[Any, Connection]]  # (function, *arguments)

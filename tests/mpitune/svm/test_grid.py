@@ -15,7 +15,7 @@ from mpitune.svm import solve as solve_sets
 from mpitune.svm.decide.multiclass import binary_problems, choose_class
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
-from mpitune.svm.memory.matrices import choose_plan, keep
+from mpitune.svm.matrices.plan import choose_plan, keep
 from tests.mpitune.svm.problems import Point, Sized, folds_of, points_of, solve_folds
 
 pytestmark = pytest.mark.numerical

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.svm.memory.pool import Pool, SharedMatrix
+from mpitune.svm.matrices.pool import Pool, SharedMatrix
 from tests.helpers import PATIENCE
 from tests.mpitune.svm.conftest import Scratch, Spawned
 
@@ -48,7 +48,7 @@ def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, forked: S
     victim, said = forked(hold, specs, 10.0, 2)
     assert said.poll(PATIENCE) and said.recv() == "in the strip"
     other, answer = forked(hold, specs, 10.0, -1)
-    assert not answer.poll(2), "a strip that is being filled is waited for"
+    assert not answer.poll(0.5), "a strip that is being filled is waited for"
     os.kill(victim.pid, signal.SIGKILL)
     assert answer.poll(PATIENCE)
     np.testing.assert_array_equal(answer.recv(), expected(10.0))
@@ -67,7 +67,7 @@ def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
     friend, shared = forked(hold, specs, 10.0, -1)
     np.testing.assert_array_equal(shared.recv(), expected(10.0))
     waiting, answer = forked(hold, specs, 50.0, -1)
-    assert not answer.poll(2), "two others use the only matrix"
+    assert not answer.poll(0.5), "two others use the only matrix"
     used.send("end")
     user.join(PATIENCE)
     assert not answer.poll(0.5), "one other still does"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from mpitune._jit import LANES
-from mpitune._jit.simd import aligned_zeros
+from mpitune._jit.simd import aligned_zeros, compiled
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.solver.gathered import MAX_ACTIVE
 from mpitune.svm.solver.path import solve_paths
@@ -20,6 +22,12 @@ from tests.mpitune.svm.reference import smo
 pytestmark = pytest.mark.numerical
 
 TOLERANCE = 1e-3
+
+
+@cache
+def called(part):
+    """A function that only compiled ones call, for Python."""
+    return compiled(part.py_func)
 
 
 def objective(kernel, y, beta):
@@ -100,9 +108,9 @@ def test_iterations_move_the_pairs_of_the_plain_reference(gamma, limit):
     bounds = np.where(np.arange(n) % 3, 1.0, 0.2)
     f, beta, marks = aligned_zeros((n,), np.float64), np.zeros(n), np.empty((2, n), np.uint8)
     f[:] = -signs
-    set_masks(signs, beta, bounds, *marks)
+    called(set_masks)(signs, beta, bounds, *marks)
     blocks = np.arange(n // LANES, dtype=np.int32)
-    iterate(matrix, blocks, signs, f, beta, *marks, bounds, TOLERANCE, limit, np.empty(2))
+    called(iterate)(matrix, blocks, signs, f, beta, *marks, bounds, TOLERANCE, limit, np.empty(2))
     there = signs != 0
     expected = smo(matrix[np.ix_(there, there)], signs[there], bounds[there], TOLERANCE, limit)
     np.testing.assert_allclose(beta[there], expected, atol=1e-9)

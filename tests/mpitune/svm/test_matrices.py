@@ -22,7 +22,7 @@ from mpitune.engine.queue import Queue
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.svm import Data
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
-from mpitune.svm.memory.matrices import Matrices, keep
+from mpitune.svm.matrices.plan import Matrices, keep
 from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
 from tests.mpitune.svm.problems import Point, folds_of, solve_folds
@@ -176,6 +176,7 @@ def test_workers_that_share_matrices_work_on_one_gamma() -> None:
     experiment = SvmGrid(24, multiclass="ovr", solver="shared")
     (search,) = experiment.searches()
     batches = next(search)
+    assert replace(experiment, multiclass="ovo").shared_cost(batches[0], 5) > 0, "of pairs of classes a gamma is whole"
 
     def first(n_slots: int, workers: int) -> list[tuple[str, int]]:
         queue = Queue(experiment.scheduling(), workers)

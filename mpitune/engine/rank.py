@@ -31,8 +31,8 @@ from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.options import RunOptions
-from mpitune.processes.fork_server import installed_modules_of, server_for
-from mpitune.processes.process import can_be_sent, packed
+from mpitune.processes.fork_server import server_for
+from mpitune.processes.process import can_be_sent, installed_modules_of, packed
 from mpitune.processes.stops import Stopped, ending_at_stops
 from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import host_name, launched

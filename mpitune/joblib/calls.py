@@ -37,8 +37,7 @@ from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.options import RunOptions
-from mpitune.processes.fork_server import installed_modules_of
-from mpitune.processes.process import IN_WORKER, WithSource, packed_error, unpacked_error
+from mpitune.processes.process import IN_WORKER, WithSource, installed_modules_of, packed_error, unpacked_error
 from mpitune.sklearn import callbacks
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 

@@ -21,13 +21,11 @@ import importlib
 import multiprocessing
 import os
 import pickle
-import pickletools
 import random
 import select
 import signal
 import socket
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -241,17 +239,6 @@ class _Descriptor:
 
     def detach(self) -> int:
         return self.arrived[self._place]
-
-
-def installed_modules_of(pickled: bytes) -> list[str]:
-    """Installed modules that a pickle names, of those that this process has imported: its reader needs them too.
-
-    Not those beside a script: who changes them while a server lives would have the old ones.
-    """
-    folders = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
-    words = {word for _, word, _ in pickletools.genops(pickled) if isinstance(word, str)}
-    files = {word: getattr(sys.modules.get(word), "__file__", None) for word in words}
-    return sorted(word for word, file in files.items() if file and file.startswith(folders))
 
 
 _lock = threading.Lock()  # of these two, as searches of several threads ask

@@ -7,8 +7,10 @@ import io
 import linecache
 import os
 import pickle
+import pickletools
 import signal
 import sys
+import sysconfig
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -111,6 +113,17 @@ def packed(thing: object, buffer_callback: Callable[[pickle.PickleBuffer], Any] 
     file = io.BytesIO()
     WithSource(file, 5, buffer_callback).dump(thing)
     return file.getvalue()
+
+
+def installed_modules_of(pickled: bytes) -> list[str]:
+    """Installed modules that a pickle names, of those that this process has imported: its reader needs them too.
+
+    Not those beside a script: who changes them while a server lives would have the old ones.
+    """
+    folders = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+    words = {word for _, word, _ in pickletools.genops(pickled) if isinstance(word, str)}
+    files = {word: getattr(sys.modules.get(word), "__file__", None) for word in words}
+    return sorted(word for word, file in files.items() if file and file.startswith(folders))
 
 
 class RemoteTraceback(Exception):

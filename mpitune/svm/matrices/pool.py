@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from mpitune._jit import padded
-from mpitune.locks import lock_byte, unlock_byte
+from mpitune.locks import lock_byte, locked_byte, unlock_byte
 
 HEADER = 1 << 16  # bytes before a shared matrix: what it holds, when it was last taken, an agreement, a flag per strip
 DISTANCES = "distances"
@@ -77,15 +77,8 @@ class SharedMatrix:
         self.done = memory[24 : 24 + n_strips]
         if 24 + n_strips > HEADER:
             raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} at most are possible")
-        self._file = buffers.descriptor(name)
+        self.file = buffers.descriptor(name)
         self._buffers = buffers  # whose memory this is
-
-    def lock(self, byte: int, kind: int) -> bool:
-        """Lock a byte; with LOCK_NB in `kind`, False where others prevent it."""
-        return lock_byte(self._file, byte, kind)
-
-    def unlock(self, byte: int) -> None:
-        unlock_byte(self._file, byte)
 
     def fill(self, fill: Fill) -> np.ndarray:
         """The whole matrix, float32 (width, width), read-only. Strips that nobody has filled are filled here first."""
@@ -98,14 +91,14 @@ class SharedMatrix:
 
     def _fill_strip(self, strip: int, fill: Fill, kind: int) -> bool:
         """Whether the strip is done; looked at under its lock, so that what is in it is seen as well."""
-        if not self.lock(STRIPS + strip, kind):
+        if not lock_byte(self.file, STRIPS + strip, kind):
             return False
         try:
             if not self.done[strip]:
                 fill(strip, self.values)
                 self.done[strip] = 1
         finally:
-            self.unlock(STRIPS + strip)
+            unlock_byte(self.file, STRIPS + strip)
         return True
 
 
@@ -118,7 +111,7 @@ class Pool:
 
     def agree(self, number: int) -> int:
         """The number that the first process gave."""
-        with self._choosing():
+        with locked_byte(self._matrices[0].file, CHOOSE):
             agreed = self._matrices[0].agreed
             agreed[0] = agreed[0] or number
             return int(agreed[0])
@@ -147,17 +140,17 @@ class Pool:
             try:
                 yield matrix.fill(fill)
             finally:
-                matrix.unlock(USE)
+                unlock_byte(matrix.file, USE)
         finally:
             self._busy = False
 
     def _taken(self, what: float) -> SharedMatrix:
         """A matrix that holds `what`, if only its name so far, locked against being replaced."""
         while True:
-            with self._choosing():
+            with locked_byte(self._matrices[0].file, CHOOSE):
                 matrix = self._chosen(what)
                 if matrix is not None:
-                    matrix.lock(USE, fcntl.LOCK_SH)
+                    lock_byte(matrix.file, USE, fcntl.LOCK_SH)
                     matrix.taken[0] = 1 + max(int(other.taken[0]) for other in self._matrices)
                     return matrix
             time.sleep(PAUSE)
@@ -168,17 +161,9 @@ class Pool:
             if matrix.holds[0] == what:
                 return matrix
         for matrix in sorted(self._matrices, key=lambda matrix: int(matrix.taken[0])):
-            if matrix.lock(USE, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if lock_byte(matrix.file, USE, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 matrix.holds[0] = 0  # first: a process killed here leaves nothing that looks done
                 matrix.done[:] = 0
                 matrix.holds[0] = what
                 return matrix
         return None
-
-    @contextmanager
-    def _choosing(self) -> Iterator[None]:
-        self._matrices[0].lock(CHOOSE, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            self._matrices[0].unlock(CHOOSE)

@@ -20,7 +20,7 @@ SCRIPT = '''
 from functools import lru_cache, partial
 import json
 import constants_of_a_test as constants
-from constants_of_a_test import at_least
+from bounds_of_a_test import at_least
 
 EPOCHS = 3
 
@@ -100,11 +100,12 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """Imports a script and modules beside it, as they are now; returns the script's objective."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def imported(script: str = SCRIPT, limit: str = "LIMIT = 1", late: str = "LATE = 1") -> Any:
-        (tmp_path / "constants_of_a_test.py").write_text(f"{limit}\ndef at_least(x):\n    return x\n")
+    def imported(script: str = SCRIPT, limit: str = "LIMIT = 1", bound: str = "B = 1", late: str = "LATE = 1") -> Any:
+        (tmp_path / "constants_of_a_test.py").write_text(f"{limit}\n")
+        (tmp_path / "bounds_of_a_test.py").write_text(f"{bound}\ndef at_least(x):\n    return x\n")
         (tmp_path / "late_of_a_test.py").write_text(f"{late}\n")
         (tmp_path / "script_of_a_test.py").write_text(script)
-        for name in ("constants_of_a_test", "script_of_a_test"):
+        for name in ("constants_of_a_test", "bounds_of_a_test", "script_of_a_test"):
             sys.modules.pop(name, None)
         source._is_own.cache_clear()
         importlib.invalidate_caches()
@@ -128,6 +129,7 @@ def test_of_modules_beside_it_the_whole_file_counts(study: Study) -> None:
     first = digests({"objective": study()})
     assert changes(first, digests({"objective": study(limit="LIMIT = 1  # a comment", late="# one\nLATE = 1")})) == []
     assert changes(first, digests({"objective": study(limit="LIMIT = 2")})) == ["constants_of_a_test"]
+    assert changes(first, digests({"objective": study(bound="B = 2")})) == ["bounds_of_a_test"]
     assert changes(first, digests({"objective": study(late="LATE = 2")})) == ["late_of_a_test"]
 
 

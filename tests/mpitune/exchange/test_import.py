@@ -108,6 +108,7 @@ def test_a_table_of_a_search_and_one_written_by_hand(tmp_path: Path) -> None:
         "param_x,param_n,param_kind,value_loss,state\n1,2,a,3.5,complete\n2,3,,inf,failed\n"
     )
     assert main([str(tmp_path / "hand.csv"), "--into", str(tmp_path / "h")]) == Exit.DONE
+    assert len(read_study(tmp_path / "h").results) == 1, "a failed trial has no value"
     space = {"x": Float(0, 4, step=1), "n": Int(2, 3), "kind": Choice("a", "b")}
     study, calls = go_on(tmp_path / "h", 99, space, strategy="grid")
     known = next(trial for trial in study.trials if trial.params == {"x": 1.0, "n": 2, "kind": "a"})

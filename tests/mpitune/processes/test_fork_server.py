@@ -30,6 +30,7 @@ from mpitune.options import RunOptions
 from mpitune.processes import fork_server
 from mpitune.processes.fork_server import ForkServer, server_for
 from mpitune.processes.keeper import Later
+from mpitune.processes.process import installed_modules_of
 from mpitune.storage.history import read_study
 from mpitune.studies import run_study
 from tests.helpers import (
@@ -220,7 +221,7 @@ def test_a_pickle_names_the_installed_modules_that_its_reader_needs() -> None:
     def objective(x: float) -> float:
         return float(np.sin(x)) + len(fork_server.__name__) + os.getpid()
 
-    named = fork_server.installed_modules_of(cloudpickle.dumps(objective))
+    named = installed_modules_of(cloudpickle.dumps(objective))
     assert "numpy" in named and fork_server.__name__ not in named  # it is not installed here
 
 

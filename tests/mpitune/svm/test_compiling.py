@@ -136,6 +136,7 @@ def test_no_process_is_started_while_another_compiles(heard: Heard, monkeypatch:
     assert started == ["give_way"]
 
 
+@pytest.mark.slow  # it gives way, so beside other work it takes minutes
 def test_the_program_starts_processes_that_do_not_fail(tmp_path: Path) -> None:
     """They say nothing, so nobody would notice. Only one begins, and it gives way."""
     nice = "int(open(f'/proc/{child}/stat').read().rpartition(') ')[2].split()[16])"

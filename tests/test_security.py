@@ -363,7 +363,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
 
     Lines that may: what a process of the same job has sent (the experiment, tasks, what a keeper's worker does, batches
     and results by the pipe of a worker, calls of joblib and what they return or raise, messages of callbacks and their
-    state, the outcome of a search or the exception that ends it, signatures to compile); the script that a user names;
+    state, samplers, the outcome of a search or the exception that ends it, signatures to compile); the script that a user names;
     and values of a `Chain`, which a node's workers share, or which lie in a folder that the user names and that is
     refused where others can change it.
     """
@@ -374,7 +374,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
         'pickle.loads(begin.encode("latin-1"))', 'pickle.loads(result.arrays["result"].data',
         'pickle.loads(np.asarray(result.arrays["raised"])', "pickle.loads(raised_there)", "pickle.loads(content)",
         "pickle.loads(self._content)", "pickle.load(from_rank)", "pickle.loads(message)", "pickle.loads(its)",
-        'pickle.loads(str(trial.params["call"])',
+        "pickle.loads(self._packed)",
     )  # fmt: skip
     for package in sorted(rooms()):
         for path in (ROOT / package).rglob("*.py"):

@@ -121,7 +121,7 @@ class WorkerProcess:
         """What its results, its output and its end make readable."""
         return self.results, self.output, self.handle.sentinel
 
-    def send(self, run: Run, now: float, arrays: Mapping[str, SharedArrays], told: Sequence[bytes]) -> bool:
+    def send(self, run: Run, now: float, arrays: Mapping[str, SharedArrays], told: Sequence[bytes] = ()) -> bool:
         """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent.
 
         With it go descriptors and sizes of the rank's arrays that the worker has not heard of, and names of those gone;

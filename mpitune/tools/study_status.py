@@ -177,6 +177,6 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
         order=window_of(history.header["settings"]),
         mixed=history.mixed,
-        seconds=sum(end["seconds"] for end in history.ends),
+        seconds=sum(end.get("seconds", 0.0) for end in history.ends),
         of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
     )

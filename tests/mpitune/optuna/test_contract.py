@@ -140,6 +140,12 @@ def test_what_cannot_be_sent_is_one_line() -> None:
         optimize(new(sampler=sampler), square, 3, options=TWO)
 
 
+def test_an_objective_may_name_optunas_integrations() -> None:
+    study = new()
+    optimize(study, lambda trial: float(optuna.integration.__name__ == "optuna.integration"), 2, options=HERE)
+    assert study.best_value == 1 and study.trials[0].values == [1.0]
+
+
 def everything(trial: Trial) -> float:
     """All that a trial can be asked."""
     values = [

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import TPESampler
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.search_space import intersection_search_space
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -39,7 +39,7 @@ class Asking:
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
         self._view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
-        self._studies = Studies(self._view, study.sampler, study.pruner, seed)
+        self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=not is_optunas(study.sampler))
         trials = study.get_trials(deepcopy=False)
         self._view.trials = [numbered(trial) for trial in trials]
         waiting = [trial for trial in trials if trial.state == TrialState.WAITING]
@@ -147,7 +147,7 @@ def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribu
     space = dict(trial.relative_search_space or {})
     sampler = trial.study.sampler
     lies = isinstance(sampler, TPESampler) and getattr(sampler, "_constant_liar", False) and not space
-    if lies or not type(sampler).__module__.startswith("optuna."):
+    if lies or not is_optunas(sampler):
         # It looks at the parameters of running trials, or keeps a state: in the order of numbers.
         for name, drawn_from in intersection_search_space(trial.study.get_trials(deepcopy=False)).items():
             if name not in params and not drawn_from.single():
@@ -155,6 +155,11 @@ def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribu
                 params[name] = sampler.sample_independent(trial.study, frozen, name, drawn_from)
                 space[name] = drawn_from
     return params, space
+
+
+def is_optunas(sampler: BaseSampler) -> bool:
+    """Whether a sampler is one of Optuna's, whose state is in the study alone."""
+    return type(sampler).__module__.startswith("optuna.")
 
 
 def numbered(trial: FrozenTrial) -> FrozenTrial:

@@ -120,14 +120,15 @@ class Asking:
 
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
-        existing = self._study.get_trials(deepcopy=False)
+        storage, existing = self._study._storage, self._study.get_trials(deepcopy=False)
         if told.number > len(existing) or (told.number < len(existing) and existing[told.number].state.is_finished()):
             name = self._study.study_name
             raise UsageError(f"another process adds trials to study {name!r} ({len(existing)} now): let one job run it")
         if told.number == len(existing):
-            self._study.add_trial(told)
+            # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.
+            storage.create_new_trial(self._study._study_id, template_trial=told)
             return
-        storage, trial_id = self._study._storage, existing[told.number]._trial_id
+        trial_id = existing[told.number]._trial_id
         for name, value in told.params.items():
             drawn_from: BaseDistribution = told.distributions[name]
             storage.set_trial_param(trial_id, name, drawn_from.to_internal_repr(value), drawn_from)

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import TPESampler
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.search_space import intersection_search_space
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -39,7 +39,7 @@ class Asking:
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
         self._view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
-        self._studies = Studies(self._view, study.sampler, study.pruner, seed)
+        self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=not is_optunas(study.sampler))
         trials = study.get_trials(deepcopy=False)
         self._view.trials = [numbered(trial) for trial in trials]
         waiting = [trial for trial in trials if trial.state == TrialState.WAITING]
@@ -120,14 +120,15 @@ class Asking:
 
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
-        existing = self._study.get_trials(deepcopy=False)
+        storage, existing = self._study._storage, self._study.get_trials(deepcopy=False)
         if told.number > len(existing) or (told.number < len(existing) and existing[told.number].state.is_finished()):
             name = self._study.study_name
             raise UsageError(f"another process adds trials to study {name!r} ({len(existing)} now): let one job run it")
         if told.number == len(existing):
-            self._study.add_trial(told)
+            # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.
+            storage.create_new_trial(self._study._study_id, template_trial=told)
             return
-        storage, trial_id = self._study._storage, existing[told.number]._trial_id
+        trial_id = existing[told.number]._trial_id
         for name, value in told.params.items():
             drawn_from: BaseDistribution = told.distributions[name]
             storage.set_trial_param(trial_id, name, drawn_from.to_internal_repr(value), drawn_from)
@@ -147,7 +148,7 @@ def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribu
     space = dict(trial.relative_search_space or {})
     sampler = trial.study.sampler
     lies = isinstance(sampler, TPESampler) and getattr(sampler, "_constant_liar", False) and not space
-    if lies or not type(sampler).__module__.startswith("optuna."):
+    if lies or not is_optunas(sampler):
         # It looks at the parameters of running trials, or keeps a state: in the order of numbers.
         for name, drawn_from in intersection_search_space(trial.study.get_trials(deepcopy=False)).items():
             if name not in params and not drawn_from.single():
@@ -155,6 +156,11 @@ def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribu
                 params[name] = sampler.sample_independent(trial.study, frozen, name, drawn_from)
                 space[name] = drawn_from
     return params, space
+
+
+def is_optunas(sampler: BaseSampler) -> bool:
+    """Whether a sampler is one of Optuna's, whose state is in the study alone."""
+    return type(sampler).__module__.startswith("optuna.")
 
 
 def numbered(trial: FrozenTrial) -> FrozenTrial:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import importlib
 import json
 import logging
 import math
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import optuna
 from optuna.logging import get_logger, get_verbosity, set_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
@@ -39,6 +42,9 @@ from mpitune.trial import CONSTRAINTS, Batch, Evaluation, Result, Rounds, Trial,
 said = get_logger("optuna.study")  # whose verbosity the user sets
 FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
+
+# Optuna has a module of an own type, which an objective with a callback of `optuna.integration` names.
+copyreg.pickle(type(optuna.integration), lambda module: (importlib.import_module, (module.__name__,)))
 
 
 @dataclass

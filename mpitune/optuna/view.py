@@ -161,14 +161,19 @@ class ViewedStudy(Study):
 
 
 class Studies:
-    """The studies of a view, one for each thing to do, with samplers and pruners that nothing was done with before."""
+    """The studies of a view, one for each thing to do, with samplers and pruners that nothing was done with before.
 
-    def __init__(self, view: View, sampler: BaseSampler, pruner: BasePruner, seed: int):
+    keeps: whether the sampler itself does all, as it may have a state.
+    """
+
+    def __init__(self, view: View, sampler: BaseSampler, pruner: BasePruner, seed: int, keeps: bool = False):
         self._view, self._seed, self._packed = view, seed, cloudpickle.dumps((sampler, pruner))  # quicker than a copy
+        self._kept = sampler if keeps else None
 
     def at(self, what: str) -> ViewedStudy:
         """The study, whose sampler's random numbers are those of this name."""
         sampler, pruner = pickle.loads(self._packed)
+        sampler = self._kept or sampler
         begin(sampler, f"{self._seed}/{what}")
         study = ViewedStudy(self._view.get_study_name_from_id(ID), self._view, sampler, pruner)
         study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna

@@ -140,6 +140,37 @@ def test_what_cannot_be_sent_is_one_line() -> None:
         optimize(new(sampler=sampler), square, 3, options=TWO)
 
 
+def test_an_objective_may_name_optunas_integrations() -> None:
+    study = new()
+    optimize(study, lambda trial: float(optuna.integration.__name__ == "optuna.integration"), 2, options=HERE)
+    assert study.best_value == 1 and study.trials[0].values == [1.0]
+
+
+class Climbing(optuna.samplers.BaseSampler):
+    """It keeps a state between trials."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return {"n": optuna.distributions.IntDistribution(0, 100)}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        self.place += 2
+        return {"n": self.place}
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        return param_distribution.low
+
+
+@pytest.mark.parametrize("options", [HERE, TWO])
+def test_a_samplers_own_state_is_kept_in_the_order_of_numbers(options: RunOptions) -> None:
+    study = optuna.create_study(sampler=Climbing())
+    for n in (6, 4):
+        optimize(study, lambda trial: trial.suggest_int("n", 0, 100), n, window=3, options=options)
+    assert [trial.params["n"] for trial in study.trials] == list(range(2, 21, 2))
+
+
 def everything(trial: Trial) -> float:
     """All that a trial can be asked."""
     values = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -19,11 +20,11 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import UsageError
-from mpitune.optuna.records import packed_params
+from mpitune.optuna.records import packed_params, unpacked_params
 from mpitune.optuna.view import Studies, View, running, seed_in
 
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
-OURS = "mpitune:n"  # of a trial that was run here, so that later trials see it in their time
+OURS = "mpitune"  # of a trial that was run here: how others saw it while it ran
 FIXED = "fixed_params"  # of a trial that was enqueued, by Optuna's own name
 
 
@@ -38,12 +39,14 @@ class Asking:
 
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
-        self._view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
+        self._view = View(
+            name_of(study, seed), study.directions, study.user_attrs, attrs_of(study), study_id=study._study_id
+        )
         self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=not is_optunas(study.sampler))
+        self._waiting: dict[int, FrozenTrial] = {}
+        self._adopted: set[int] = set()  # trials that were enqueued, and run here
+        self._look()
         trials = study.get_trials(deepcopy=False)
-        self._view.trials = [numbered(trial) for trial in trials]
-        waiting = [trial for trial in trials if trial.state == TrialState.WAITING]
-        self._waiting = {trial.number: trial for trial in waiting}
         # Results of an earlier run that its trials after them may not see yet.
         last = max((trial.number for trial in trials if trial.state.is_finished()), default=-1)
         self._hidden = {
@@ -51,12 +54,21 @@ class Asking:
             for trial in trials
             if OURS in trial.system_attrs and trial.state.is_finished() and trial.number > last + 1 - window
         }
-        for number, trial in self._hidden.items():
-            self._view.trials[number] = running(
-                number, params=trial.params, distributions=trial.distributions, system_attrs=trial.system_attrs
-            )
+        for number, trial in self._hidden.items():  # they were seen as they began
+            joint = trial.system_attrs[OURS]
+            params, space = unpacked_params(joint["params"])
+            attrs = {name: value for name, value in trial.system_attrs.items() if name in joint["attrs"]}
+            self._view.trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
+        self._attrs: dict[int, dict[str, Any]] = {}  # the study's, as the sampler left them when it was asked
         self.stopped = False
+
+    def _look(self) -> list[FrozenTrial]:
+        """See trials that the script has added. Returns those that have ended."""
+        new = self._study.get_trials(deepcopy=False)[len(self._view.trials) :]
+        self._waiting.update((trial.number, trial) for trial in new if trial.state == TrialState.WAITING)
+        self._view.trials += map(numbered, new)
+        return [trial for trial in self._view.trials[-len(new) :] if trial.state.is_finished()] if new else []
 
     @property
     def first(self) -> list[FrozenTrial]:
@@ -72,12 +84,14 @@ class Asking:
 
     def ask(self) -> tuple[int, list[FrozenTrial], dict[str, Any]]:
         """The next trial: its number, what has become known, and what its worker needs besides."""
+        added = [] if self.open else self._look()  # as by a callback
         enqueued = self._waiting.pop(min(self._waiting)) if self._waiting else None
         number = len(self._view.trials) if enqueued is None else enqueued.number
-        seen = self.reveal(number)
+        seen = [*added, *self.reveal(number)]
         if enqueued is None:
             self._view.create_new_trial(0)
         else:
+            self._adopted.add(number)
             self._view.trials[number] = running(
                 number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
             )
@@ -87,6 +101,7 @@ class Asking:
         trial = self._view.trials[number] = copy.copy(self._view.trials[number])
         trial.params, trial.distributions = params, {name: space[name] for name in params}
         self.open.append(number)
+        self._attrs[number] = attrs_of(study)
         asked = {
             "params": packed_params(params, space),
             "user_attrs": trial.user_attrs,
@@ -101,7 +116,8 @@ class Asking:
         begun = self._view.trials[number]
         complete = ended.datetime_complete
         ended.state, ended.datetime_complete = TrialState.RUNNING, None
-        ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: number}
+        joint = {"params": packed_params(begun.params, begun.distributions), "attrs": sorted(begun.system_attrs)}
+        ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: joint}
         self._view.trials[number] = ended
         study = self._studies.at(f"{number}/after")
         try:
@@ -121,9 +137,18 @@ class Asking:
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
         storage, existing = self._study._storage, self._study.get_trials(deepcopy=False)
-        if told.number > len(existing) or (told.number < len(existing) and existing[told.number].state.is_finished()):
-            name = self._study.study_name
-            raise UsageError(f"another process adds trials to study {name!r} ({len(existing)} now): let one job run it")
+        theirs = told.number < len(existing) and (
+            told.number not in self._adopted or existing[told.number].state != TrialState.WAITING
+        )
+        if theirs or told.number > len(existing):
+            raise UsageError(
+                f"another process or a callback adds trial {told.number} to study {self._study.study_name!r} while "
+                "others run: let one job run it, and add trials between calls of optimize (or with a window of 1)"
+            )
+        known = attrs_of(self._study)
+        for name, value in self._attrs.pop(told.number).items():
+            if known.get(name) != value:
+                storage.set_study_system_attr(self._study._study_id, name, value)
         if told.number == len(existing):
             # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.
             storage.create_new_trial(self._study._study_id, template_trial=told)
@@ -181,11 +206,15 @@ def name_of(study: Study, seed: int) -> str:
     return f"mpitune-{seed}" if made_up else study.study_name
 
 
+_begun: weakref.WeakKeyDictionary[BaseSampler, int] = weakref.WeakKeyDictionary()  # studies of each sampler
+
+
 def seed_of_study(study: Study, otherwise: int) -> int:
     """The seed of a study: the one it has, that of its sampler, or this one, which it then has."""
     known = attrs_of(study).get(SEED)
     if known is None:
         known = seed_in(study.sampler)
-        known = otherwise if known is None else known
+        known = otherwise if known is None else known + _begun.get(study.sampler, 0)
+        _begun[study.sampler] = _begun.get(study.sampler, 0) + 1
         study._storage.set_study_system_attr(study._study_id, SEED, known)
     return int(known)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import math
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import own_traceback
-from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params
+from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params, whole
 from mpitune.optuna.records import packed as packed_trial
 from mpitune.optuna.view import Studies, View, running
 from mpitune.processes.process import packed, packed_error
@@ -59,7 +61,7 @@ class InWorker:
 
     def hear(self, content: bytes) -> None:
         """Results that later trials may see."""
-        self._take(map(unpacked, json.loads(content)))
+        self._take(pickle.loads(content))
 
     def _take(self, trials: Iterable[FrozenTrial]) -> None:
         for trial in trials:
@@ -80,24 +82,29 @@ class InWorker:
         begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
         self._view.create_new_trial(0, begun)
         study = self._studies.at(str(number))
-        study.sampler = _Proposed(study.sampler, *unpacked_params(asked["params"]))
+        pickled = asked.get("pickled")
+        joint = pickle.loads(base64.b64decode(pickled)) if pickled else unpacked_params(asked["params"])
+        study.sampler = _Proposed(study.sampler, *joint)
+        before = self._view.get_study_user_attrs(0)
         returned: Any = None
         state: TrialState | None = None
-        text, messages = "", b""
+        text, raised = "", b""
         try:
             returned = self._function(OptunaTrial(study, number))
         except TrialPruned:
             state = TrialState.PRUNED
         except (Exception, KeyboardInterrupt) as error:
             state, text = TrialState.FAIL, own_traceback(error)
-            messages = packed((number, packed_error(error, text)))
+            raised = packed_error(error, text)
         ended = self._view.get_trial(number)
         ended.datetime_complete = datetime.now()
         said = {
-            "trial": packed_trial(ended), "returned": plain(returned), "state": state and state.name,
-            "raised": text, "stopped": study.stopped,
+            "trial": packed_trial(ended), "returned": _floats(returned), "state": state and state.name,
+            "raised": text, "stopped": study.stopped, "study": plain(self._view.new_attrs(before)),
         }  # fmt: skip
-        values = _values(returned, self.names) if state is None else {}
+        is_whole = unpacked(said["trial"]) == ended  # else it holds what JSON cannot say, and a journal has a text
+        messages = b"" if is_whole and not raised else packed((number, raised, None if is_whole else ended))
+        values = _values(said["returned"], self.names) if state is None else {}
         steps = {f"{self.names[0]}@{step}": value for step, value in ended.intermediate_values.items()}
         finite = {name: value for name, value in steps.items() if not math.isnan(value)}
         constraints = [v for name, v in sorted(ended.system_attrs.items()) if name.startswith("constraints:")]
@@ -114,14 +121,21 @@ class InWorker:
         return Evaluation(trial.key, {**values, **finite}, messages=messages, user_attrs=attrs)
 
 
+def _floats(returned: Any) -> Any:
+    """What an objective returned as numbers, as Optuna takes it; None where it cannot be."""
+    try:
+        several = isinstance(returned, Sequence) and not isinstance(returned, str)
+        return plain([float(value) for value in returned]) if several else plain(float(returned))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def _values(returned: Any, names: Sequence[str]) -> dict[str, float]:
     """What reports show."""
-    several = list(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else [returned]
-    try:
-        values = dict(zip(names, map(float, several), strict=True))
-    except (TypeError, ValueError):
+    several = whole(returned if isinstance(returned, list) else [returned])
+    if len(several) != len(names) or any(value is None or math.isnan(value) for value in several):
         return {}
-    return {} if any(map(math.isnan, values.values())) else values
+    return dict(zip(names, several, strict=True))
 
 
 class _Proposed(BaseSampler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copyreg
 import importlib
 import json
@@ -12,7 +13,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,12 +30,13 @@ from mpitune.experiment import Data, Experiment, Objective, Reporting, Schedulin
 from mpitune.joblib.calls import packed_call, read_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite
+from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, name_of, seed_of_study
 from mpitune.optuna.objective import ASKED, InWorker
-from mpitune.optuna.records import ATTRIBUTE, packed, unpacked, whole
+from mpitune.optuna.records import ATTRIBUTE, unpacked, unpacked_params, whole
 from mpitune.optuna.view import View
-from mpitune.processes.process import unpacked_error
+from mpitune.processes.process import packed, unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
 from mpitune.trial import CONSTRAINTS, Batch, Evaluation, Result, Rounds, Trial, Window
@@ -60,6 +62,8 @@ class Leader:
     catch: tuple[type[BaseException], ...]
     callbacks: Sequence[Callback]
     errors: dict[int, bytes] = field(default_factory=dict)  # packed, by number
+    trials: dict[int, FrozenTrial] = field(default_factory=dict)  # those that hold what a journal cannot
+    keeps: bool = False  # whether a journal is kept
     raised: BaseException | None = None
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
@@ -74,7 +78,7 @@ class Leader:
     def known(self, trials: Sequence[FrozenTrial]) -> None:
         """Workers hear of these results before later trials."""
         if trials:
-            self.outbox.append(json.dumps([packed(trial) for trial in trials]).encode())
+            self.outbox.append(packed(list(trials)))
             self.n_known += len(trials)
 
     def news(self) -> list[bytes]:
@@ -87,6 +91,9 @@ class Leader:
         number, seen, asked = self.asking.ask()
         self.known(seen)
         asked = {"number": number, "known": self.n_known, **asked}
+        begun = self.asking.begun(number)
+        if unpacked_params(asked["params"]) != (joint := (begun.params, begun.distributions)):
+            asked["pickled"] = base64.b64encode(packed(joint)).decode()
         return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
 
     def tell(self, result: Result) -> None:
@@ -98,9 +105,16 @@ class Leader:
             told = self.asking.tell(self.asking.begun(number), None, TrialState.FAIL)
         else:
             state = said["state"] and TrialState[said["state"]]
-            cause = said["raised"] or f"the objective returned {said['returned']!r}"
+            values = whole(said["returned"])
+            cause = said["raised"] or f"the objective returned {values}, not {len(self.study.directions)} number(s)"
             self.asking.stopped |= said["stopped"]
-            told = self.asking.tell(unpacked(said["trial"]), whole(said["returned"]), state)
+            ended = unpacked(said["trial"])
+            if (given := self.trials.pop(number, None)) is not None:
+                self._require_kept(given, ended)
+                ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
+            told = self.asking.tell(ended, values, state)
+            for name, value in said["study"].items():
+                self.study.set_user_attr(name, value)
         self.known([told])
         self.bar.update(time.monotonic() - self.began, self.study)
         _say(self.study, told, cause)
@@ -111,6 +125,15 @@ class Leader:
                 return
         for callback in self.callbacks:
             callback(self.study, self.study.get_trials(deepcopy=True)[number])
+
+    def _require_kept(self, given: FrozenTrial, kept: FrozenTrial) -> None:
+        """Raise UsageError for choices that a journal or a database cannot hold."""
+        lost = [name for name, drawn in given.distributions.items() if kept.distributions[name] != drawn]
+        if lost and (self.keeps or not isinstance(self.study._storage, InMemoryStorage)):
+            raise UsageError(
+                f"the choices of {lost[0]} cannot be kept in a file ({given.distributions[lost[0]]}): give texts or "
+                "numbers, and look up in the objective what they stand for"
+            )
 
 
 def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
@@ -184,9 +207,10 @@ class Optimizing(Experiment):
             attrs[CONSTRAINTS] = finite(function(unpacked(said["trial"])))
 
     def hear(self, content: bytes) -> None:
-        number, error = pickle.loads(content)
+        number, error, trial = pickle.loads(content)
         assert self.leader is not None
-        self.leader.errors[number] = error
+        self.leader.errors.update({number: error} if error else {})
+        self.leader.trials.update({} if trial is None else {number: trial})
 
     def called(self) -> dict[str, Any]:
         return {} if self.leader is None else {"objective": self.leader.function}
@@ -285,6 +309,8 @@ def optimize(
         raise
     require_sendable("the sampler", study.sampler, FIX)
     require_sendable("the pruner", study.pruner, FIX)
+    require_whole("window", window, 1)
+    options = _own_folder(options, study)
     known = _known(options)
     slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
     kept = attrs_of(study).get(WINDOW, known.get("batch"))
@@ -295,7 +321,16 @@ def optimize(
     ends = time.monotonic() + (math.inf if timeout is None else timeout)
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
-        study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()), bar=bar
+        study,
+        Asking(study, seed, size),
+        func,
+        arrays,
+        n_trials,
+        ends,
+        catches,
+        list(callbacks or ()),
+        bar=bar,
+        keeps=options.results is not None,
     )
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
@@ -309,6 +344,21 @@ def optimize(
         bar.close()
     if leader.raised is not None:
         raise leader.raised
+
+
+def _own_folder(options: RunOptions, study: Study) -> RunOptions:
+    """The first study of a script has the results folder, the others have folders in it."""
+    if options.results is None:
+        return options
+    studies = _studies_in.setdefault(Path(options.results).absolute(), [])
+    name = study.study_name
+    if name not in studies:
+        studies.append(name)
+    number = studies.index(name)
+    return replace(options, results=Path(options.results) / f"study-{number + 1}") if number else options
+
+
+_studies_in: dict[Path, list[str]] = {}  # names of those of this process that have a results folder, in their order
 
 
 def _known(options: RunOptions) -> Mapping[str, Any]:

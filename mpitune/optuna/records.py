@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
 ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
 
 
@@ -52,9 +53,22 @@ def unpacked(record: Mapping[str, Any]) -> FrozenTrial:
 def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistribution]) -> dict[str, Any]:
     """Parameters with what they were drawn from, by Optuna's own numbers for them, since a category may be anything."""
     return {
-        name: [plain(float(drawn_from[name].to_internal_repr(value))), distribution_to_json(drawn_from[name])]
+        name: [plain(float(drawn_from[name].to_internal_repr(value))), _text_of(drawn_from[name])]
         for name, value in params.items()
     }
+
+
+def _text_of(drawn_from: BaseDistribution) -> str:
+    """What it is, where JSON can say it; of other choices, such as tuples, their texts."""
+    try:
+        text = distribution_to_json(drawn_from)
+        if json_to_distribution(text) == drawn_from:
+            return text
+    except TypeError:
+        pass
+    assert isinstance(drawn_from, CategoricalDistribution)
+    texts = [f"{number}: {choice}" for number, choice in enumerate(drawn_from.choices)]
+    return distribution_to_json(CategoricalDistribution(texts))
 
 
 def unpacked_params(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
@@ -68,7 +82,7 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, np.generic | np.ndarray):
         thing = thing.tolist()
     if isinstance(thing, float):
-        return thing if math.isfinite(thing) else {"@number": str(thing)}
+        return thing if math.isfinite(thing) else {NUMBER: str(thing)}
     if isinstance(thing, Mapping):
         return {str(name): plain(value) for name, value in thing.items()}
     if isinstance(thing, list | tuple):
@@ -79,5 +93,5 @@ def plain(thing: Any) -> Any:
 def whole(thing: Any) -> Any:
     """A thing that `plain` has made JSON of."""
     if isinstance(thing, Mapping):
-        return float(thing["@number"]) if thing.keys() == {"@number"} else {n: whole(v) for n, v in thing.items()}
+        return float(thing[NUMBER]) if thing.keys() == {NUMBER} else {n: whole(v) for n, v in thing.items()}
     return [whole(value) for value in thing] if isinstance(thing, list) else thing

@@ -24,7 +24,6 @@ from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-ID = 0  # of the one study of a view
 DRAWN = 2**32  # a seed above is one that Optuna has drawn
 
 
@@ -46,8 +45,9 @@ class View(BaseStorage):
         directions: Sequence[StudyDirection],
         user_attrs: Mapping[str, Any],
         system_attrs: Mapping[str, Any],
+        study_id: int = 0,
     ):
-        self._name, self._directions = name, list(directions)
+        self._name, self._directions, self._id = name, list(directions), study_id  # samplers remember the id
         self._user_attrs, self._system_attrs = dict(user_attrs), dict(system_attrs)
         self.trials: list[FrozenTrial] = []
 
@@ -59,6 +59,11 @@ class View(BaseStorage):
                 trials[trial.number] = None
         self.trials = [running(number) if trial is None else trial for number, trial in enumerate(trials)]
 
+    def new_attrs(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The study's user attributes that were set since it had these, which it has again."""
+        after, self._user_attrs = self._user_attrs, before
+        return {name: value for name, value in after.items() if name not in before or before[name] is not value}
+
     # -- as Optuna asks
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
@@ -68,7 +73,7 @@ class View(BaseStorage):
         raise NotImplementedError("a view has one study")
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        return ID
+        return self._id
 
     def get_study_name_from_id(self, study_id: int) -> str:
         return self._name
@@ -151,10 +156,18 @@ class View(BaseStorage):
         trial.system_attrs = {**trial.system_attrs, key: value}
 
 
+READ_ONLY = "an objective can only read its study: add trials in the script"
+
+
 class ViewedStudy(Study):
     """A study of a view, which may be stopped at any moment."""
 
     stopped = False
+
+    def enqueue_trial(self, *given: Any, **more: Any) -> None:
+        raise RuntimeError(READ_ONLY)
+
+    add_trial = add_trials = enqueue_trial
 
     def stop(self) -> None:
         self.stopped = True
@@ -175,7 +188,7 @@ class Studies:
         sampler, pruner = pickle.loads(self._packed)
         sampler = self._kept or sampler
         begin(sampler, f"{self._seed}/{what}")
-        study = ViewedStudy(self._view.get_study_name_from_id(ID), self._view, sampler, pruner)
+        study = ViewedStudy(self._view.get_study_name_from_id(0), self._view, sampler, pruner)
         study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
         return study
 

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -208,3 +210,64 @@ def test_a_trial_can_be_asked_all_that_optunas_can() -> None:
     assert all(trial.duration is not None and trial.intermediate_values[1] == float("inf") for trial in study.trials)
     assert study.trials[0].state == TrialState.COMPLETE
     assert len(optuna.importance.get_param_importances(study)) == 6
+
+
+@pytest.mark.parametrize("sampler", ["TPESampler", "NSGAIISampler", "QMCSampler"])
+def test_two_calls_are_one(sampler: str) -> None:
+    more = (
+        {"population_size": 4} if sampler == "NSGAIISampler" else {"multivariate": False} if sampler[0] == "T" else {}
+    )
+    studies = []
+    for parts in ([18], [5, 13], [12, 6]):
+        study = new(sampler=getattr(optuna.samplers, sampler)(seed=1, **more))
+        for part in parts:
+            optimize(study, square, part, window=4, options=HERE)
+        studies.append([(trial.params, trial.value) for trial in study.trials])
+    assert studies[0] == studies[1] == studies[2]
+
+
+class Odd(Exception):
+    """It cannot be made again from the arguments that it keeps."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__("two")
+
+
+def odd(trial: Trial) -> float:
+    sizes = trial.suggest_categorical("sizes", [(64,), (64, 32)])
+    trial.set_user_attr("model", {1: {2}})
+    trial.study.set_user_attr("last", trial.number)
+    if trial.number == 2:
+        raise Odd(1, 2)
+    return len(sizes)
+
+
+def test_what_json_cannot_say_reaches_the_study(tmp_path: Path) -> None:
+    study = new()
+    optimize(study, odd, 6, catch=(Odd,), window=2, options=TWO)
+    assert states(study) == "CCFCCC" and study.user_attrs["last"] == 5
+    assert all(trial.params["sizes"] in ((64,), (64, 32)) for trial in study.trials)
+    assert all(trial.user_attrs["model"] == {1: {2}} for trial in study.trials)
+    with pytest.raises(UsageError, match="choices of sizes cannot be kept"):
+        optimize(new(), odd, 6, window=2, options=replace(TWO, results=tmp_path / "r"))
+
+
+def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:
+    options = replace(HERE, results=tmp_path / "r")
+    for shift in (0.5, -0.5):
+        study = new()
+        optimize(study, lambda trial, s=shift: (trial.suggest_float("x", -1, 1) - s) ** 2, 4, window=2, options=options)
+        assert all(trial.value == (trial.params["x"] - shift) ** 2 for trial in study.trials)
+    assert (tmp_path / "r" / "study-2" / "report.html").exists()
+
+
+def test_a_callback_may_enqueue_with_a_window_of_one() -> None:
+    def callback(study: optuna.Study, trial: Any) -> None:
+        if trial.number == 1:
+            study.enqueue_trial({"x": 0.75})
+
+    study = new()
+    optimize(study, square, 5, callbacks=[callback], window=1, options=TWO)
+    assert study.trials[2].params == {"x": 0.75} and states(study) == "CCCCC"
+    with pytest.raises(UsageError, match="a callback adds trial 2"):
+        optimize(new(), square, 9, callbacks=[callback], window=4, options=TWO)

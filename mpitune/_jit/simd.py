@@ -229,6 +229,7 @@ def _folded(combine: Callable[..., Any]) -> Any:
 least_lane, most_lane = (
     _folded(lambda builder, a, b, sign=sign: builder.select(builder.fcmp_ordered(sign, a, b), a, b)) for sign in "<>"
 )
+total_of = _folded(lambda builder, a, b: builder.fadd(a, b))  # halves are added to halves
 
 
 @intrinsic

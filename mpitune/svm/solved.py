@@ -194,7 +194,7 @@ def solve(
     Returns:
         What was solved, for each training set.
     """
-    samples = data.samples
+    samples, pair = data.samples, data.multiclass == "ovo"
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     result = [
         Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
@@ -209,7 +209,9 @@ def solve(
         numbers, signs, weights = parts[done - 1]
         if numbers:
             solved = [result[n] for n in numbers]
-            paths = solve_paths(matrix, signs, penalties, tolerance, limit, weights, counts[numbers], give_up=give_up)
+            paths = solve_paths(
+                matrix, signs, penalties, tolerance, limit, weights, counts[numbers], give_up=give_up, pair=pair
+            )
             if give_up:
                 counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
             if share is not None:

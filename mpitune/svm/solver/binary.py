@@ -49,6 +49,7 @@ class Ending(NamedTuple):
     tolerance: float
     limit: int
     give_up: bool
+    pair: bool
 
 
 class Path(NamedTuple):

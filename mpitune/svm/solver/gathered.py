@@ -5,6 +5,8 @@ is gathered into a small dense matrix that stays in the processor's cache. Where
 most are gathered and solved to a part of their violation, again and again (T. Joachims, "Making large-scale SVM
 learning practical", 1999): a row of the large matrix is then read once for hundreds of iterations, not in each.
 
+Where a gathered problem needs thousands of iterations, `newton` moves the free multipliers together now and then.
+
 The arrays of the compiled functions are listed in `smo`.
 """
 
@@ -15,12 +17,15 @@ import numpy as np
 from mpitune._jit import LANES
 from mpitune._jit.simd import part
 from mpitune.svm.solver.binary import Binary
+from mpitune.svm.solver.newton import newton_step
 from mpitune.svm.solver.smo import CONVERGED, add_rows, aligned_doubles, iterate, set_masks
 
 CHECK = 200  # iterations between two looks at whether gathering pays
 GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
 MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
 WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active
+NEWTON = 1000  # iterations on a gathered problem before a Newton step, and between two at least
+WORTH = 3  # and no fewer than a Newton step takes multiplications, by so many times the lanes
 
 
 @part
@@ -127,6 +132,7 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
         f[p], beta[p] = own.f[t], own.beta[t]
     source = own.rows
     done = spent = 0
+    next_newton = NEWTON
     while True:
         matrix = _aligned(count, width)
         _gather(source, source_columns, matrix)
@@ -145,6 +151,10 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
             spent += k
             if status == CONVERGED or done == limit:
                 break
+            if done >= next_newton:
+                work = newton_step(small, tolerance)
+                set_masks(small.sign, small.beta, small.bounds, small.up, small.low)
+                next_newton = done + max(NEWTON, work // (WORTH * width))
             m = active(small, extremes, kept)
             if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
                 break

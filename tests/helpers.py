@@ -102,11 +102,12 @@ def end_searches_with(over: Path, monkeypatch: pytest.MonkeyPatch) -> float:
     return seconds
 
 
-def wait_for_lines(folder: Path, n: int) -> None:
+def wait_for_lines(folder: Path, n: int, job: subprocess.Popen[str] | None = None) -> None:
     """Wait until the journal of a running study has n trials."""
     deadline = time.monotonic() + PATIENCE
     while not (folder / "journal.jsonl").exists() or len(journal_lines(folder)) < n:
         assert time.monotonic() < deadline, "the study made no progress"
+        assert job is None or job.poll() is None, job.communicate()
         time.sleep(0.02)
 
 

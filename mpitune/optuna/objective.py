@@ -83,7 +83,8 @@ class InWorker:
         self._view.create_new_trial(0, begun)
         study = self._studies.at(str(number))
         pickled = asked.get("pickled")
-        joint = pickle.loads(base64.b64decode(pickled)) if pickled else unpacked_params(asked["params"])
+        content = base64.b64decode(pickled) if pickled else b""  # rank 0 has just made it: no journal is read for it
+        joint = pickle.loads(content) if content else unpacked_params(asked["params"])
         study.sampler = _Proposed(study.sampler, *joint)
         before = self._view.get_study_user_attrs(0)
         returned: Any = None

@@ -18,14 +18,13 @@ class Machine:
     """A folder with an nvidia-smi, and the environment in which programs find it. There is no driver.
 
     gpus: UUIDs, with those of their slices. mig: the GPUs in MIG mode. modes: compute modes that are not "Default".
-    apps: (pid, UUID, MiB) of processes that have a context. smi: what it says instead, with a status of 18.
+    smi: what it says instead, with a status of 18.
     """
 
     folder: Path
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {A: ()})
     mig: tuple[str, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict)
-    apps: tuple[tuple[int, str, int], ...] = ()
     smi: str | None = None
 
     def environ(self, **changes: str) -> dict[str, str]:
@@ -50,12 +49,9 @@ class Machine:
             listing += [f"  MIG 1g.10gb     Device  {n}: (UUID: {name})" for n, name in enumerate(slices)]
             mig = "Enabled" if slices or uuid in self.mig else "Disabled"
             rows.append(f"{uuid}, {mig}, {self.modes.get(uuid, 'Default')}")
-        apps = [f"{pid}, {uuid}, {mib}" for pid, uuid, mib in self.apps]
         return "\n".join([
             "#!/bin/sh", 'case "$*" in', "-L)", *(f"echo '{line}'" for line in listing), ";;",
             "'--query-gpu=uuid,mig.mode.current,compute_mode --format=csv,noheader')",
             *(f"echo '{row}'" for row in rows), ";;",
-            "'--query-compute-apps=pid,gpu_uuid,used_gpu_memory --format=csv,noheader,nounits')",
-            *(f"echo '{app}'" for app in apps), ";;",
             "*) echo \"no such option: $*\"; exit 6;;", "esac", "",
         ])  # fmt: skip

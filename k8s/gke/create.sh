@@ -16,7 +16,7 @@ there=$(gcloud container clusters list --filter "name=$CLUSTER AND location=$ZON
 
 read -r first _ <<<"$NODES"
 most=${NODES##* }
-seconds=$(($(wc -w <<<"$NODES") * (SEARCH_TIMEOUT + 3600))) # the nodes of the search end then, whoever watches them
+seconds=$(($(wc -w <<<"$NODES") * (SEARCH_TIMEOUT + 3600))) # after this time the nodes end by themselves
 echo "$("$K8S/gke/cost.sh" "$most") USD per hour with $most nodes of $MACHINE, which end by themselves after $seconds s"
 
 [[ $NETWORK ]] ||

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-import weakref
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -24,8 +23,8 @@ from mpitune.optuna.records import packed_params, unpacked_params
 from mpitune.optuna.view import Studies, View, running, seed_in
 
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
+BEGUN = "_mpitune_begun"  # of a sampler: how many studies it has begun
 OURS = "mpitune"  # of a trial that was run here: how others saw it while it ran
-FIXED = "fixed_params"  # of a trial that was enqueued, by Optuna's own name
 
 
 class Asking:
@@ -39,9 +38,7 @@ class Asking:
 
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
-        self._view = View(
-            name_of(study, seed), study.directions, study.user_attrs, attrs_of(study), study_id=study._study_id
-        )
+        self._view = view_of(study, seed)
         self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=not is_optunas(study.sampler))
         self._waiting: dict[int, FrozenTrial] = {}
         self._adopted: set[int] = set()  # trials that were enqueued, and run here
@@ -200,21 +197,22 @@ def attrs_of(study: Study) -> dict[str, Any]:
     return study._storage.get_study_system_attrs(study._study_id)
 
 
-def name_of(study: Study, seed: int) -> str:
-    """The study's name, by which Hyperband draws: not that which Optuna has made up."""
-    made_up = study.study_name.startswith("no-name-")
-    return f"mpitune-{seed}" if made_up else study.study_name
-
-
-_begun: weakref.WeakKeyDictionary[BaseSampler, int] = weakref.WeakKeyDictionary()  # studies of each sampler
+def view_of(study: Study, seed: int) -> View:
+    """A view of a study, without its trials. Hyperband draws by its name: one that Optuna has made up is replaced."""
+    name = f"mpitune-{seed}" if study.study_name.startswith("no-name-") else study.study_name
+    return View(name, study.directions, study.user_attrs, attrs_of(study), study._study_id)
 
 
 def seed_of_study(study: Study, otherwise: int) -> int:
-    """The seed of a study: the one it has, that of its sampler, or this one, which it then has."""
+    """The seed of a study: the one it has, that of its sampler, or this one, which it then has.
+
+    A sampler that has begun several studies gives each another one.
+    """
     known = attrs_of(study).get(SEED)
     if known is None:
-        known = seed_in(study.sampler)
-        known = otherwise if known is None else known + _begun.get(study.sampler, 0)
-        _begun[study.sampler] = _begun.get(study.sampler, 0) + 1
+        begun = vars(study.sampler).get(BEGUN, 0)
+        setattr(study.sampler, BEGUN, begun + 1)
+        of_sampler = seed_in(study.sampler)
+        known = otherwise if of_sampler is None else of_sampler + begun
         study._storage.set_study_system_attr(study._study_id, SEED, known)
     return int(known)

@@ -22,7 +22,7 @@ from optuna.trial import Trial as OptunaTrial
 from mpitune.errors import own_traceback
 from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params, whole
 from mpitune.optuna.records import packed as packed_trial
-from mpitune.optuna.view import Studies, View, running
+from mpitune.optuna.view import Studies, View, ViewedStudy, running
 from mpitune.processes.process import packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 
@@ -53,7 +53,7 @@ class InWorker:
         names: Sequence[str],
         collects: bool,
     ):
-        self._function, self._view, self.names, self._collects = function, view, names, collects
+        self._function, self._view, self._names, self._collects = function, view, names, collects
         self._studies = Studies(view, sampler, pruner, seed)
         self._told: list[FrozenTrial] = []  # in the order in which the study has them
         self._known: list[FrozenTrial | None] = []  # by number
@@ -78,15 +78,8 @@ class InWorker:
     def _evaluated(self, trial: Trial) -> Evaluation:
         asked = json.loads(str(trial.params[ASKED]))
         number = asked["number"]
-        self._view.show(self._known, number, self._told[asked["known"] :])
-        begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
-        self._view.create_new_trial(0, begun)
-        study = self._studies.at(str(number))
-        pickled = asked.get("pickled")
-        content = base64.b64decode(pickled) if pickled else b""  # rank 0 has just made it: no journal is read for it
-        joint = pickle.loads(content) if content else unpacked_params(asked["params"])
-        study.sampler = _Proposed(study.sampler, *joint)
-        before = self._view.get_study_user_attrs(0)
+        study = self._study_of(asked)
+        before = self._view.get_study_user_attrs(study._study_id)
         returned: Any = None
         state: TrialState | None = None
         text, raised = "", b""
@@ -105,21 +98,39 @@ class InWorker:
         }  # fmt: skip
         is_whole = unpacked(said["trial"]) == ended  # else it holds what JSON cannot say, and a journal has a text
         messages = b"" if is_whole and not raised else packed((number, raised, None if is_whole else ended))
-        values = _values(said["returned"], self.names) if state is None else {}
-        steps = {f"{self.names[0]}@{step}": value for step, value in ended.intermediate_values.items()}
-        finite = {name: value for name, value in steps.items() if not math.isnan(value)}
-        constraints = [v for name, v in sorted(ended.system_attrs.items()) if name.startswith("constraints:")]
-        attrs: dict[str, Any] = {
-            **plain(ended.user_attrs),
-            **({CONSTRAINTS: plain(constraints)} if constraints else {}),
-            CHOSEN: {
-                "params": plain(ended.params),
-                "state": PRUNED if state == TrialState.PRUNED else COMPLETE if values else FAILED,
-                "error": text or (None if values or state else f"the objective returned {returned!r}"),
-            },
-            ATTRIBUTE: said,
+        values = _values(said["returned"], self._names) if state is None else {}
+        chosen = {
+            "params": plain(ended.params),
+            "state": PRUNED if state == TrialState.PRUNED else COMPLETE if values else FAILED,
+            "error": text or (None if values or state else f"the objective returned {returned!r}"),
         }
-        return Evaluation(trial.key, {**values, **finite}, messages=messages, user_attrs=attrs)
+        shown = {**values, **_steps(ended, self._names[0])}
+        attrs = {**plain(ended.user_attrs), **_constraints(ended), CHOSEN: chosen, ATTRIBUTE: said}
+        return Evaluation(trial.key, shown, messages=messages, user_attrs=attrs)
+
+    def _study_of(self, asked: Mapping[str, Any]) -> ViewedStudy:
+        """The study as the trial that rank 0 has asked for sees it; the trial is its last."""
+        number, pickled = asked["number"], asked.get("pickled")
+        self._view.show(self._known, number, self._told[asked["known"] :])
+        begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
+        study = self._studies.at(str(number))
+        self._view.create_new_trial(study._study_id, begun)
+        content = base64.b64decode(pickled) if pickled else b""  # rank 0 has just made it: no journal is read for it
+        joint = pickle.loads(content) if content else unpacked_params(asked["params"])
+        study.sampler = _Proposed(study.sampler, *joint)
+        return study
+
+
+def _steps(trial: FrozenTrial, name: str) -> dict[str, float]:
+    """Its reports, as journals have values of steps."""
+    values = {f"{name}@{step}": value for step, value in trial.intermediate_values.items()}
+    return {at: value for at, value in values.items() if not math.isnan(value)}
+
+
+def _constraints(trial: FrozenTrial) -> dict[str, Any]:
+    """What `set_constraint` of Optuna 5 was told, as a user attribute of a journal."""
+    said = [plain(v) for name, v in sorted(trial.system_attrs.items()) if name.startswith("constraints:")]
+    return {CONSTRAINTS: said} if said else {}
 
 
 def _floats(returned: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import copyreg
 import importlib
 import json
@@ -11,7 +12,7 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,19 +30,20 @@ from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.joblib.calls import packed_call, read_call
 from mpitune.optimize.search import require_sendable, slots_here
+from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
-from mpitune.optuna.asking import WINDOW, Asking, attrs_of, name_of, seed_of_study
+from mpitune.optuna.asking import WINDOW, Asking, attrs_of, seed_of_study, view_of
 from mpitune.optuna.objective import ASKED, InWorker
 from mpitune.optuna.records import ATTRIBUTE, unpacked, unpacked_params, whole
 from mpitune.optuna.view import View
 from mpitune.processes.process import packed, unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
-from mpitune.trial import CONSTRAINTS, Batch, Evaluation, Result, Rounds, Trial, Window
+from mpitune.trial import CONSTRAINTS, Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
-said = get_logger("optuna.study")  # whose verbosity the user sets
+log = get_logger("optuna.study")  # whose verbosity the user sets
 FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
 
@@ -124,7 +126,7 @@ class Leader:
                 self.raised = error
                 return
         for callback in self.callbacks:
-            callback(self.study, self.study.get_trials(deepcopy=True)[number])
+            callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
 
     def _require_kept(self, given: FrozenTrial, kept: FrozenTrial) -> None:
         """Raise UsageError for choices that a journal or a database cannot hold."""
@@ -139,16 +141,16 @@ class Leader:
 def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
     """Log the end of a trial as Optuna does."""
     if trial.state == TrialState.FAIL:
-        said.warning("Trial %d failed with parameters: %s because of: %s", trial.number, trial.params, cause)
+        log.warning("Trial %d failed with parameters: %s because of: %s", trial.number, trial.params, cause)
     elif trial.state == TrialState.PRUNED:
-        said.info("Trial %d pruned.", trial.number)
-    elif said.isEnabledFor(logging.INFO):
+        log.info("Trial %d pruned.", trial.number)
+    elif log.isEnabledFor(logging.INFO):
         one = len(study.directions) == 1
         best = ""
         with suppress(ValueError):  # no trial yet that keeps its constraints
             best = f" Best is trial {study.best_trial.number} with value: {study.best_value}." if one else ""
         values = f"value: {trial.value}" if one else f"values: {trial.values}"
-        said.info("Trial %d finished with %s and parameters: %s.%s", trial.number, values, trial.params, best)
+        log.info("Trial %d finished with %s and parameters: %s.%s", trial.number, values, trial.params, best)
 
 
 @dataclass(frozen=True)
@@ -215,13 +217,9 @@ class Optimizing(Experiment):
     def called(self) -> dict[str, Any]:
         return {} if self.leader is None else {"objective": self.leader.function}
 
-    def report(self, outcomes: Any, conclusions: Any, data: Any, folder: Path) -> None:
-        assert self.leader is not None
-        study = self.leader.study
-        try:
-            study.trials_dataframe().to_csv(folder / "trials.csv", index=False)
-        except ImportError:
-            super().report(outcomes, conclusions, data, folder)
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
+        goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
+        SearchStudy(records(outcomes, dict), goals, folder).write(folder / "trials.csv")
 
 
 def _rounds(leader: Leader, window: int) -> Rounds:
@@ -243,8 +241,6 @@ def _rounds(leader: Leader, window: int) -> Rounds:
         (result,) = yield Window(new, open_.pop(0))
         new = []
         leader.tell(result)
-        if leader.stops:
-            return True
 
 
 def optimize(
@@ -297,41 +293,22 @@ def optimize(
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
     if isinstance(catch, Iterable) and not isinstance(catch, tuple | list | set | frozenset):
         raise TypeError(f"The catch argument is of type '{type(catch).__name__}' but must be a tuple.")
-    if n_jobs == 1 or type(func).__module__.startswith(
-        "optuna_integration."
-    ):  # which keep what is best in this process
+    keeps_its_best = type(func).__module__.startswith("optuna_integration.")  # in itself, so in this process
+    if n_jobs == 1 or keeps_its_best:
         return study.optimize(func, n_trials, timeout, 1, catch, callbacks, gc_after_trial, show_progress_bar)
-    arrays: dict[str, np.ndarray] = {}
-    try:
-        content = packed_call(func, arrays)
-    except Exception:  # whatever its own pickling raises
-        require_sendable("the objective", func, FIX)
-        raise
-    require_sendable("the sampler", study.sampler, FIX)
-    require_sendable("the pruner", study.pruner, FIX)
     require_whole("window", window, 1)
+    if options.join or options.adapt:
+        raise UsageError(f"{'join' if options.join else 'adapt'}=True is for search(), not for a study of Optuna")
+    content, arrays = _sendable(study, func)
     options = _own_folder(options, study)
-    known = _known(options)
-    slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
-    kept = attrs_of(study).get(WINDOW, known.get("batch"))
-    size = int(window or kept or (2 * slots if slots > 1 else 1))
-    study._storage.set_study_system_attr(study._study_id, WINDOW, size)
-    seed = seed_of_study(study, seed)
+    seed, size = _seed_and_window(study, window, options)
     catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     ends = time.monotonic() + (math.inf if timeout is None else timeout)
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
-        study,
-        Asking(study, seed, size),
-        func,
-        arrays,
-        n_trials,
-        ends,
-        catches,
-        list(callbacks or ()),
-        bar=bar,
-        keeps=options.results is not None,
-    )
+        study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()),
+        bar=bar, keeps=options.results is not None,
+    )  # fmt: skip
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
         outcomes = run_study(_experiment(leader, content, gc_after_trial, seed, size), options)
@@ -344,6 +321,30 @@ def optimize(
         bar.close()
     if leader.raised is not None:
         raise leader.raised
+
+
+def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str, np.ndarray]]:
+    """The packed objective and its large arrays. Raises UsageError for what cannot be sent to workers."""
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        content = packed_call(func, arrays)
+    except Exception:  # whatever its own pickling raises
+        require_sendable("the objective", func, FIX)
+        raise
+    require_sendable("the sampler", study.sampler, FIX)
+    require_sendable("the pruner", study.pruner, FIX)
+    return content, arrays
+
+
+def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:
+    """What the study has from now on: what it has had, what its results folder says, or what begins here."""
+    header = None if options.results is None or options.restart else read_header(options.results)
+    known = {} if header is None else header["settings"]
+    slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
+    kept = attrs_of(study).get(WINDOW, known.get("batch"))
+    size = int(window or kept or (2 * slots if slots > 1 else 1))
+    study._storage.set_study_system_attr(study._study_id, WINDOW, size)
+    return seed_of_study(study, seed), size
 
 
 def _own_folder(options: RunOptions, study: Study) -> RunOptions:
@@ -361,15 +362,9 @@ def _own_folder(options: RunOptions, study: Study) -> RunOptions:
 _studies_in: dict[Path, list[str]] = {}  # names of those of this process that have a results folder, in their order
 
 
-def _known(options: RunOptions) -> Mapping[str, Any]:
-    """The settings of the study in the results folder."""
-    header = None if options.results is None or options.restart else read_header(options.results)
-    return {} if header is None else header["settings"]
-
-
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int) -> Optimizing:
     study = leader.study
-    view = View(name_of(study, seed), study.directions, study.user_attrs, attrs_of(study))
+    view = view_of(study, seed)
     view.trials = leader.asking.first
     leader.n_known = len(view.trials)
     several = [f"value {number}" for number in range(len(study.directions))]

@@ -1,8 +1,8 @@
 """The study as one trial sees it: results of the trials that it may know, and the others without values.
 
-Trial n knows the results of all trials up to n - window, whoever has more. The random numbers of its sampler are made
-of the study's seed and n. So what it is told by `suggest_*` and `should_prune` is a pure function of the study's past,
-and any process that has this past can say it.
+Trial n knows the results of all trials up to n - window, and no others, even if more have ended. The random numbers
+of its sampler are made of the study's seed and n. So `suggest_*` and `should_prune` are pure functions of the study's
+past, and any process that has this past can answer them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class View(BaseStorage):
         directions: Sequence[StudyDirection],
         user_attrs: Mapping[str, Any],
         system_attrs: Mapping[str, Any],
-        study_id: int = 0,
+        study_id: int,
     ):
         self._name, self._directions, self._id = name, list(directions), study_id  # samplers remember the id
         self._user_attrs, self._system_attrs = dict(user_attrs), dict(system_attrs)
@@ -187,14 +187,14 @@ class Studies:
         """The study, whose sampler's random numbers are those of this name."""
         sampler, pruner = pickle.loads(self._packed)
         sampler = self._kept or sampler
-        begin(sampler, f"{self._seed}/{what}")
+        reseed(sampler, f"{self._seed}/{what}")
         study = ViewedStudy(self._view.get_study_name_from_id(0), self._view, sampler, pruner)
         study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
         return study
 
 
-def begin(sampler: BaseSampler, name: str) -> None:
-    """Let each source of random numbers of a sampler begin by this name."""
+def reseed(sampler: BaseSampler, name: str) -> None:
+    """Seed each source of random numbers of a sampler by this name."""
     for number, source in enumerate(_sources(sampler)):
         words = np.frombuffer(hashlib.sha256(f"{name}/{number}".encode()).digest(), np.uint32)
         if isinstance(source, np.random.Generator):
@@ -210,17 +210,18 @@ def begin(sampler: BaseSampler, name: str) -> None:
 
 def seed_in(sampler: BaseSampler) -> int | None:
     """A seed made of the state of its random numbers; None where they begin anew in each process."""
+    sources = _sources(copy.deepcopy(sampler), unseeded=False)
     digest = hashlib.sha256()
-    for source in _sources(copy.deepcopy(sampler), begin=False):
+    for source in sources:
         state = source.bit_generator.state if isinstance(source, np.random.Generator) else (
             source.getstate() if isinstance(source, random.Random) else source.get_state()
         )  # fmt: skip
         digest.update(repr(state).encode())
-    return int.from_bytes(digest.digest()[:4], "little") if digest.digest() != hashlib.sha256().digest() else None
+    return int.from_bytes(digest.digest()[:4], "little") if sources else None
 
 
-def _sources(sampler: BaseSampler, begin: bool = True) -> list[Any]:
-    """The sources of random numbers within a sampler, in a fixed order. begin: also those that have no seed yet."""
+def _sources(sampler: BaseSampler, unseeded: bool = True) -> list[Any]:
+    """The sources of random numbers within a sampler, in a fixed order; those without a seed only if asked."""
     found: list[Any] = []
     seen: set[int] = set()
 
@@ -231,7 +232,7 @@ def _sources(sampler: BaseSampler, begin: bool = True) -> list[Any]:
         if isinstance(thing, np.random.RandomState | np.random.Generator | random.Random):
             found.append(thing)
         elif type(thing).__name__ == "LazyRandomState":
-            if begin or thing._rng is not None:
+            if unseeded or thing._rng is not None:
                 found.append(thing.rng)
         elif isinstance(thing, dict):
             for value in thing.values():

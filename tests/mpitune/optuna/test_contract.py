@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,7 @@ def test_two_calls_are_one(sampler: str) -> None:
     for parts in ([18], [5, 13], [12, 6]):
         study = new(sampler=getattr(optuna.samplers, sampler)(seed=1, **more))
         for part in parts:
-            optimize(study, square, part, window=4, options=HERE)
+            optimize(study, square, part, window=4, options=TWO)
         studies.append([(trial.params, trial.value) for trial in study.trials])
     assert studies[0] == studies[1] == studies[2]
 
@@ -253,7 +253,7 @@ def test_what_json_cannot_say_reaches_the_study(tmp_path: Path) -> None:
 
 
 def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:
-    options = replace(HERE, results=tmp_path / "r")
+    options = replace(TWO, results=tmp_path / "r")
     for shift in (0.5, -0.5):
         study = new()
         optimize(study, lambda trial, s=shift: (trial.suggest_float("x", -1, 1) - s) ** 2, 4, window=2, options=options)
@@ -271,3 +271,33 @@ def test_a_callback_may_enqueue_with_a_window_of_one() -> None:
     assert study.trials[2].params == {"x": 0.75} and states(study) == "CCCCC"
     with pytest.raises(UsageError, match="a callback adds trial 2"):
         optimize(new(), square, 9, callbacks=[callback], window=4, options=TWO)
+
+
+def test_options_that_cannot_hold_are_one_line(tmp_path: Path) -> None:
+    for more in ({"join": True}, {"adapt": True}):
+        with pytest.raises(UsageError, match="is for search"):
+            optimize(new(), square, 4, options=RunOptions(results=tmp_path / "r", **more))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="window=0"):
+        optimize(new(), square, 4, window=0)
+    assert not (tmp_path / "r").exists()
+
+
+@dataclass
+class Counting(optuna.samplers.RandomSampler):
+    """A sampler of one's own, which has no hash."""
+
+    begun: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(seed=1)
+
+
+def test_one_sampler_gives_two_studies_other_points_and_the_same_in_the_next_run() -> None:
+    both = []
+    for _ in range(2):
+        sampler = Counting()
+        studies = [new(sampler=sampler), new(sampler=sampler)]
+        for study in studies:
+            optimize(study, square, 4, window=2, options=HERE)
+        both.append([digest(study) for study in studies])
+    assert both[0] == both[1] and both[0][0] != both[0][1]

@@ -1,4 +1,4 @@
-"""The same study, whoever runs its trials, and however often it was killed."""
+"""A study is the same on any number of workers, and after any number of kills."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from tests.helpers import (
     start,
     wait_for_lines,
     wait_for_the_end_of,
+    wait_until,
     workers_of,
 )
 from tests.toys import STARTED
@@ -43,6 +44,10 @@ def die(job: Popen[str], way: str) -> None:
         job.send_signal(number)
 
 
+def commands_of(pid: int) -> dict[int, str]:
+    return {member: words.replace("\0", " ") for member, words in about(family(pid), "cmdline").items()}
+
+
 def named_memory(maps: str) -> set[str]:
     """What a process has of shared memory with a name, which can stay behind; but for Open MPI's own (72 KiB)."""
     return {line.split()[5] for line in maps.splitlines() if "/dev/shm/" in line and "/sm_segment." not in line}
@@ -56,9 +61,8 @@ def test_nothing_stays(tmp_path: Path, ranks: int, way: str) -> None:
     job = start(tmp_path, "4000", "--seconds", "0.05", "--data-size", "100000", *starts, ranks=ranks)
     wait_for_lines(tmp_path, 4)
     maps = maps_of_sharers(job.pid, 3 * max(1, ranks))
-    commands = about(family(job.pid), "cmdline")
-    assert sum(STARTED in words.replace("\0", " ") for words in commands.values()) >= 6  # in two trials
-    members = {*maps, *commands}
+    assert wait_until(lambda: sum(STARTED in words for words in commands_of(job.pid).values()) >= 6)  # in two trials
+    members = {*maps, *commands_of(job.pid)}
     assert not set().union(*map(named_memory, maps.values()))
     die(job, way)
     _, stderr = job.communicate(timeout=PATIENCE)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.experiment import Scheduling as Scheduling
     from mpitune.experiment import one_round as one_round
     from mpitune.experiment import per_trial as per_trial
+    from mpitune.optimize.objectives import TrialStopped as TrialStopped
+    from mpitune.optimize.objectives import current_trial as current_trial
     from mpitune.optimize.search import search as search
     from mpitune.optimize.spaces import Choice as Choice
     from mpitune.optimize.spaces import Constant as Constant
@@ -52,6 +54,7 @@ _HOME = {
     "mpitune.options": ("RunOptions",),
     "mpitune.experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
     "mpitune.exchange.trials": ("load",),
+    "mpitune.optimize.objectives": ("TrialStopped", "current_trial"),
     "mpitune.optimize.search": ("search",),
     "mpitune.settings": ("setting",),
     "mpitune.optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),

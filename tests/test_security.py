@@ -22,7 +22,8 @@ import pytest
 from mpitune import Float, RunOptions, search
 from mpitune.errors import Exit, UsageError
 from mpitune.optimize.commands import OUTPUT, Command
-from mpitune.optimize.objectives import STEPS, ObjectiveTrial
+from mpitune.optimize.objectives import ObjectiveTrial
+from mpitune.optimize.steps import LOG
 from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folder, written_whole
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
@@ -186,9 +187,9 @@ def test_links_in_folders_of_trials_are_not_followed(tmp_path: Path) -> None:
     assert (trials / "t000000" / "checkpoint").read_text() == "2"
     (trials / "t000001").symlink_to(elsewhere)
     (trials / "t000002").mkdir()
-    (trials / "t000002" / STEPS).symlink_to(elsewhere / "theirs")
+    (trials / "t000002" / LOG).symlink_to(elsewhere / "theirs")
     (trials / "t000003").mkdir()
-    os.mkfifo(trials / "t000003" / STEPS)
+    os.mkfifo(trials / "t000003" / LOG)
     one, *others = searched(4)[1:]
     assert "t000001 is a link or no folder" in one
     assert all("it is a link, a pipe or a device" in other for other in others)
@@ -220,14 +221,14 @@ def test_a_checkpoint_is_handed_on_without_following_links(tmp_path: Path) -> No
     old, new = (tmp_path / "r" / TRIALS / name for name in ("t000000", "t000001-1"))
     (old / "step3").mkdir(parents=True)
     (old / "step3" / "weights").write_text("3")
-    (old / STEPS).write_text("steps")
+    (old / LOG).write_text("steps")
     (old / "latest").symlink_to("step3")
     (old / "best").symlink_to(old / "step3" / "weights")
     (old / "zeros").symlink_to("/dev/zero")
-    copy_folder(old, new, {STEPS: "counted"})
+    copy_folder(old, new, {LOG: "counted"})
     (old / "step3" / "weights").unlink()
     assert (new / "latest" / "weights").read_text() == (new / "best").read_text() == "3"
-    assert (new / STEPS).read_text() == "counted"
+    assert (new / LOG).read_text() == "counted"
     assert os.readlink(new / "zeros") == "/dev/zero"
     assert sorted(path.name for path in new.parent.iterdir()) == ["t000000", "t000001-1"]
     os.mkfifo(old / "pipe")

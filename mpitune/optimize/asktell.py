@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any
 
 from mpitune.errors import Caller, UsageError, called_from
-from mpitune.optimize.objectives import InvalidReturnValue, as_json, require_same_names, values_of
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.tuning import described, problem_of
+from mpitune.optimize.values import InvalidReturnValue, as_json, require_same_names, values_of
 from mpitune.storage.journal import Journal
 from mpitune.trial import Outcome, Result
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
-from mpitune.optimize.objectives import folder_of
 from mpitune.optimize.spaces import Choice, Point
 from mpitune.optimize.spaces.parameters import Part, label_of, shown
+from mpitune.optimize.steps import folder_of
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.storage.earlier import Earlier

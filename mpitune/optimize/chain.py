@@ -21,9 +21,10 @@ from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
 from mpitune.memory.cache import Cache, NoCache, NotPicklable, buffers_for, in_memory
 from mpitune.memory.shared_arrays import Spec
-from mpitune.optimize.objectives import InvalidReturnValue, ObjectiveTrial, is_staged
+from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import label_of
+from mpitune.optimize.values import InvalidReturnValue
 from mpitune.trial import seed_of
 
 FOLD = "fold"  # what a link may use beside parameters
@@ -95,11 +96,6 @@ class Chain:
                 there = f"there is {', '.join(sorted(earlier))}" if earlier else "there is none"
                 raise UsageError(f"{name} takes {argument.name}, which no link before it returns: {there}")
         return _Step(name, work, tuple(takes), link.uses)
-
-    @property
-    def staged(self) -> bool:
-        """Whether it can be stopped: its last function is a generator."""
-        return is_staged(self._steps[-1].work)
 
     def check(self, space: Space) -> None:
         """Raise UsageError where a link uses what a trial does not have."""

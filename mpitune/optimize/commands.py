@@ -22,8 +22,9 @@ from typing import Any
 
 from mpitune.engine.source import counting
 from mpitune.errors import UsageError, named
-from mpitune.optimize.objectives import NoValue, ObjectiveTrial
+from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Choice, Space
+from mpitune.optimize.values import NoValue
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds

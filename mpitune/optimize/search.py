@@ -17,7 +17,6 @@ from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError
 from mpitune.limit import SearchLimit
 from mpitune.optimize.commands import Command
-from mpitune.optimize.objectives import is_staged
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
@@ -182,7 +181,7 @@ def search(
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
                 space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue,
-                staged=is_staged(objective),
+                staged=getattr(objective, "staged", True),
             )  # fmt: skip
             chosen = strategy_of(strategy)
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)

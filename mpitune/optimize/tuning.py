@@ -16,18 +16,13 @@ from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
-from mpitune.optimize.objectives import (
-    FIX_PREFIX,
-    NO_VALUE,
-    InvalidReturnValue,
-    TrialEvaluator,
-    require_same_names,
-)
+from mpitune.optimize.objectives import TrialEvaluator
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
+from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, require_same_names
 from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.history import read_journal

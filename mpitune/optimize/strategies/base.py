@@ -67,10 +67,7 @@ class Problem:
             names = ", ".join(self.objectives)
             raise UsageError(f"{what} compares one value, not {names}: use strategy='nsga2', 'tpe' or 'random'")
         if staged and not self.staged:
-            raise UsageError(
-                f"{what} stops trials early, so the objective must be a generator that yields its values after each "
-                "step, or a command with {until}"
-            )
+            raise UsageError(f"{what} stops trials early, so the command must have {{until}}, the step to stop after")
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,12 @@ def stepped(trial: Any) -> Iterator[dict[str, float]]:
         yield {"step": step, "loss": plain(trial)["loss"] + 1 / step, "begun": float(done)}
 
 
+def reported(trial: Any) -> None:
+    """`stepped` as a function."""
+    for said in stepped(trial):
+        trial.report(said)
+
+
 def folds(trial: Any) -> float:
     """A loss with noise that folds have in common."""
     return (trial.params["x"] - 0.3) ** 2 + [0.3, -0.1, 0.2, 0.05, -0.4][trial.fold] + 0.001 * (trial.seed % 7)
@@ -55,7 +61,9 @@ def folds(trial: Any) -> float:
 if __name__ == "__main__":
     how = json.loads(sys.argv[1])
     strategy: Any = how.pop("strategy")
-    objective = {"plain": plain, "stepped": stepped, "folds": folds}[how.pop("objective", "plain")]
+    objective = {"plain": plain, "stepped": stepped, "reported": reported, "folds": folds}[
+        how.pop("objective", "plain")
+    ]
     if "(" in strategy:
         import mpitune.optimize.strategies
 

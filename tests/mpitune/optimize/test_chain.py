@@ -76,7 +76,6 @@ def test_choices_and_seeds() -> None:
 
 def test_the_last_function_may_be_a_generator_and_folds_may_be_raced() -> None:
     chained = Chain(Link(features, "degree"), stepped)
-    assert chained.staged
     space = {"degree": 1, "penalty": Int(0, 8)}
     from mpitune.optimize.strategies import Halving
 

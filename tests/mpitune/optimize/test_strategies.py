@@ -631,7 +631,7 @@ def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
 @pytest.mark.parametrize(
     ("strategy", "objective", "ranks"),
     [
-        ("ASHA(max_steps=27)", "stepped", 3),
+        ("ASHA(max_steps=27)", "reported", 3),
         ("PopulationBased(max_steps=6, every=2)", "stepped", 2),
         ("Racing(folds=5, sampler='random')", "folds", 2),
     ],
@@ -750,7 +750,7 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
         for step in steps:
             yield {"step": step, "loss": 1.0}
 
-    with pytest.raises(UsageError, match="it yielded step .*: yield whole numbers that begin at 0 or 1 and grow"):
+    with pytest.raises(UsageError, match="it said step .*: say whole numbers that begin at 0 or 1 and grow"):
         searched(objective, LINE, strategy=Halving(9), n_trials=2)
 
 
@@ -790,7 +790,7 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
             {},
             "hyperband needs to know the steps of a whole trial: strategy=mpitune.strategies.Hyperband(max_steps=100)",
         ),
-        (Halving(9), {"objective": lambda trial: 1.0}, "the objective must be a generator"),
+        (Halving(9), {"objective": "true {x} {n} {kind} {y}"}, "so the command must have {until}"),
         (Halving(9), {"minimize": ["loss", "cost"]}, "Halving compares one value, not loss, cost"),
         (Halving(9, sampler=Halving(3)), {}, "its sampler draws points"),
         (Hyperband(27), {"n_trials": None}, "n_trials is missing"),

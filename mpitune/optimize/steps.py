@@ -1,0 +1,157 @@
+"""The steps of a trial: what its objective yields or reports after each, and where its stage ends."""
+
+from __future__ import annotations
+
+import json
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpitune.experiment import WorkerContext
+from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.values import InvalidReturnValue, NoValue, values_of
+from mpitune.storage.files import copy_folder, read_at_most, regular_file, remove_folder
+
+LOG = "steps.jsonl"  # in a trial's folder: the values of its steps
+MOST_OF_LOG = 64 << 20  # bytes of it
+
+
+class TrialStopped(Exception):
+    """Raised by `trial.report`: the stage of the trial is over, and perhaps the trial is pruned. Let it pass."""
+
+
+class Steps:
+    """The values of a trial after each of its steps.
+
+    Args:
+        names: of the values that it must have.
+        log: what an earlier attempt or stage has said.
+        user_attrs: of the trial; what the log has is added.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        segment: TrialSegment,
+        log: StepLog,
+        worker: WorkerContext,
+        user_attrs: dict[str, Any],
+    ):
+        self._names, self._log, self._worker, self._user_attrs = names, log, worker, user_attrs
+        self._start, self._until, self._number = segment.start, segment.until, segment.number
+        user_attrs.update(log.user_attrs)
+        self._before = int(0 in log.steps)  # 1 where steps begin at 0: step n is then the one after n others
+        self._values = {n: v for n, v in log.steps.items() if not self._until or n + self._before <= self._until}
+        known = max(self._values, default=-1) + self._before
+        self._done = known if self._until and known >= self._until else 0
+        self._last: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stage has all its steps."""
+        return bool(self._until) and self._done >= self._until
+
+    def add(self, said: Any, step: Any = None) -> None:
+        """Take in the values of a step, which may be among them by that name. Raises InvalidReturnValue."""
+        values = values_of(said, self._names)
+        if step is not None:
+            values["step"] = step
+        if "step" not in values and self._log.is_used and self._until:
+            raise InvalidReturnValue(
+                "it keeps checkpoints, so it must say where it is: yield {'step': ..., ...} or report(..., step=...), "
+                "from 0 or 1"
+            )
+        last = self._last = _step(values.pop("step", 1 if self._last is None else self._last + 1), self._last)
+        self._before = self._before or int(last == 0)
+        self._values[last] = values
+        self._log.add(last, values, self._user_attrs)
+        self._done = last + self._before
+        self._worker.report_step(self._done, self._until)
+
+    def values(self, returned: Mapping[str, float] | None = None) -> dict[str, float]:
+        """What was returned, else the last values; and those of each step since the start of the stage as name@step.
+
+        Raises InvalidReturnValue, NoValue.
+        """
+        log = self._log
+        if self._last is None and not self._done and log.is_used and (log.steps or self._start or self._number):
+            raise NoValue("it has no further step: its checkpoint is at its end, where it may have failed before")
+        if not self._values:
+            raise InvalidReturnValue(
+                "it said nothing after its steps: yield its values, or call trial.report({...}, step=...), after each"
+            )
+        end = max(self._values)
+        if end + self._before < self._until:
+            fix = f"give max_steps={end + self._before}"
+            if self._start and not self._before and end == self._until - 1:
+                fix += ", or begin at step 1 (only checkpoints in trial.folder show that steps begin at 0)"
+            raise InvalidReturnValue(
+                f"it ended after {end + self._before} steps, before the {self._until} of its strategy: {fix}"
+            )
+        new = {
+            f"{name}@{n}": value
+            for n in sorted(self._values) if n + self._before > self._start
+            for name, value in self._values[n].items()
+        }  # fmt: skip
+        return {**(self._values[end] if returned is None else returned), **new}
+
+
+def _step(value: Any, last: int | None) -> int:
+    """The number of a step, after step `last`. Raises InvalidReturnValue."""
+    number = float(value) if isinstance(value, numbers.Real) else -1.0
+    if not (number >= 0 and number.is_integer()) or (last is not None and number <= last):
+        which = f"{value!r:.40}" if last is None else f"{value!r:.40} after step {last}"
+        raise InvalidReturnValue(f"it said step {which}: say whole numbers that begin at 0 or 1 and grow")
+    return int(number)
+
+
+class StepLog:
+    """What a trial has said so far, in its folder if it has one."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / LOG
+        self._unwritten: list[str] = []
+        self.steps: dict[int, dict[str, float]] = {}
+        self.user_attrs: dict[str, Any] = {}
+        try:
+            content = read_at_most(self._path, MOST_OF_LOG)
+        except FileNotFoundError:
+            return
+        for line in content.splitlines():
+            try:
+                n, values, *more = json.loads(line)
+                self.steps[int(n)] = {name: float(value) for name, value in values.items()}
+                self.user_attrs.update(*more)
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+                break  # what a crash left of the last line
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the trial has asked for its folder."""
+        return self._path.parent.exists()
+
+    def add(self, n: int, values: Mapping[str, float], user_attrs: Mapping[str, Any]) -> None:
+        self._unwritten.append(json.dumps([n, values, user_attrs] if user_attrs else [n, values]) + "\n")
+        if self.is_used:  # perhaps first asked for in a later step
+            with open(regular_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
+                file.writelines(self._unwritten)
+            self._unwritten.clear()
+
+
+def folder_of(segment: TrialSegment, trials: Path) -> Path:
+    """The folder of a segment, which begins with a copy of its parent's where it has one."""
+    if not segment.parent:
+        return trials / f"t{segment.number:06}"
+    own, parent = _of_stage(segment.key, trials), _of_stage(segment.parent, trials)
+    remove_folder(_of_stage(f"t{segment.number:06}/{(segment.stage or 0) - 2}", trials))  # all have their copies
+    if not own.exists() and parent.exists():
+        how_counted = json.dumps([0, {}]) + "\n" if 0 in StepLog(parent).steps else ""
+        copy_folder(parent, own, {LOG: how_counted})
+    return own
+
+
+def _of_stage(key: str, trials: Path) -> Path:
+    """The folder of a stage whose checkpoint may be handed on; the first has that of its trial."""
+    return trials / key.removesuffix("/0").replace("/", "-")

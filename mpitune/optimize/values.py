@@ -1,0 +1,83 @@
+"""What an objective may return, and what is wrong with what it did."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+# How the error of a trial begins whose objective returns what it must not: the search ends. Without a value it
+# does so only in the first trial; later a training may have diverged, or a program have been killed.
+FIX_PREFIX = "correct the objective: "
+NO_VALUE = "no value: "
+NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
+
+
+class InvalidReturnValue(Exception):
+    """An objective returned something wrong; the text says what to return."""
+
+    prefix = FIX_PREFIX
+
+
+class NoValue(InvalidReturnValue):
+    """An objective without a value in this trial, which another trial may have."""
+
+    prefix = NO_VALUE
+
+
+def as_json(name: str, value: Any) -> Any:
+    """A user attribute as a journal gives it back. Raises InvalidReturnValue, NoValue where it is not finite."""
+    try:
+        return json.loads(json.dumps({str(name): value}, allow_nan=False, default=np.generic.item))[name]
+    except (TypeError, ValueError, OverflowError, RecursionError, KeyError) as error:
+        why = f"it gave {value!r:.100} as user attribute {name!r:.100}: give JSON, as texts, finite numbers and lists"
+        raise (NoValue if isinstance(error, ValueError) else InvalidReturnValue)(why) from error
+
+
+def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
+    """What an objective has returned by name: at least the values of these names.
+
+    Raises InvalidReturnValue, NoValue where one is NaN.
+    """
+    if isinstance(returned, NUMBER) and len(names) == 1:
+        returned = {names[0]: returned}
+    if not isinstance(returned, NAMED):
+        what = "None" if returned is None else f"a {type(returned).__name__}"
+        raise InvalidReturnValue(f"it returned {what}: return {_example(names)}")
+    for name in names:
+        if name not in returned:
+            there = ", ".join(map(str, returned)) or "{}"
+            raise InvalidReturnValue(f"it returned {there} without {name}: return {_example(names)}")
+    values = {}
+    for name, value in returned.items():
+        if not isinstance(name, str) or "@" in name:
+            raise InvalidReturnValue(f"it returned a value called {name!r}: give it a name without @")
+        if not isinstance(value, NUMBER):
+            fix = f"give a number, such as float({name})"
+            raise InvalidReturnValue(f"it returned a {type(value).__name__} as {name}: {fix}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.nan
+        if math.isnan(number):
+            said = "NaN" if value != value else "a number above all floats"
+            raise NoValue(f"it returned {said} as {name}: give float('inf') where a training has diverged")
+        values[name] = number
+    return values
+
+
+def _example(names: Sequence[str]) -> str:
+    return "{" + ", ".join(f"{name!r}: ..." for name in names) + "}"
+
+
+def require_same_names(values: Mapping[str, float], before: Mapping[str, float]) -> None:
+    """Raise InvalidReturnValue unless two trials have the same values by name."""
+    new, old = (sorted(name for name in some if "@" not in name) for some in (values, before))
+    if new != old:
+        raise InvalidReturnValue(
+            f"it returned {', '.join(new)}, before {', '.join(old)}: return the same names in each trial"
+        )

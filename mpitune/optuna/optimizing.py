@@ -297,8 +297,10 @@ def optimize(
     if n_jobs == 1 or keeps_its_best:
         return study.optimize(func, n_trials, timeout, 1, catch, callbacks, gc_after_trial, show_progress_bar)
     require_whole("window", window, 1)
-    if options.join or options.adapt:
-        raise UsageError(f"{'join' if options.join else 'adapt'}=True is for search(), not for a study of Optuna")
+    if options.adapt:
+        raise UsageError("adapt=True is for search(), not for a study of Optuna")
+    if options.join and not isinstance(study._storage, InMemoryStorage):
+        raise UsageError("join=True is for a study in a results folder: leave the storage out")
     content, arrays = _sendable(study, func)
     options = _own_folder(options, study)
     seed, size = _seed_and_window(study, window, options)

@@ -1,0 +1,1 @@
+"""Hydra finds its plugins here: hydra/sweeper=mpitune."""

@@ -1,0 +1,90 @@
+"""A sweeper of Hydra: the jobs of --multirun on all devices of all nodes, without batches, as one study of Optuna.
+
+    python train.py --multirun hydra/sweeper=mpitune 'lr=tag(log, interval(1e-5, 1e-1))' hydra.sweeper.n_trials=60
+
+Its configuration is that of hydra-optuna-sweeper, with ours besides. Hydra imports this file whenever it starts, so
+Optuna and all of mpitune are imported when a sweep begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+# Arguments of Optuna's samplers and pruners that a command line may set; None leaves Optuna's own default.
+PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sampler": {
+        "tpe TPESampler": (
+            "seed", "consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "n_startup_trials",
+            "n_ei_candidates", "multivariate", "group", "constant_liar", "warn_independent_sampling",
+        ),
+        "random RandomSampler": ("seed",),
+        "cmaes CmaEsSampler": (
+            "seed", "x0", "sigma0", "independent_sampler", "warn_independent_sampling", "consider_pruned_trials",
+            "restart_strategy", "inc_popsize", "use_separable_cma", "source_trials", "n_startup_trials",
+        ),
+        "nsgaii NSGAIISampler": (
+            "seed", "population_size", "mutation_prob", "crossover_prob", "swapping_prob", "constraints_func",
+        ),
+        "motpe TPESampler": (
+            "seed", "consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "n_startup_trials",
+            "n_ehvi_candidates",
+        ),
+        "gp GPSampler": ("seed", "n_startup_trials", "deterministic_objective"),
+        "qmc QMCSampler": ("seed", "qmc_type", "scramble"),
+        "grid GridSampler": ("seed",),
+    },
+    "pruner": {
+        "median MedianPruner": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
+        "hyperband HyperbandPruner": ("min_resource", "max_resource", "reduction_factor", "bootstrap_count"),
+        "asha SuccessiveHalvingPruner": (
+            "min_resource", "reduction_factor", "min_early_stopping_rate", "bootstrap_count",
+        ),
+        "none NopPruner": (),
+    },
+}  # fmt: skip
+
+
+# The keys below `hydra.sweeper`; docs/hydra.md says what each is. None is for "not given".
+KEYS: dict[str, Any] = {
+    "_target_": "hydra_plugins.hydra_mpitune.sweeper.MpituneSweeper",
+    "_recursive_": False,
+    "defaults": [{"sampler": "tpe"}, {"pruner": "median"}],
+    "direction": "minimize",
+    "max_failure_rate": 0.0,
+    "join": False,
+    **dict.fromkeys((
+        "storage", "study_name", "n_trials", "n_jobs", "search_space", "params", "custom_search_space",
+        "seed", "results", "timeout", "trial_timeout", "window", "workers", "gpu",
+    )),
+}  # fmt: skip
+
+store = ConfigStore.instance().store
+store(group="hydra/sweeper", name="mpitune", node=KEYS, provider="mpitune")
+for kind, known in PARTS.items():
+    for names, arguments in known.items():
+        name, target = names.split()
+        node = {"_target_": f"optuna.{kind}s.{target}", **dict.fromkeys(arguments)}
+        store(group=f"hydra/sweeper/{kind}", name=name, node=node, provider="mpitune")
+
+
+class MpituneSweeper(Sweeper):
+    """What Hydra calls; `mpitune.optuna.hydra` does the work."""
+
+    def __init__(self, **keys: Any) -> None:
+        self._keys: Mapping[str, Any] = keys
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config, self._task = hydra_context, config, task_function
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the jobs that the overrides of the command line ask for."""
+        from mpitune.optuna.hydra import sweep
+
+        assert self.hydra_context is not None and self.config is not None
+        sweep(self._keys, self.hydra_context, self._task, self.config, arguments)

@@ -1,0 +1,327 @@
+"""The sweeper of Hydra (`hydra_plugins.hydra_mpitune`): each job is a trial of a study of Optuna.
+
+Hydra's sweep grammar says what is searched. Without `n_trials`, and with choices and ranges alone, each combination is
+a job, in the order of Hydra's own sweeper; else Optuna's sampler proposes. There are no batches: trial n needs the
+results of trials up to n - window.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra._internal.utils import _locate
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobStatus, run_job, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import Study
+from optuna.trial import TrialState
+
+from mpitune.errors import Exit, StudyError, UsageError
+from mpitune.optimize.objectives import NoTrial, as_current
+from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.tuning import require_whole
+from mpitune.options import RunOptions
+from mpitune.optuna.optimizing import optimize
+from mpitune.ranks import launch
+from mpitune.studies import dismiss, join, serve
+
+Space = dict[str, BaseDistribution]
+MOST_TRIED = 50  # values of a choice that are composed before any job begins
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+
+
+def sweep(
+    keys: Mapping[str, Any], context: HydraContext, task: TaskFunction, config: DictConfig, arguments: Sequence[str]
+) -> None:
+    """Run all jobs. Under mpirun or srun rank 0 does, and the others make them.
+
+    Args:
+        keys: what `hydra.sweeper` has.
+        context: how Hydra loads configurations.
+        task: the application.
+        config: its configuration, with Hydra's own.
+        arguments: overrides of the command line.
+    """
+    try:
+        with _led() as leads:
+            if leads:
+                _sweep(keys, context, task, config, arguments)
+    except (StudyError, UsageError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(Exit.USAGE if isinstance(error, UsageError) else Exit.ERROR)
+
+
+@contextmanager
+def _led() -> Iterator[bool]:
+    """Whether this is rank 0. The others do what it asks for, until this ends."""
+    transport = join(RunOptions(heartbeat_timeout=0.0))
+    if transport.rank:
+        serve(transport)
+        yield False
+        return
+    if launch.others_wait or transport.size == 1:  # as under python -m mpitune
+        yield True
+        return
+    launch.others_wait = True
+    try:
+        yield True
+    finally:
+        launch.others_wait = False
+        dismiss(transport)
+
+
+def _sweep(
+    keys: Mapping[str, Any], context: HydraContext, task: TaskFunction, config: DictConfig, arguments: Sequence[str]
+) -> None:
+    if (launcher := config.hydra.launcher.get("_target_", BASIC)) != BASIC:
+        raise UsageError(f"hydra/launcher={launcher}: mpitune starts the jobs itself, so leave hydra/launcher out")
+    words = [f"{name}={value}" for name, value in (keys["params"] or {}).items()]
+    parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides([*words, *arguments])
+    space: Space = {str(name): _given(str(name), given) for name, given in (keys["search_space"] or {}).items()}
+    fixed: dict[str, str] = {}
+    for override in {override.get_key_element(): override for override in parsed}.values():  # the last word counts
+        name = override.get_key_element()
+        space.pop(name, None)
+        if override.is_sweep_override():
+            space[name] = _distribution(override)
+        else:
+            said = f"{name}={override.get_value_element_as_str()}"
+            fixed[name] = str(override.input_line) if override.is_delete() else said
+    study = _study(keys, space)
+    job = Job(
+        context, task, config, space, list(fixed.values()), _located(keys["custom_search_space"]),
+        len(study.directions), Singleton.get_state(),
+    )  # fmt: skip
+    n_trials = _begun(study, space, keys)
+    folder = Path(str(config.hydra.sweep.dir))
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, folder / "multirun.yaml")
+    job.check()
+    rate = float(keys["max_failure_rate"])
+    options = RunOptions(
+        results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
+        workers=keys["workers"], gpu=None if keys["gpu"] is None else str(keys["gpu"]),
+        trial_timeout=keys["trial_timeout"],
+    )  # fmt: skip
+    optimize(
+        study, job, n_trials, keys["timeout"], catch=Exception if rate else (),
+        window=keys["n_jobs"] if keys["window"] is None else keys["window"], options=options,
+    )  # fmt: skip
+    failed = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
+    if len(failed) > rate * len(study.trials):
+        raise StudyError(
+            f"{len(failed)} of {len(study.trials)} jobs have failed (the first is job {failed[0]}), more than "
+            f"hydra.sweeper.max_failure_rate={rate:g}"
+        )
+    _save(study, folder / "optimization_results.yaml")
+
+
+def _study(keys: Mapping[str, Any], space: Space) -> Study:
+    directions = keys["direction"] if OmegaConf.is_list(keys["direction"]) else [keys["direction"]]
+    named = [str(getattr(direction, "name", direction)) for direction in directions]
+    if wrong := [name for name in named if name not in ("minimize", "maximize")]:
+        raise UsageError(f"hydra.sweeper.direction={wrong[0]}: give minimize or maximize")
+    grid = {name: _values(name, part) for name, part in space.items()} if _is_grid(keys["sampler"]) else None
+    sampler = _part("sampler", keys["sampler"], keys["seed"], **({} if grid is None else {"search_space": grid}))
+    pruner = _part("pruner", keys["pruner"], None)
+    return optuna.create_study(
+        study_name=keys["study_name"], storage=keys["storage"], sampler=sampler, pruner=pruner, directions=named,
+        load_if_exists=True,
+    )  # fmt: skip
+
+
+def _is_grid(part: Any) -> bool:
+    return bool(part) and str(part.get("_target_", "")).endswith(".GridSampler")
+
+
+def _part(kind: str, given: Any, seed: int | None, **more: Any) -> Any:
+    """A sampler or pruner of Optuna from its configuration. Raises UsageError for an argument that it does not have."""
+    if not given:
+        return None
+    said = {str(name): value for name, value in given.items() if value is not None and not str(name).startswith("_")}
+    target = _located(str(given["_target_"]))
+    known = inspect.signature(target).parameters
+    if seed is not None and "seed" in known:
+        said.setdefault("seed", seed)
+    if unknown := [name for name in said if name not in known]:
+        raise UsageError(
+            f"hydra.sweeper.{kind}.{unknown[0]}: {given['_target_']} of Optuna {optuna.__version__} does not have it"
+        )
+    return instantiate({"_target_": given["_target_"], **said}, _convert_="all", **more)
+
+
+def _located(name: str | None) -> Any:
+    try:
+        return None if name is None else _locate(name)
+    except Exception as error:
+        raise UsageError(f"{name} cannot be imported: {error}") from error
+
+
+def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int | None:
+    """How many trials there are to run: all combinations where none are asked for, which then wait in the study."""
+    require_whole("hydra.sweeper.n_trials", n_trials := keys["n_trials"], 1)
+    done = sum(trial.state.is_finished() for trial in study.trials)  # in a storage
+    if _is_grid(keys["sampler"]):
+        n_points = math.prod(len(_values(name, part)) for name, part in space.items())
+        n_trials = min(n_trials or n_points, n_points)
+    if n_trials is not None:
+        return max(0, int(n_trials) - (done if keys["storage"] is None else 0))
+    if keys["custom_search_space"] is not None:
+        raise UsageError("hydra.sweeper.n_trials is missing: with custom_search_space nobody else knows how many")
+    for point in itertools.product(*(_values(name, part) for name, part in space.items())):
+        study.enqueue_trial(dict(zip(space, point, strict=True)), skip_if_exists=True)
+    return sum(trial.state == TrialState.WAITING for trial in study.trials)
+
+
+def _values(name: str, part: BaseDistribution) -> list[Any]:
+    """All values, in their order. Raises UsageError for an interval."""
+    if isinstance(part, CategoricalDistribution):
+        return list(part.choices)
+    if isinstance(part, IntDistribution | FloatDistribution) and not part.log and part.step:
+        return [part.low + n * part.step for n in range(round((part.high - part.low) / part.step) + 1)]
+    raise UsageError(f"{name} is an interval, whose values nobody can count: give hydra.sweeper.n_trials=20")
+
+
+def _distribution(override: Override) -> BaseDistribution:
+    """What a sweep of Hydra's grammar is to Optuna."""
+    sweep: Any = override.value()
+    if override.is_interval_sweep():
+        low, high, log = sweep.start, sweep.end, "log" in sweep.tags
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log=log)
+        return FloatDistribution(low, high, log=log)
+    values: list[Any] = list(override.sweep_iterator())
+    if not values:
+        raise UsageError(f"{override.input_line}: there is no value")
+    if override.is_range_sweep() and len(values) > 1 and not sweep.shuffle:
+        step = values[1] - values[0]
+        if step > 0 and all(type(value) is int for value in values):
+            return IntDistribution(values[0], values[-1], step=step)
+    plain = [value if isinstance(value, int | float) else None for value in values]
+    texts = list(override.sweep_string_iterator())
+    return CategoricalDistribution([text if value is None else value for value, text in zip(plain, texts, strict=True)])
+
+
+def _given(name: str, given: Any) -> BaseDistribution:
+    """A distribution of the older `search_space` of hydra-optuna-sweeper."""
+    kind = str(getattr(given["type"], "name", given["type"]))
+    low, high, log, step = (given.get(key) for key in ("low", "high", "log", "step"))
+    if kind == "categorical":
+        return CategoricalDistribution(list(given["choices"]))
+    if kind == "int":
+        return IntDistribution(int(low), int(high), bool(log), int(step or 1))
+    if kind == "float":
+        return FloatDistribution(float(low), float(high), bool(log), step)
+    raise UsageError(f"hydra.sweeper.search_space.{name}.type={kind}: give int, float or categorical")
+
+
+def _words(name: str, value: Any) -> str:
+    """An override, as Hydra reads it."""
+    return f"{name}={str(value).lower() if isinstance(value, bool) else 'null' if value is None else value}"
+
+
+@dataclass
+class Job:
+    """The objective: Hydra's job, with its own configuration, folder and log."""
+
+    context: HydraContext
+    task: TaskFunction
+    config: DictConfig
+    space: Space
+    fixed: list[str]
+    custom: Any  # a user's function of the configuration and a trial, which suggests more
+    n_values: int
+    singletons: Any
+
+    def check(self) -> None:
+        """Raise UsageError for overrides that Hydra cannot compose, before any job begins."""
+        options = {
+            name: list(part.choices) if isinstance(part, CategoricalDistribution) else [part.low, part.high]
+            for name, part in self.space.items()
+        }  # fmt: skip
+        points = [{name: values[0] for name, values in options.items()}]
+        points += [{**points[0], name: value} for name, values in options.items() for value in values[1:MOST_TRIED]]
+        for point in points:
+            try:
+                self._composed(point)
+            except Exception as error:
+                said = " ".join(_words(name, value) for name, value in point.items())
+                raise UsageError(f"the job {said} cannot be configured: {str(error).strip()}") from error
+
+    def _composed(self, params: Mapping[str, Any]) -> DictConfig:
+        words = [_words(name, value) for name, value in params.items()]
+        return self.context.config_loader.load_sweep_config(self.config, [*words, *self.fixed])
+
+    def __call__(self, trial: optuna.Trial) -> Any:
+        for name, part in self.space.items():
+            trial._suggest(name, part)
+        if self.custom is not None:
+            self.custom(self.config, trial)
+        Singleton.set_state(self.singletons)
+        setup_globals()
+        config = self._composed(trial.params)
+        with open_dict(config):
+            config.hydra.job.id = f"{config.hydra.job.name}_{trial.number}"
+            config.hydra.job.num = trial.number
+        HydraConfig.instance().set_config(config)
+        with as_current(Reporting(trial)):
+            ended = run_job(
+                self.task, config, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
+                hydra_context=self.context,
+            )  # fmt: skip
+        if ended.status != JobStatus.COMPLETED:
+            raise ended._return_value
+        returned = ended.return_value
+        if returned is None and self.n_values == 1:  # an application that is started for what it writes
+            trial.set_user_attr("returned", None)
+            return 0.0
+        return returned
+
+
+class Reporting(NoTrial):
+    """`current_trial()` of a job: what it reports is told to Optuna's pruner."""
+
+    def __init__(self, trial: optuna.Trial):
+        super().__init__(dict(trial.params), "cpu", 0, 0, -1, TrialSegment(trial.number, {}), 0, Path())
+        vars(self)["_trial"] = trial
+
+    def report(self, values: Any, step: int | None = None) -> None:
+        trial: optuna.Trial = vars(self)["_trial"]
+        if len(trial.study.directions) > 1:
+            return  # Optuna prunes by one value
+        value = next(iter(values.values())) if isinstance(values, Mapping) else values
+        vars(self)["_last"] = step = vars(self).get("_last", 0) + 1 if step is None else step
+        trial.report(float(value), step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+
+    def set_user_attr(self, name: str, value: Any) -> None:
+        vars(self)["_trial"].set_user_attr(name, value)
+
+
+def _save(study: Study, path: Path) -> None:
+    """As hydra-optuna-sweeper writes it."""
+    complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
+    if not complete or all("returned" in trial.user_attrs for trial in complete):
+        return
+    said: dict[str, Any] = {"name": "mpitune"}
+    if len(study.directions) == 1:
+        said |= {"best_params": study.best_params, "best_value": study.best_value}
+    else:
+        said["solutions"] = [{"params": trial.params, "values": trial.values} for trial in study.best_trials]
+    OmegaConf.save(OmegaConf.create(said), path)

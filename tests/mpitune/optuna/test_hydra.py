@@ -1,0 +1,189 @@
+"""Hydra's apps with hydra/sweeper=mpitune: the jobs of Hydra's own sweeper, and one study on any layout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import PATIENCE, ROOT, wait_for_lines
+
+pytest.importorskip("hydra")
+yaml = pytest.importorskip("yaml")
+
+APP = """
+import os, time
+import hydra
+from mpitune import current_trial
+
+def more(config, trial):
+    trial.suggest_float("+extra", 0, 1)
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(config):
+    if config.fails:
+        raise ValueError(f"{config.model.name} fails")
+    for epoch in range(1, 6):
+        time.sleep(config.seconds)
+        loss = (config.lr - 0.01) ** 2 + 1 / config.model.units + 1 / epoch
+        current_trial().report({"loss": loss}, step=epoch)
+    return [loss, config.lr] if config.two else None if config.silent else loss
+
+main()
+"""
+CONFIG = """
+defaults: [{model: small}, _self_]
+lr: 0.1
+seconds: 0
+fails: false
+two: false
+silent: false
+hydra: {sweep: {dir: out}, sweeper: {gpu: none, workers: 2}}
+"""
+SEARCH = (
+    "lr=tag(log, interval(1e-5, 1e-1))", "model=small,large", "hydra.sweeper.n_trials=12", "hydra.sweeper.seed=3",
+    "hydra.sweeper.window=4",
+)  # fmt: skip
+OURS = ("--multirun", "hydra/sweeper=mpitune")
+
+
+@pytest.fixture
+def app(program: Any, tmp_path: Path) -> Any:
+    """Runs the app in its folder."""
+    (tmp_path / "conf/model").mkdir(parents=True)
+    (tmp_path / "train.py").write_text(APP)
+    (tmp_path / "conf/config.yaml").write_text(CONFIG)
+    (tmp_path / "conf/model/small.yaml").write_text("{units: 8, name: small}")
+    (tmp_path / "conf/model/large.yaml").write_text("{units: 64, name: large}")
+
+    def run(*words: str, **how: Any) -> Any:
+        return program(tmp_path / "train.py", *words, cwd=tmp_path, timeout=PATIENCE, **how)
+
+    return run
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """What Hydra has written of each job."""
+    found = {}
+    for name in ("config", "overrides"):
+        for path in folder.glob(f"*/.hydra/{name}.yaml"):
+            found[f"{path.parent.parent.name}/{name}"] = yaml.safe_load(path.read_text())
+    return found
+
+
+def results(folder: Path) -> Any:
+    return yaml.safe_load((folder / "optimization_results.yaml").read_text())
+
+
+def test_a_sweep_without_trials_is_that_of_hydra(app: Any, tmp_path: Path) -> None:
+    (tmp_path / "conf/config.yaml").write_text(CONFIG.replace(", sweeper: {gpu: none, workers: 2}", ""))
+    words = (
+        "lr=0.1,0.01",
+        "model=glob(*)",
+        "+tag=a,'b,c'",
+        "+n=range(1,4)",
+        "~silent",
+        "silent=null,true",
+        "two=false,False",
+    )
+    words = ("lr=0.1,0.01", "model=glob(*)", "+tag=a,'b c',null", "+n=range(1,3)", "seconds=0,0.0", "two=false")
+    app("--multirun", "hydra.sweep.dir=theirs", *words)
+    app(*OURS, "hydra.sweep.dir=ours", "hydra.sweeper.gpu=none", "hydra.sweeper.workers=2", *words)
+    theirs, ours = written(tmp_path / "theirs"), written(tmp_path / "ours")
+    assert len(theirs) == 2 * 2 * 2 * 3 * 2 * 2
+
+    def plain(found: dict[str, Any]) -> list[Any]:
+        return [sorted(map(str, said)) if isinstance(said, list) else said for _, said in sorted(found.items())]
+
+    assert plain(theirs) == plain(ours)
+    assert (tmp_path / "ours/multirun.yaml").exists()
+    assert results(tmp_path / "ours")["best_params"]["model"] == "large"
+
+
+@pytest.mark.slow
+def test_one_study_on_any_layout_after_a_kill_and_of_jobs_that_join(app: Any, tmp_path: Path) -> None:
+    app(*OURS, *SEARCH, "hydra.sweep.dir=two", "hydra.sweeper.results=r-two")
+    app(*OURS, *SEARCH, "hydra.sweep.dir=ranks", "hydra.sweeper.results=r-ranks", "hydra.sweeper.workers=1", ranks=2)
+    killed = [sys.executable, "train.py", *OURS, *SEARCH, "seconds=0.05", "hydra.sweep.dir=killed"]
+    killed += ["hydra.sweeper.results=r-killed"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(killed, cwd=tmp_path, env=environ, start_new_session=True) as job:
+        wait_for_lines(tmp_path / "r-killed", 4)
+        os.killpg(job.pid, signal.SIGKILL)
+    joining = [sys.executable, "train.py", *OURS, *SEARCH, "seconds=0.05", "hydra.sweeper.results=r-joined"]
+    joining += ["hydra.sweeper.join=true"]
+    jobs = [
+        subprocess.Popen([*joining, f"hydra.sweep.dir=joined{n}"], cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL)
+        for n in range(2)
+    ]
+    assert subprocess.run(killed, cwd=tmp_path, env=environ, timeout=PATIENCE).returncode == 0
+    assert [job.wait(PATIENCE) for job in jobs] == [0, 0]
+    tables = {(tmp_path / f"r-{name}/trials.csv").read_text() for name in ("two", "ranks", "killed", "joined")}
+    assert len(tables) == 1 and "pruned" in tables.pop()
+    said = [results(tmp_path / name) for name in ("two", "ranks", "killed", "joined0", "joined1")]
+    assert all(one == said[0] for one in said) and set(said[0]) == {"name", "best_params", "best_value"}
+
+
+def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None:
+    (tmp_path / "conf/config.yaml").write_text(
+        CONFIG.replace("_self_]", "_self_, {override hydra/sweeper: mpitune}, {override hydra/sweeper/sampler: tpe}]")
+        .replace("workers: 2", """workers: 2,
+          direction: [minimize, maximize], n_trials: 5, n_jobs: 3, study_name: mine, storage: 'sqlite:///s.db',
+          sampler: {seed: 1, n_startup_trials: 3}, params: {lr: 'interval(0.001, 0.1)', model: 'choice(small, large)'},
+          custom_search_space: train_space.more""")
+    )  # fmt: skip
+    (tmp_path / "train_space.py").write_text('def more(config, trial): trial.suggest_int("+extra", 1, 3)\n')
+    for n_trials in (5, 2):  # the second command adds two
+        app(
+            "--multirun",
+            "two=true",
+            "model=large",
+            f"hydra.sweeper.n_trials={n_trials}",
+            env={"PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        )
+    optuna = pytest.importorskip("optuna")
+    study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/s.db")
+    assert len(study.trials) == 7 and {*study.trials[0].params} == {"lr", "+extra"}
+    found = results(tmp_path / "out")
+    assert found["name"] == "mpitune" and len(found["solutions"]) == len(study.best_trials)
+    assert (
+        yaml.safe_load((tmp_path / "out/0/.hydra/config.yaml").read_text())["extra"] == study.trials[0].params["+extra"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lr=interval(0, 1)"], "lr is an interval, whose values nobody can count: give hydra.sweeper.n_trials=20"),
+        (["model=small,tiny"], "the job model=tiny cannot be configured: In 'config': Could not find 'model/tiny'"),
+        (["modle=1,2"], "the job modle=1 cannot be configured: Could not override 'modle'."),
+        (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: give minimize or maximize"),
+        (["hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: give a whole number of at least 1"),
+        (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
+        (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
+        (["hydra.sweeper.custom_search_space=no.such"], "no.such cannot be imported"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(app: Any, tmp_path: Path, words: list[str], told: str) -> None:
+    words = [word.replace("+hydra.launcher._target_", "hydra.launcher._target_") for word in words]
+    done = app(*OURS, *words, status=2)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("train.py: ") and told in last and "Traceback" not in done.stderr
+    assert not (tmp_path / "out/0").exists()
+
+
+def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
+    done = app(*OURS, "model=small,large", "fails=true", status=1)
+    assert "ValueError: small fails" in done.stderr
+    done = app(*OURS, "model=small,large", "fails=true,false", "hydra.sweeper.max_failure_rate=0.4", status=1)
+    assert "2 of 4 jobs have failed (the first is job 0), more than hydra.sweeper.max_failure_rate=0.4" in done.stderr
+    app(*OURS, "model=small,large", "fails=true,false", "hydra.sweeper.max_failure_rate=0.5")
+    assert results(tmp_path / "out")["best_params"] == {"model": "large", "fails": False}
+    app(*OURS, "model=small,large", "silent=true", "hydra.sweep.dir=silent")
+    assert sorted(path.name for path in (tmp_path / "silent").iterdir()) == ["0", "1", "multirun.yaml"]

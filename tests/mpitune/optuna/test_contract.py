@@ -274,9 +274,11 @@ def test_a_callback_may_enqueue_with_a_window_of_one() -> None:
 
 
 def test_options_that_cannot_hold_are_one_line(tmp_path: Path) -> None:
-    for more in ({"join": True}, {"adapt": True}):
-        with pytest.raises(UsageError, match="is for search"):
-            optimize(new(), square, 4, options=RunOptions(results=tmp_path / "r", **more))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="adapt=True is for search"):
+        optimize(new(), square, 4, options=RunOptions(results=tmp_path / "r", adapt=True))
+    stored = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db")
+    with pytest.raises(UsageError, match="join=True is for a study in a results folder: leave the storage out"):
+        optimize(stored, square, 4, options=RunOptions(results=tmp_path / "r", join=True))
     with pytest.raises(UsageError, match="window=0"):
         optimize(new(), square, 4, window=0)
     assert not (tmp_path / "r").exists()

@@ -19,7 +19,7 @@ TOOLS = {
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",
     "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
-    "import": "results of Optuna, of a table or of scikit-learn, for a search to go on with",
+    "import": "a table of results of Optuna, scikit-learn or others, for a search to go on with",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
 }
 SCRIPTS = {

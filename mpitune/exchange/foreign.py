@@ -120,9 +120,8 @@ def write(known: Known, into: Path) -> None:
     """Write what is known as the journal of a search into a new folder."""
     if os.path.lexists(into / NAME):
         raise UsageError(f"{into} holds a study: give a new folder with --into")
-    space = ", ".join(f"{name}: {ANY}" for name in known.params)
     settings = {
-        "experiment": Tuning.__name__, "space": f"{{{space}}}", "strategy": "imported",
+        "experiment": Tuning.__name__, "space": [f"{name}: {ANY}" for name in known.params], "strategy": "imported",
         "objectives": list(described(known.goals)), "seed": 0, "order": "rounds", "enqueued": [],
     }  # fmt: skip
     outcomes = []

@@ -57,7 +57,7 @@ class AskTell:
         self._folder = None if results is None else Path(results)
         if self._folder is not None:
             settings = {
-                "experiment": "AskTell", "space": repr(self._problem.space), "seed": self._problem.seed,
+                "experiment": "AskTell", "space": list(self._problem.space.described()), "seed": self._problem.seed,
                 "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
             }  # fmt: skip
             header: dict[str, Any] = {"settings": settings, "versions": {}, "commit": None, "command": []}

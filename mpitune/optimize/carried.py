@@ -36,27 +36,10 @@ Hears = Callable[[Outcome], None]
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
 
 
-def parts_of(space: str) -> dict[str, str]:
-    """The parts of a space by name, as its repr in a journal says them."""
-    body = space[1 : space.rfind("}")]
-    parts, start, depth, quote, at = [], 0, 0, "", 0
-    while at < len(body):
-        character = body[at]
-        if quote:
-            at += character == "\\"
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif depth <= 0 and body.startswith(", ", at):
-            parts.append(body[start:at])
-            start = at + 2
-        at += 1
-    pairs = (part.partition(": ") for part in [*parts, body[start:]])
-    return {name: text for name, _, text in pairs if name}
+def parts_of(space: Any) -> dict[str, str]:
+    """The parts of a space by name, as a journal says them."""
+    parts = (str(part).partition(": ") for part in (space if isinstance(space, list | tuple) else ()))
+    return {name: text for name, colon, text in parts if colon}
 
 
 def is_range(text: str) -> bool:
@@ -79,7 +62,7 @@ def adapted(problem: Problem, theirs: Mapping[str, Any], adapt: Adapt) -> dict[s
     Raises:
         UsageError: no result of a study of these settings could count, or `adapt` names what it need not.
     """
-    old, new = parts_of(str(theirs.get("space", "{}"))), parts_of(repr(problem.space))
+    old, new = parts_of(theirs.get("space")), parts_of(problem.space.described())
     said: dict[str, Parameter | None] = {}
     names = list(dict.fromkeys([*old, *new]))
     for name, value in adapt.items():
@@ -128,8 +111,8 @@ class Carried(Matching):
     def __init__(self, problem: Problem, strategy: Any, folder: Path, earlier: Sequence[Earlier], hears: Hears):
         self._problem, self._folder, self._hears = problem, folder, hears
         self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
-        spaces = [parts_of(str(study.settings.get("space", "{}"))) for study in earlier]
-        self._spaces = [*spaces, parts_of(repr(problem.space))]
+        spaces = [parts_of(study.settings.get("space")) for study in earlier]
+        self._spaces = [*spaces, parts_of(problem.space.described())]
         self._earlier = list(earlier)
         self._any = {name for study in earlier for name, label in study.adapt.items() if label is None}
         self._constants = {n: constant_of(text) for n, text in self._spaces[-1].items() if not is_range(text)}

@@ -208,7 +208,7 @@ def search(
             told, size = usual
             problem = replace(problem, round_size=int(window or round_size or size))
             experiment = Tuning(
-                space=repr(problem.space),
+                space=problem.space.described(),
                 strategy=chosen.describe(problem),
                 objectives=described(problem.objectives),
                 seed=problem.seed,

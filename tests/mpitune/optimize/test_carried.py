@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from mpitune import Choice, Constant, Float, Int, RunOptions, When, search
+from mpitune import Choice, Float, Int, RunOptions, When, search
 from mpitune.errors import UsageError
-from mpitune.optimize.carried import parts_of
-from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import ASHA, Hyperband, Racing
 from mpitune.storage.records import with_checksum
 from tests.helpers import journal_lines
@@ -252,20 +250,6 @@ def test_constants_and_code_that_results_depend_on_must_be_the_same(tmp_path: Pa
     how: dict[str, Any] = {"adapt": {"k": ...}, "changed": "objective"}
     study = search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 2}, **usual, **how)
     assert [trial.values["loss"] for trial in study.trials] == [2.0, 4.0, 6.0, 12.0]
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        {"a": Float(0, 1), "b": Choice("x, y", "}", None), "c": Constant((1, 2)), "d": "it's, {", "e": [[1, 2], [3]]},
-        {"a": When(Int(1, 2), b="x"), "b": Choice("x", "y"), "c": {"k": 'a"b', "l": [1]}, "d": None},
-    ],
-)
-def test_parts_of_a_space_are_read_from_its_text(space: dict[str, Any]) -> None:
-    made = Space(space, constraints=[lambda p: True])
-    parts = parts_of(repr(made))
-    assert list(parts) == list(space)
-    assert all(parts[name] == repr(constant) for name, constant in made.constants.items())
 
 
 def test_a_journal_that_does_not_say_what_was_read_counts_for_trials_of_the_same_number(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A study for other tools: `python -m mpitune export RESULTS --to csv`. It reads the journal alone, of any study.
 
-    csv, parquet, json    a table or an object of all trials
+    csv, json             a table or an object of all trials
     optuna                a journal file of Optuna's storage: optuna-dashboard FILE
     mlflow                a database: mlflow ui --backend-store-uri sqlite:///FILE
     tensorboard           event files for HParams: tensorboard --logdir FOLDER

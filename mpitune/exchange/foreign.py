@@ -81,7 +81,7 @@ def known_to(path: Path) -> Known:
             raise UsageError(f"{path} has the value {wrong!r:.100}: give numbers")
         given = {name.removeprefix("param_"): row[name] for name in params if row.get(name) is not None}
         done = (row.get("state") or "") in STATES and not row.get("error")
-        seconds = row.get("seconds", row.get("mean_fit_time", 0.0))
+        seconds = row.get("seconds", row.get("mean_fit_time")) or 0.0
         numbers = {name.removeprefix(start): float(value) for name, value in there.items()}
         known.add(given, numbers if done else {}, float(seconds) if _all(float, [seconds]) else 0.0)
     return known
@@ -112,7 +112,7 @@ def _text(cell: str) -> str:
 def _all(kind: Any, cells: Any) -> bool:
     try:
         return all(kind(cell) is not None for cell in cells)
-    except (ValueError, TypeError, KeyError, OverflowError):  # the last for more digits than a float has
+    except (ValueError, KeyError, OverflowError):  # the last for more digits than a float has
         return False
 
 

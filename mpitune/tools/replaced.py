@@ -25,6 +25,8 @@ SEARCHES = {
     "HalvingGridSearchCV": _search_successive_halving,
     "HalvingRandomSearchCV": _search_successive_halving,
 }
+
+
 @contextmanager
 def replaced(quiet: bool) -> Iterator[None]:
     """While a script runs the names mean this package's; afterwards stderr says what was replaced."""

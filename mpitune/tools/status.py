@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def now(seen: Seen) -> str:
 
 def look(folder: Path) -> Status:
     """The study now. Raises UsageError where there is none."""
-    running = is_running(folder)  # first: a study that ends meanwhile is complete then, not stopped
+    running = False
+    with suppress(OSError):  # what is wrong is then said of the journal
+        running = is_running(folder)  # first: a study that ends meanwhile is complete then, not stopped
     return status_of(folder, read_study(folder), running)
 
 

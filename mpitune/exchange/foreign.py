@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -94,7 +93,7 @@ def _typed(rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
         cells = {n: row[name] for n, row in enumerate(rows) if row[name] not in ("", None)}
         as_text = str(name).startswith("param_") and not all(map(NUMBER.fullmatch, cells.values()))
         kinds = (_word,) if as_text else (int, float, _word)
-        kind = next((kind for kind in kinds if _all(kind, cells.values())), _text)
+        kind = next((kind for kind in kinds if _all(kind, cells.values())), str)
         for n, cell in cells.items():
             read[n][str(name)] = kind(cell)
     return read
@@ -102,11 +101,6 @@ def _typed(rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
 
 def _word(cell: str) -> bool:
     return {"True": True, "False": False}[cell]
-
-
-def _text(cell: str) -> str:
-    """A text; one that the table of a search has in quotes, as it also has something else of that name."""
-    return str(json.loads(cell)) if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
 
 
 def _all(kind: Any, cells: Any) -> bool:

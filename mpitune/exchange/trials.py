@@ -187,8 +187,8 @@ def _read(folder: Path) -> ExportedStudy:
     settings = history.header["settings"]
     said = settings.get("objectives")
     searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
-    goals = [goal.partition(" ") for goal in said] if searched else []
-    objectives = {name: way == "maximize" for way, _, name in goals}
+    goals = said if searched else [history.header.get("goal") or ""]
+    objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
     trials = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
     return ExportedStudy(folder, _as_utf8(history.header), list(map(_trial_as_utf8, trials)), _as_utf8(objectives))
 

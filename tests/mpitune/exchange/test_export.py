@@ -157,12 +157,19 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
     assert {t.state.name for t in study.trials} == {"COMPLETE", "PRUNED"} and study.metric_names == ["loss"]
     assert study.trials[0].intermediate_values[1] == ours.trials[0].steps[1]["loss"]
     capsys.readouterr()
-    study = opened(exported(written, "optuna", tmp_path / "a.log"))
-    assert "loss is minimized" in capsys.readouterr().out
+    assert main([str(written), "--to", "optuna", "--into", str(tmp_path / "x")]) == Exit.USAGE
+    assert "does not say what is searched for: give --goal" in capsys.readouterr().err
+    study = opened(exported(written, "optuna", tmp_path / "a.log", "--goal", "minimize loss"))
     assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
     assert study.trials[2].user_attrs["run/key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
-    study = opened(exported(written, "optuna", tmp_path / "b.log", "--maximize", "loss"))
+    study = opened(exported(written, "optuna", tmp_path / "b.log", "--goal", "maximize loss"))
     assert study.direction.name == "MAXIMIZE" and study.best_trial.user_attrs["run/gpu"] == 0.75
+
+
+def test_the_goal_of_a_program_is_in_its_journal(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, {**HEADER, "goal": "maximize accuracy"})):
+        pass
+    assert read(tmp_path).objectives == {"accuracy": True}
 
 
 def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
@@ -173,7 +180,7 @@ def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
     (trial,) = read(tmp_path / "r").trials
     assert trial.measured == {"run/seconds": 2.0, "run/gpu": 0.75}
     optuna = pytest.importorskip("optuna")
-    path = exported(tmp_path / "r", "optuna", tmp_path / "a.log", "--minimize", "loss")
+    path = exported(tmp_path / "r", "optuna", tmp_path / "a.log", "--goal", "minimize loss")
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     (kept,) = optuna.load_study(study_name=None, storage=storage).trials
     assert kept.user_attrs == {"run/key": "a", "run/place": "/0/0/", **trial.measured, **values}
@@ -294,7 +301,7 @@ def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_pat
         ((tmp_path / "nowhere",), "holds no study"),
         ((written, "--to", "excel"), "'excel' is not one of csv"),
         (
-            (written, "--to", "optuna", "--into", tmp_path / "y", "--minimize", "speed"),
+            (written, "--to", "optuna", "--into", tmp_path / "y", "--goal", "minimize speed"),
             "no trial has a value called speed",
         ),
         ((written, "--into", tmp_path / "there" / "x"), "cannot be written"),

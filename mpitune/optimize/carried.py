@@ -19,15 +19,15 @@ from typing import Any
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
 from mpitune.optimize.objectives import folder_of
-from mpitune.optimize.spaces import Choice, Point
-from mpitune.optimize.spaces.parameters import Part, label_of, shown
+from mpitune.optimize.spaces import Point
+from mpitune.optimize.spaces.parameters import label_of, shown
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import TRIALS, copy_folder, make_folder
 from mpitune.trial import Outcome, Parameter, Trial
 
-RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any)\(")  # how a parameter begins; all else is a constant
+RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal)\(")  # how a parameter begins; all else is a constant
 BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends on the other options
 READS = ("number", "seed")  # of a trial: its results may depend on them
 IGNORED = tuple(f"trial.{name}" for name in READS)
@@ -203,10 +203,8 @@ class Carried(Matching):
         """The parameters of this study in a point; None where it has others, or values that the space does not have."""
         space, left = self._problem.space, dict(whole)
         made: Point = {}
-        untyped = {name for name, text in old.items() if text.startswith("Any(")}  # of a table
         for name, constant in self._constants.items():
-            same = _equal if name in untyped else _same
-            if not same(left.pop(name, None), constant) and name not in self._any:
+            if not _same(left.pop(name, None), constant) and name not in self._any:
                 return None
         for name, part in space.parts.items():
             if not space.is_active(name, made):
@@ -214,15 +212,13 @@ class Carried(Matching):
                     left.pop(name, None)
                 continue
             value = left.pop(name, None)
-            if name in untyped:
-                value = _of_table(value, part)
             if value is None and name in self._any:
                 continue
             by_place = isinstance(value, str) and BY_PLACE.search(value) and old.get(name) != self._spaces[-1][name]
             if value is None or by_place or not part.takes(value):
                 return None
             made[name] = part.drawn(value)
-            if type(made[name]) is not type(value) and name not in untyped:
+            if type(made[name]) is not type(value):
                 return None  # as 1 of an Int in a Float
         return made if not left and (not self._is_whole(made) or space.allows(made)) else None
 
@@ -240,17 +236,6 @@ def _equal(value: Any, other: Any) -> bool:
     """Whether two values are the same, or numbers that are equal: 1.0 is 1, and True is not."""
     numbers = isinstance(value, int | float) and isinstance(other, int | float)
     return _same(value, other) or (numbers and bool not in (type(value), type(other)) and value == other)
-
-
-def _of_table(value: Any, part: Part) -> Any:
-    """A value of a table as a part of a space has it, where a text like 1e5 may be a number; None where it has none."""
-    try:
-        number = float(value) if isinstance(value, str) and "_" not in value else value
-    except ValueError:
-        number = value
-    labels = part.labels if isinstance(part, Choice) else [number]
-    found = [label for label in labels if str(label) == str(value)] or [n for n in labels if _equal(n, number)]
-    return found[0] if found else None
 
 
 def _folder(earlier: Earlier, key: str) -> Path:

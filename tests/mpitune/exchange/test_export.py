@@ -289,7 +289,7 @@ def test_what_is_not_installed_is_one_line(
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    assert main([str(written), "--to", to, "--into", str(tmp_path / "x")]) == Exit.USAGE
+    assert main([str(written), "--to", to, "--into", str(tmp_path / "x"), "--goal", "minimize loss"]) == Exit.USAGE
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "mpitune[export]" in said and not (tmp_path / "x").exists()
 

@@ -286,7 +286,9 @@ def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path
     assert len(found) == 16 and (tmp_path / "calls").read_text().split() == ["11", "12", "13", "14", "15"]
     assert [(dict(t.params), t.values["loss"]) for t in found.trials[:11]] == known
     narrow = {**space, "x": Float(0, 2)}
-    again = search(lambda trial: 9.0, narrow, n_trials=20, workers=0, adapt=True, strategy="tpe", **how)
+    again = search(
+        lambda trial: 9.0, narrow, n_trials=20, workers=0, adapt=True, changed="objective", strategy="tpe", **how
+    )
     assert sum(t.values["loss"] < 9 for t in again.trials) == sum(t.params["x"] <= 2 for t in found.trials)
 
 

@@ -280,10 +280,10 @@ def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path
             loop.tell(asked, value)
     with open(tmp_path / "calls", "w") as calls:
         found = search(
-            lambda trial: print(trial.number, file=calls) or loss(**trial.params), space, strategy="tpe", n_trials=16,
+            lambda trial: print("called", file=calls) or loss(**trial.params), space, strategy="tpe", n_trials=16,
             workers=0, adapt=True, options=RunOptions(quiet=True), **how,
         )  # fmt: skip
-    assert len(found) == 16 and (tmp_path / "calls").read_text().split() == ["11", "12", "13", "14", "15"]
+    assert len(found) == 16 and (tmp_path / "calls").read_text().count("called") == 5
     assert [(dict(t.params), t.values["loss"]) for t in found.trials[:11]] == known
     narrow = {**space, "x": Float(0, 2)}
     again = search(

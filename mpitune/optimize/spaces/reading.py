@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces.parameters import Choice, Float, Int, Part, shown
 
-# What ranges of scipy.stats, Optuna, scikit-optimize, Ray Tune and Hyperopt have, and hardly anything else.
-SIGNS = ("rvs", "low", "single", "get_sampler", "pos_args")
+# What ranges of scipy.stats, scikit-optimize, Ray Tune and Hyperopt have, and hardly anything else.
+SIGNS = ("rvs", "low", "get_sampler", "pos_args")
 
 
 class When:
@@ -43,7 +44,7 @@ class Constant:
 def part_of(name: str, part: Any) -> Any:
     """The part of a space, or the constant, that a user's value stands for. Raises UsageError where that is not clear.
 
-    A list is a choice.
+    A list is a choice. Distributions of scipy.stats and of Optuna are the ranges that they describe.
     """
     if isinstance(part, Constant | Float | Int):
         return part.value if isinstance(part, Constant) else part
@@ -62,6 +63,8 @@ def part_of(name: str, part: Any) -> Any:
             one = f'"{name}.{inner}": {shown(part[inner])}'
             raise UsageError(f"{name} is a dict with ranges in it: give each a name of its own in the space, as {one}")
         return part
+    if (known := _of_distribution(part)) is not None:
+        return known
     if isinstance(part, type | np.generic):
         return part
     if isinstance(part, range | tuple | set | frozenset) or hasattr(part, "tolist"):
@@ -77,4 +80,23 @@ def _is_drawn_from(value: Any) -> bool:
     """Whether a value in another one is a part of a space, which nobody would draw from there."""
     if isinstance(value, Mapping):
         return any(map(_is_drawn_from, value.values()))
-    return isinstance(value, Part | When)
+    return isinstance(value, Part | When) or _of_distribution(value) is not None
+
+
+def _of_distribution(part: Any) -> Part | None:
+    """The range that a distribution of scipy.stats or Optuna is; None for anything else."""
+    kind = type(part).__name__
+    if kind == "CategoricalDistribution":
+        return Choice([*part.choices])
+    if kind in ("FloatDistribution", "IntDistribution"):
+        step = {} if part.log or part.step is None else {"step": part.step}
+        return (Float if kind[0] == "F" else Int)(part.low, part.high, part.log, **step)
+    scipys = getattr(getattr(part, "dist", None), "name", "")
+    if scipys not in ("uniform", "loguniform", "reciprocal", "randint"):
+        return None
+    low, high = (end.item() for end in part.support())
+    if scipys == "randint":
+        return Int(low, high)
+    log = scipys != "uniform"
+    moved = log and not math.isclose(part.median() ** 2, low * high)  # by loc
+    return None if moved else Float(float(low), float(high), log)

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from mpitune import Choice, Constant, Float, Int, Ordinal, Space, When
 from mpitune.errors import UsageError
@@ -97,6 +97,20 @@ def test_a_list_is_a_choice_and_other_values_are_constants() -> None:
     }  # fmt: skip
 
 
+def test_distributions_of_other_packages_are_the_ranges_that_they_describe() -> None:
+    theirs = {
+        "a": scipy.stats.loguniform(1e-3, 1), "b": scipy.stats.uniform(2, scale=3), "c": scipy.stats.randint(1, 5),
+        "d": FloatDistribution(0, 1, step=0.25), "e": IntDistribution(1, 64, log=True),
+        "f": CategoricalDistribution((1, None)),
+        "g": When(FloatDistribution(1e-3, 1, log=True), f=1),
+    }  # fmt: skip
+    ours = {
+        "a": Float(1e-3, 1.0, log=True), "b": Float(2.0, 5.0), "c": Int(1, 4), "d": Float(0.0, 1.0, step=0.25),
+        "e": Int(1, 64, log=True), "f": Choice(1, None), "g": When(Float(1e-3, 1.0, log=True), f=1),
+    }  # fmt: skip
+    assert repr(Space(theirs)) == repr(Space(ours))
+
+
 @pytest.mark.parametrize(
     ("part", "fix"),
     [
@@ -105,11 +119,9 @@ def test_a_list_is_a_choice_and_other_values_are_constants() -> None:
         ((1, 2), "write [1, 2] for a choice, or Constant"),
         (iter([1]), "looks like a range"),
         (scipy.stats.norm(), "looks like a range"),
-        (scipy.stats.loguniform(1, 2), "looks like a range: write Float(low, high)"),
-        (FloatDistribution(0, 1), "looks like a range"),
-        (CategoricalDistribution((1, None)), "looks like a range"),
+        (scipy.stats.loguniform(1, 2, loc=3), "looks like a range"),
         ({"lr": Float(0, 1)}, 'as "p.lr": Float(low=0, high=1'),
-        ({"a": {"lr": Float(0, 1)}}, 'as "p.a": '),
+        ({"a": {"lr": FloatDistribution(0, 1)}}, 'as "p.a": '),
         ([Float(0, 1), 3], "give that a name of its own"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +107,11 @@ class SearchStudy:
     # The names that Optuna's studies have for the same things.
 
     @property
+    def best_trial(self) -> TrialRecord:
+        """`best`."""
+        return self.best
+
+    @property
     def best_params(self) -> Mapping[str, Any]:
         """The parameters of `best`."""
         return self.best.params
@@ -114,6 +120,10 @@ class SearchStudy:
     def best_value(self) -> float:
         """The value of `best` that was searched for."""
         return self.best.values[next(iter(self.objectives))]
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """`to_pandas`."""
+        return self.to_pandas()
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -147,7 +157,8 @@ class SearchStudy:
     def write(self, path: Path) -> None:
         """The rows as a CSV file, without the seconds: the same bytes on any layout.
 
-        Options that are no numbers or texts have their names.
+        Options that are no numbers or texts have their names. Where two different things of a column have one text,
+        as 1 and "1", its texts are in quotes.
         """
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()]
         for name in dict.fromkeys(name for trial in self.trials for name in trial.params):
@@ -214,7 +225,12 @@ def _record(
 def _texts(column: Sequence[Any]) -> list[Any]:
     """What a table says for the values of a parameter."""
     none = "None" if any(value is _MISSING for value in column) else ""
-    return ["" if v is _MISSING else none if v is None else v if isinstance(v, str) else label_of(v) for v in column]
+    cells = ["" if v is _MISSING else none if v is None else v if isinstance(v, str) else label_of(v) for v in column]
+    kinds: dict[str, set[type]] = {}
+    for value, cell in zip(column, cells, strict=True):
+        kinds.setdefault(str(cell), set()).add(type(value))
+    quoted = any(str in types and len(types) > 1 for types in kinds.values())
+    return [json.dumps(v) if quoted and isinstance(v, str) else c for v, c in zip(column, cells, strict=True)]
 
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:

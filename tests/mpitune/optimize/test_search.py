@@ -132,8 +132,8 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
     how: dict[str, Any] = dict(strategy=Grid(points=3), enqueue=[{"x": 0.25}])
     study = searched(lambda trial: trial.params["x"] + trial.params["more"], space, **how)
     assert [t.params["x"] for t in study.trials] == [0.25, 0, 0, 0.5, 0.5, 1, 1] and study.best.values == {"loss": 1.0}
-    assert (study.best_params, study.best_value) == (study.best.params, 1.0)
-    assert list(study.to_pandas()["value_loss"]) == [trial.values["loss"] for trial in study.trials]
+    assert (study.best_trial, study.best_params, study.best_value) == (study.best, study.best.params, 1.0)
+    assert list(study.trials_dataframe()["value_loss"]) == [trial.values["loss"] for trial in study.trials]
     for workers in (0, 2):  # short trials are sent ahead, so more than four may have begun
         study = searched(lambda t: 0.0, {"x": Float(0, 1)}, n_trials=3000, callbacks=[stop], workers=workers)
         assert 4 <= len(study) < 3000 and len(study) == len(seen)
@@ -427,16 +427,16 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 
 
 def test_the_table_keeps_options_apart(tmp_path: Path) -> None:
-    """Things have their names."""
+    """Those of one text are quoted, and things have their names."""
     how: dict[str, Any] = dict(strategy="grid")
-    options = (None, 1, 1.0, True, "1", len)
+    options = (None, "None", 1, 1.0, True, "1", len)
     space = {"x": Choice(*options), "y": When(Choice("a"), x="1")}
     study = searched(lambda trial: {"loss": 1.0, "seconds": 2.0}, space, results=tmp_path / "r", **how)
     assert [trial.params["x"] for trial in study.trials] == list(options)
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert rows[0] == "number,state,param_x,param_y,value_loss,value_seconds,error"
     cells = [row.split(",complete,")[1].split(",")[0] for row in rows[1:]]
-    assert cells == ["", "1", "1.0", "True", "1", "len"]
+    assert cells == ["", '"""None"""', "1", "1.0", "True", '"""1"""', "len"]
     searched(lambda trial: 1.0, {"x": Choice("a", None)}, results=tmp_path / "s", **how)
     assert [r.split(",")[2] for r in (tmp_path / "s" / "trials.csv").read_text().splitlines()[1:]] == ["a", ""]
 

@@ -31,5 +31,5 @@ def devices(params):
 
 if __name__ == "__main__":
     space = {"x": Float(-1, 1), "size": Choice("small", "large")}
-    study = search(objective, space, strategy="halton", n_trials=8, minimize="loss", workers=4, devices=devices)
+    study = search(objective, space, strategy="sobol", n_trials=8, minimize="loss", workers=4, devices=devices)
     print(study.report())

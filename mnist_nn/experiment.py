@@ -98,7 +98,7 @@ class Bagging(ImageSettings):
     )  # fmt: skip
     strategy: str = setting(
         "random",
-        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
+        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol spreads them evenly, tpe learns "
         "from earlier sets, hyperband trains most sets for a few epochs only",
         choices=STRATEGIES,
         selects=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
 from mpitune.errors import printable
 from mpitune.experiment import Data
-from mpitune.figures.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, alike, boxes, draw_all, save, styled, subplots
+from mpitune.figures.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, save, styled, subplots
 from mpitune.figures.statistics import calibration
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
@@ -87,10 +86,10 @@ def unsure_of(probabilities: np.ndarray, data: Data, n: int) -> list[Shown]:
 
 def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
     """A box plot of each image as SVG and PNG, and least-sure with those of `sheet`, if they are two or more."""
-    figures = alike({image.name: partial(box_plot, image, noun) for image in shown})
+    for image in shown:
+        save(box_plot(image, noun), folder, image.name)
     if len(sheet) > 1:
-        figures["least-sure"] = partial(draw_sheet, sheet)
-    draw_all(folder, figures)
+        save(draw_sheet(sheet), folder, "least-sure")
 
 
 @styled()

@@ -24,8 +24,8 @@ from mpitune.optimize.strategies.racing import Race
 from mpitune.trial import Batch, Parameter, Result, seed_of
 
 HYPERPARAMETERS = ("n_conv_layer", "kernel_size", "n_hidden_layer", "learning_rate", "momentum")
-EVEN, ADAPTIVE = ("sobol", "halton"), ("tpe", "hyperband")
-STRATEGIES = ("random", *EVEN, *ADAPTIVE)
+EVEN, ADAPTIVE = "sobol", ("tpe", "hyperband")
+STRATEGIES = ("random", EVEN, *ADAPTIVE)
 ROUND = 8  # sets that TPE proposes at a time; with all their folds, and those of other samples, that keeps devices busy
 # (tuning, limit, folds) -> the batches of the set of this number on these folds, trained for so many epochs at most.
 Batches = Callable[[int, int, np.ndarray], list[Batch]]
@@ -54,7 +54,7 @@ class ParameterSets:
         """HYPERPARAMETERS of a set of this sample; of an adaptive strategy, it must have been proposed."""
         if self._strategy in ADAPTIVE:
             return self._proposed[sample, number]
-        if self._strategy in EVEN:
+        if self._strategy == EVEN:
             return _even(self._strategy, self._seed, sample, self._n, self._ranges)[number]
         random = np.random.default_rng(seed_of(self._seed, f"{sample}/t{number}"))
         drawn: dict[str, Parameter] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,9 @@ from mpitune.figures.plotting import (
     INK,
     ONE,
     PALE,
-    alike,
     boxes,
-    draw_all,
     percent_axis,
+    save,
     styled,
     subplots,
 )
@@ -40,13 +37,11 @@ def draw_figures(
     """
     limits = _limits(errors)
     width = max(2, len(str(len(gammas) - 1)))
-    plots: dict[str, Callable[[], Any]] = {}
+    save(heat_map(errors.mean(axis=0), gammas, penalties=penalties, best=best), folder, "heat_map")
     for g, gamma in enumerate(gammas):
         is_best = best is not None and best[0] == g
-        make = partial(box_plot, errors[:, g], gamma, penalties=penalties, limits=limits, best_gamma=is_best)
-        plots[f"figures/gamma_{g:0{width}}"] = make
-    map_of_all = partial(heat_map, errors.mean(axis=0), gammas, penalties=penalties, best=best)
-    draw_all(folder, {"heat_map": map_of_all, **alike(plots)})
+        figure = box_plot(errors[:, g], gamma, penalties=penalties, limits=limits, best_gamma=is_best)
+        save(figure, folder, f"figures/gamma_{g:0{width}}")
 
 
 @styled()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from keyword import iskeyword
 
 from mpitune.folders import set_cache_variables
 from mpitune.processes.output import outlive_readers
@@ -18,8 +17,7 @@ TOOLS = {
     "status": "how far a study is, and what has failed; repairs a damaged journal",
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",
-    "export": "a study for other tools: csv, parquet, json, optuna, mlflow, tensorboard, wandb",
-    "import": "results of Optuna, of a table or of scikit-learn, for a search to go on with",
+    "export": "a study for other tools: csv, json, optuna, mlflow, tensorboard, wandb",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
 }
 SCRIPTS = {
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     if tool != "script":  # which runs somebody's script: that is not ours to change
         set_cache_variables()
-    return int(import_module(f"mpitune.tools.{tool}{'_' * iskeyword(tool)}").main(rest))
+    return int(import_module(f"mpitune.tools.{tool}").main(rest))
 
 
 def _overview() -> str:

@@ -115,7 +115,6 @@ REFUSED = {
     "ddp --network kubeflow --from toys": "name two networks",
     "report absent": "absent holds no study",
     "report absent --goal least": "is not a goal",
-    "report absent --price -1": "-1 is too small",
     "export absent": "absent holds no study",
     "export toys --to smoke": "'smoke' is not one of csv",
 }

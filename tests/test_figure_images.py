@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from mnist_nn.figures import Shown, box_plot, calibration_of, draw_certainty, draw_sheet, learning
+from mnist_nn.figures import Shown, box_plot, calibration_of, draw_sheet, learning
 from mnist_svm.figures import box_plot as grid_box_plot
 from mnist_svm.figures import heat_map
 from mnist_svm.points import best_point
@@ -94,13 +94,3 @@ def test_text_is_text_and_pictures_have_two_pixels_for_one(tmp_path: Path) -> No
     drawing = (tmp_path / "one.svg").read_text()
     assert re.search(r"<text [^>]*>a title that can be found</text>", drawing) and "DejaVu Sans" in drawing
     assert PNG_DPI == 2 * DPI and imread(tmp_path / "one.png").shape[:2] == (3 * PNG_DPI, 4 * PNG_DPI)
-
-
-def test_images_drawn_together_have_the_files_of_each_alone(tmp_path: Path) -> None:
-    """They have the layout of the first."""
-    first, second = images(2)
-    draw_certainty(tmp_path / "all", [first, second], "digit")
-    save(box_plot(second, "digit"), tmp_path, second.name)
-    for kind in ("svg", "png"):
-        name = f"{second.name}.{kind}"
-        assert (tmp_path / "all" / name).read_bytes() == (tmp_path / name).read_bytes()

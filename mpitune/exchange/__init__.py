@@ -1,1 +1,1 @@
-"""Studies for other tools, and results of other tools for a study."""
+"""Studies for other tools."""

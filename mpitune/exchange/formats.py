@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mpitune.exchange.trials import ExportedStudy, ExportedTrial, frame, needs
+from mpitune.exchange.trials import ExportedStudy, ExportedTrial, needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table
@@ -24,19 +24,6 @@ MOST_METRICS = 1000  # that MLflow takes in one call
 def to_csv(study: ExportedStudy, into: Path) -> None:
     """A row for each trial, the columns of `ExportedStudy.rows`; empty for missing values."""
     write_table(into, study.rows())
-
-
-def to_parquet(study: ExportedStudy, into: Path) -> None:
-    """The same as a Parquet file. Raises UsageError without pandas and pyarrow."""
-    with needs("pyarrow"):
-        import pyarrow  # noqa: F401 - which pandas writes with
-    table = frame(study)
-    for name in table.columns:  # a parameter may be a number in one trial and a text in another
-        texts = [isinstance(value, str) for value in table[name].dropna()]
-        if any(texts) and not all(texts):
-            table[name] = table[name].map(str, na_action="ignore")
-    with written_whole(into) as file:
-        table.to_parquet(file, index=False)
 
 
 def to_json(study: ExportedStudy, into: Path) -> None:
@@ -243,7 +230,6 @@ def to_wandb(study: ExportedStudy, into: Path) -> None:
 # What writes a format, and the name in the results folder that it gets if no other is given.
 FORMATS: dict[str, tuple[Callable[[ExportedStudy, Path], None], str]] = {
     "csv": (to_csv, "export.csv"),
-    "parquet": (to_parquet, "export.parquet"),
     "json": (to_json, "export.json"),
     "optuna": (to_optuna, "optuna.log"),
     "mlflow": (to_mlflow, "mlflow.db"),

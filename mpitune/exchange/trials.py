@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mpitune.errors import UsageError, named, utf8
-from mpitune.optimize.search_study import COMPLETE, FAILED, records
+from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
@@ -27,30 +27,16 @@ SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study tha
 
 
 @dataclass(frozen=True)
-class ExportedTrial:
+class ExportedTrial(TrialRecord):
     """A trial with what became of it; of a search all segments of it together.
 
     Attributes:
         key: In the journal.
-        state: As that of a `TrialRecord`.
-        params, values: By name.
-        steps: Values by step, where the objective says them.
-        seconds: Its workers took for it.
         last: The result of its last segment, which has the place, the time, the use of the machine, and arrays.
-        error: Why it failed, one line; "" if it did not.
-        user_attrs, constraints: See `TrialRecord`.
     """
 
-    key: str
-    state: str
-    params: Mapping[str, Any]
-    values: Mapping[str, float]
-    steps: Mapping[int, Mapping[str, float]]
-    seconds: float
-    last: Result
-    error: str
-    user_attrs: Mapping[str, Any] = field(default_factory=dict)
-    constraints: Sequence[float] = ()
+    key: str = ""
+    last: Result = Result("")
 
     @property
     def begun(self) -> float | None:
@@ -177,19 +163,14 @@ def load(results: str | Path) -> LoadedStudy:
         [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0]]
     """
     study = read(Path(results))
-    arrays = {trial.key: trial.last.arrays for trial in study.trials if trial.last.arrays}
-    return LoadedStudy(frame(study).set_index("key"), arrays)
-
-
-def frame(study: ExportedStudy) -> pandas.DataFrame:
-    """The rows of a study, with `ended` as a time, and NaN for None. Raises UsageError without pandas."""
     with needs("pandas"):
         import pandas
-    blank = ExportedTrial("", "", {}, {}, {}, 0.0, Result(""), "")
     rows = [{name: math.nan if value is None else value for name, value in row.items()} for row in study.rows()]
-    table = pandas.DataFrame(rows, columns=None if rows else list(blank.row())).astype(dict.fromkeys(MEASURED, float))
+    columns = None if rows else list(ExportedTrial(0, {}, {}, "").row())
+    table = pandas.DataFrame(rows, columns=columns).astype(dict.fromkeys(MEASURED, float))
     table["ended"] = pandas.to_datetime(table["ended"], unit="s", utc=True)
-    return table
+    arrays = {trial.key: trial.last.arrays for trial in study.trials if trial.last.arrays}
+    return LoadedStudy(table.set_index("key"), arrays)
 
 
 def read(folder: Path) -> ExportedStudy:
@@ -206,9 +187,9 @@ def _read(folder: Path) -> ExportedStudy:
     settings = history.header["settings"]
     said = settings.get("objectives")
     searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
-    goals = [goal.partition(" ") for goal in said] if searched else []
-    objectives = {name: way == "maximize" for way, _, name in goals}
-    trials = _merged(history) if searched else [_plain(key, history) for key in history.results]
+    goals = said if searched else [history.header.get("goal") or ""]
+    objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
+    trials = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
     return ExportedStudy(folder, _as_utf8(history.header), list(map(_trial_as_utf8, trials)), _as_utf8(objectives))
 
 
@@ -239,11 +220,10 @@ def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
     )
 
 
-def _plain(key: str, history: History) -> ExportedTrial:
-    trial, result = history.trials[key], history.results[key]
-    state = FAILED if result.failed else COMPLETE
-    params = dict(trial.params)
-    return ExportedTrial(key, state, params, result.values, {}, result.seconds, result, last_line(result.error))
+def _plain(number: int, key: str, history: History) -> ExportedTrial:
+    params, result = dict(history.trials[key].params), history.results[key]
+    state, error = FAILED if result.failed else COMPLETE, last_line(result.error)
+    return ExportedTrial(number, params, result.values, state, {}, result.seconds, error, key=key, last=result)
 
 
 def _merged(history: History) -> list[ExportedTrial]:
@@ -264,9 +244,6 @@ def _merged(history: History) -> list[ExportedTrial]:
         if number not in last or (outcome.result.ended, outcome.result.key) >= (last[number].ended, last[number].key):
             last[number] = outcome.result
     return [
-        ExportedTrial(
-            f"t{trial.number:06}", trial.state, trial.params, trial.values, trial.steps, trial.seconds,
-            last[trial.number], trial.error, trial.user_attrs, trial.constraints,
-        )
+        ExportedTrial(**vars(trial), key=f"t{trial.number:06}", last=last[trial.number])
         for trial in sorted(trials, key=lambda trial: trial.number)
-    ]  # fmt: skip
+    ]

@@ -7,13 +7,8 @@ by pyplot, so that none lives longer than its variable and no display is needed.
 from __future__ import annotations
 
 import io
-import multiprocessing
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from mpitune.processes.process import begin_helper, without_main
 from mpitune.storage.files import written_whole
 
 # Colours that stay apart for colour-blind readers (M. Okabe and K. Ito, "Color Universal Design", 2008).
@@ -38,7 +32,6 @@ ONE, BEST, RIGHT, WRONG, REST = BLUE, RED, GREEN, RED, GREY
 COLOUR_MAP = "viridis_r"
 DPI = 100
 PNG_DPI = 2 * DPI  # for screens with two pixels where there was one
-FIGURES_PER_HELPER = 6  # a new process that draws starts in the time of so many
 
 STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
@@ -109,69 +102,6 @@ def svg_of(figure: Figure) -> bytes:
     content = io.BytesIO()
     FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
     return content.getvalue()
-
-
-@styled()
-def alike(figures: Mapping[str, Callable[[], Figure]]) -> dict[str, Callable[[], Figure]]:
-    """Figures of one form, for `draw_all`: the layout of the first serves all, and spares time."""
-    if not figures:
-        return {}
-    figure = next(iter(figures.values()))()
-    FigureCanvasSVG(figure)
-    figure.set_dpi(72)  # as in SVG files
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-    places = [axes.get_position(original=True).bounds for axes in figure.axes]
-    return {name: partial(_placed, make, places) for name, make in figures.items()}
-
-
-@styled()
-def _placed(make: Callable[[], Figure], places: Sequence[tuple[float, float, float, float]]) -> Figure:
-    figure = make()
-    figure.set_layout_engine("none")
-    for axes, place in zip(figure.axes, places, strict=True):
-        axes.set_position(place)
-    return figure
-
-
-@styled()
-def draw_all(folder: Path, figures: Mapping[str, Callable[[], Figure]]) -> None:
-    """Draw figures and save each under its name in `folder`, several of them on all cores.
-
-    Helpers begin with the first, this process with the last. Helpers are forks, which have matplotlib at once. But MPI
-    and CUDA forbid to fork a process that uses them: there helpers are new processes, which need time to start.
-
-    Args:
-        folder: where they are saved, each as PNG and SVG.
-        figures: functions that make them, which a new process can import (`functools.partial` of one of a module).
-    """
-    forks = not {"mpi4py", "torch"} & sys.modules.keys()
-    most = (len(figures) - 1) // (1 if forks else FIGURES_PER_HELPER)
-    helpers = min(len(os.sched_getaffinity(0)) - 1, most)
-    if helpers < 1:
-        for name, make in figures.items():
-            save(make(), folder, name)
-        return
-    context = multiprocessing.get_context("fork" if forks else "spawn")
-    drawn: dict[str, Future[None]] = {}
-    pool = ProcessPoolExecutor(helpers, context, begin_helper, (os.getpid(),))
-    try:
-        with without_main():
-            for name, make in figures.items():
-                drawn[name] = pool.submit(_draw, make, folder, name)
-        for name, make in reversed(list(figures.items())):
-            if drawn[name].cancel():
-                save(make(), folder, name)
-        for future in wait(drawn.values()).done:
-            if not future.cancelled():
-                future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # where a signal ends the drawing, the others are not waited for
-
-
-@styled()
-def _draw(make: Callable[[], Figure], folder: Path, name: str) -> None:
-    save(make(), folder, name)
 
 
 def boxes(

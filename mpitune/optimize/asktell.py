@@ -13,7 +13,7 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
-from mpitune.optimize.tuning import described, problem_of
+from mpitune.optimize.tuning import ASYNCHRONOUS, Tuning, described, problem_of
 from mpitune.optimize.values import InvalidReturnValue, as_json, require_same_names, values_of
 from mpitune.storage.journal import Journal
 from mpitune.trial import Outcome, Result
@@ -28,7 +28,8 @@ class AskTell:
             print(loop.study.best)
 
     Several trials may be asked before they are told, in any order. The arguments are those of `mpitune.search`; with
-    the same results folder it goes on. It knows no other processes: under mpirun one rank uses it.
+    the same results folder it goes on, and `mpitune.search(..., adapt=True)` uses what it knows. It knows no other
+    processes: under mpirun one rank uses it.
 
     Raises:
         UsageError: As `mpitune.search`, and where the strategy cannot go on without all results of a round.
@@ -57,8 +58,9 @@ class AskTell:
         self._folder = None if results is None else Path(results)
         if self._folder is not None:
             settings = {
-                "experiment": "AskTell", "space": repr(self._problem.space), "seed": self._problem.seed,
+                "experiment": Tuning.__name__, "space": list(self._problem.space.described()),
                 "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
+                "seed": self._problem.seed, "order": ASYNCHRONOUS,
             }  # fmt: skip
             header: dict[str, Any] = {"settings": settings, "versions": {}, "commit": None, "command": []}
             with called_from(Caller.ARGUMENTS):
@@ -89,7 +91,9 @@ class AskTell:
         if error is None:
             try:
                 said = {name: as_json(name, value) for name, value in (user_attrs or {}).items()}
-                result = Result(segment.key, values_of(values, list(self._problem.objectives)), user_attrs=said)
+                result = Result(
+                    segment.key, values_of(values, list(self._problem.objectives)), read=(), user_attrs=said
+                )
                 before = next((outcome.result for outcome in self._outcomes if not outcome.result.failed), result)
                 require_same_names(result.values, before.values)
                 note_constraints(self._strategy, self._problem, segment.trial(), result)

@@ -18,8 +18,8 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
-from mpitune.optimize.spaces import Choice, Point
-from mpitune.optimize.spaces.parameters import Part, label_of, shown
+from mpitune.optimize.spaces import Point
+from mpitune.optimize.spaces.parameters import label_of, shown
 from mpitune.optimize.steps import folder_of
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
@@ -27,7 +27,7 @@ from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import TRIALS, copy_folder, make_folder
 from mpitune.trial import Outcome, Parameter, Trial
 
-RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any)\(")  # how a parameter begins; all else is a constant
+RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal)\(")  # how a parameter begins; all else is a constant
 BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends on the other options
 READS = ("number", "seed")  # of a trial: its results may depend on them
 IGNORED = tuple(f"trial.{name}" for name in READS)
@@ -36,27 +36,10 @@ Hears = Callable[[Outcome], None]
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
 
 
-def parts_of(space: str) -> dict[str, str]:
-    """The parts of a space by name, as its repr in a journal says them."""
-    body = space[1 : space.rfind("}")]
-    parts, start, depth, quote, at = [], 0, 0, "", 0
-    while at < len(body):
-        character = body[at]
-        if quote:
-            at += character == "\\"
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif depth <= 0 and body.startswith(", ", at):
-            parts.append(body[start:at])
-            start = at + 2
-        at += 1
-    pairs = (part.partition(": ") for part in [*parts, body[start:]])
-    return {name: text for name, _, text in pairs if name}
+def parts_of(space: Any) -> dict[str, str]:
+    """The parts of a space by name, as a journal says them."""
+    parts = (str(part).partition(": ") for part in (space if isinstance(space, list | tuple) else ()))
+    return {name: text for name, colon, text in parts if colon}
 
 
 def is_range(text: str) -> bool:
@@ -79,7 +62,7 @@ def adapted(problem: Problem, theirs: Mapping[str, Any], adapt: Adapt) -> dict[s
     Raises:
         UsageError: no result of a study of these settings could count, or `adapt` names what it need not.
     """
-    old, new = parts_of(str(theirs.get("space", "{}"))), parts_of(repr(problem.space))
+    old, new = parts_of(theirs.get("space")), parts_of(problem.space.described())
     said: dict[str, Parameter | None] = {}
     names = list(dict.fromkeys([*old, *new]))
     for name, value in adapt.items():
@@ -128,8 +111,8 @@ class Carried(Matching):
     def __init__(self, problem: Problem, strategy: Any, folder: Path, earlier: Sequence[Earlier], hears: Hears):
         self._problem, self._folder, self._hears = problem, folder, hears
         self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
-        spaces = [parts_of(str(study.settings.get("space", "{}"))) for study in earlier]
-        self._spaces = [*spaces, parts_of(repr(problem.space))]
+        spaces = [parts_of(study.settings.get("space")) for study in earlier]
+        self._spaces = [*spaces, parts_of(problem.space.described())]
         self._earlier = list(earlier)
         self._any = {name for study in earlier for name, label in study.adapt.items() if label is None}
         self._constants = {n: constant_of(text) for n, text in self._spaces[-1].items() if not is_range(text)}
@@ -220,10 +203,8 @@ class Carried(Matching):
         """The parameters of this study in a point; None where it has others, or values that the space does not have."""
         space, left = self._problem.space, dict(whole)
         made: Point = {}
-        untyped = {name for name, text in old.items() if text.startswith("Any(")}  # of a table
         for name, constant in self._constants.items():
-            same = _equal if name in untyped else _same
-            if not same(left.pop(name, None), constant) and name not in self._any:
+            if not _same(left.pop(name, None), constant) and name not in self._any:
                 return None
         for name, part in space.parts.items():
             if not space.is_active(name, made):
@@ -231,15 +212,13 @@ class Carried(Matching):
                     left.pop(name, None)
                 continue
             value = left.pop(name, None)
-            if name in untyped:
-                value = _of_table(value, part)
             if value is None and name in self._any:
                 continue
             by_place = isinstance(value, str) and BY_PLACE.search(value) and old.get(name) != self._spaces[-1][name]
             if value is None or by_place or not part.takes(value):
                 return None
             made[name] = part.drawn(value)
-            if type(made[name]) is not type(value) and name not in untyped:
+            if type(made[name]) is not type(value):
                 return None  # as 1 of an Int in a Float
         return made if not left and (not self._is_whole(made) or space.allows(made)) else None
 
@@ -257,17 +236,6 @@ def _equal(value: Any, other: Any) -> bool:
     """Whether two values are the same, or numbers that are equal: 1.0 is 1, and True is not."""
     numbers = isinstance(value, int | float) and isinstance(other, int | float)
     return _same(value, other) or (numbers and bool not in (type(value), type(other)) and value == other)
-
-
-def _of_table(value: Any, part: Part) -> Any:
-    """A value of a table as a part of a space has it, where a text like 1e5 may be a number; None where it has none."""
-    try:
-        number = float(value) if isinstance(value, str) and "_" not in value else value
-    except ValueError:
-        number = value
-    labels = part.labels if isinstance(part, Choice) else [number]
-    found = [label for label in labels if str(label) == str(value)] or [n for n in labels if _equal(n, number)]
-    return found[0] if found else None
 
 
 def _folder(earlier: Earlier, key: str) -> Path:

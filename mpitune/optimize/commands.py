@@ -14,8 +14,7 @@ import shlex
 import signal
 import string
 import subprocess
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 from mpitune.engine.source import counting
 from mpitune.errors import UsageError, named
 from mpitune.optimize.objectives import ObjectiveTrial
-from mpitune.optimize.spaces import Choice, Space
+from mpitune.optimize.spaces import Space
 from mpitune.optimize.values import NoValue
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
@@ -36,17 +35,9 @@ LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what 
     "mpiexec": "mpiexec -hosts {hosts} -n {nodes} -ppn 1",
     "": "mpirun --host {hosts} -n {nodes} --bind-to none",
 }
-# Programs that run a word of their command as code, the word after such an option.
-INTERPRETERS = (
-    (re.compile(r"(ba|da|a|k|z|c|tc|fi)?sh|python[0-9.]*"), re.compile(r"-[A-Za-z]*c")),
-    (re.compile(r"perl|ruby|node|Rscript|julia"), re.compile(r"-[A-Za-z]*[eE]")),
-)
-REMOTE = ("ssh", "rsh")  # a shell on the other side reads all their words
-WITH_VALUE = re.compile(r"[-+][oOWX]")  # options of interpreters that take the next word
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 # Words that only a shell understands, and those that begin with > or <, as 2>&1, or end with a semicolon.
 FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
-PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means the same to every shell, inside quotes and outside
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
 
@@ -57,9 +48,8 @@ class Command:
     Args:
         command: The command, or its words; `{lr}` stands for the parameter lr, and number, seed, folder, device,
             start, until and fold for what the trial has (parameters win). No shell is between: a text with `|`, `>` or
-            `&&` outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In the text that a shell runs, a
-            parameter may only have values that mean nothing to a shell, such as numbers. Parameters that a trial does
-            not have are left out, with the word they stand in.
+            `&&` outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In that text itself a shell would read
+            a value as code. Parameters that a trial does not have are left out, with the word they stand in.
         result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
             its output that is a JSON object.
         timeout: Seconds after which it is killed and its trial has failed.
@@ -79,7 +69,7 @@ class Command:
     ):
         self.words = words_of(command, "command")
         self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
-        if isinstance(command, str) and not any(os.path.basename(word) in REMOTE for word in self.words):
+        if isinstance(command, str):
             self._for_shell = word[0] if (word := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
         require_seconds("timeout", timeout)
         if not self.words:
@@ -111,11 +101,6 @@ class Command:
         unused = next((name for name in space.parts if name not in self._names()), None)
         if unused is not None:
             raise UsageError(f"the command does not use the parameter {unused}: write {{{unused}}} where it belongs")
-        choices = (
-            (name, value) for name, part in space.parts.items() if isinstance(part, Choice) for value in part.options
-        )
-        if wrong := self._code_in([*space.constants.items(), *choices]):
-            raise UsageError(wrong)
 
     def called(self) -> Mapping[str, Any]:
         """Its words, and the source of each program in Python among them."""
@@ -139,8 +124,6 @@ class Command:
         return made
 
     def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any]:
-        if wrong := self._code_in(trial.params.items()):
-            raise RuntimeError(wrong)
         nodes = {"hosts": ",".join(trial.hosts), "nodes": len(trial.hosts)}
         templates = [*((self.launcher or []) if trial.hosts else []), *self.words]
         asked = {name for text in templates for name in _names(text)} | self._names()  # no others count as read
@@ -169,19 +152,6 @@ class Command:
                 f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
             ) from None
 
-    def _code_in(self, params: Iterable[tuple[str, Any]]) -> str:
-        """Why a value would be run as code; "" if none would."""
-        inside = {name: program for program, word in _code(self.words) for name in _names(word)}
-        for name, value in params:
-            if name in inside and not PLAIN.fullmatch(str(value)):
-                program, shown, variable = inside[name], repr(str(value)[:60]), re.sub(r"\W", "_", name).upper()
-                return (
-                    f"the command has {{{name}}} in the text that {program} runs, where {shown} could be run too: "
-                    f"give the value as a word of its own, sh -c '... \"$1\"' sh {{{name}}}, or as a variable, "
-                    f'environment={{"{variable}": "{{{name}}}"}} and "${variable}"'
-                )
-        return ""
-
     def _names(self) -> set[str]:
         return {name for text in [*self.words, *self.environment.values(), self.result or ""] for name in _names(text)}
 
@@ -206,23 +176,6 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _code(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(program, word) for each word of a command that a shell or another program runs as code."""
-    for number, word in enumerate(words):
-        program = os.path.basename(word)
-        if program in REMOTE:
-            yield from ((f"a shell beyond {program}", after) for after in words[number + 1 :])
-        option = next((option for names, option in INTERPRETERS if names.fullmatch(program)), None)
-        before = ""
-        for at in range(number + 1, len(words) if option else 0):
-            if option and option.fullmatch(words[at]):
-                yield from ((program, code) for code in words[at + 1 : at + 2])
-                break
-            if words[at][:1] not in ("-", "+") and not WITH_VALUE.fullmatch(before):
-                break  # the file that it runs; what follows are arguments
-            before = words[at]
-
-
 def _filled(template: str, given: Mapping[str, Any]) -> str | None:
     """The text with its values; None where a parameter is not there."""
     try:
@@ -239,24 +192,17 @@ def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, tim
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
             start_new_session=True, preexec_fn=None if has_keeper() else lambda: die_with(parent),
         )  # fmt: skip
-        late, ended = threading.Event(), threading.Event()
-
-        def end() -> None:
-            late.set()
-            _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
-            if not ended.wait(END_S):
-                _kill(process.pid)
-
-        timer = threading.Timer(timeout or 0.0, end)
-        if timeout is not None:
-            timer.start()
+        late = False
         try:
-            status = process.wait()
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            late = True
+            _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
         finally:
-            ended.set()
-            timer.cancel()
             _kill(process.pid)  # what it left behind
-    return status, late.is_set()
+    return process.wait(), late
 
 
 def _kill(group: int, by: int = signal.SIGKILL) -> None:

@@ -85,7 +85,7 @@ def search(
         objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a
             class or object with `setup(device)`, or a command (see `mpitune.optimize.commands.Command`).
         space: Parameters by name, or a `Space` with constraints.
-        strategy: "random", "grid", "sobol", "halton", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
+        strategy: "random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
             `mpitune.strategies`, or a sampler of Optuna.
         n_trials: The most trials; a grid needs none. A sampler of Optuna that stops its study ends the search earlier.
         minimize: Names of values; with several of them `study.pareto` is the answer.
@@ -207,7 +207,7 @@ def search(
             told, size = usual
             problem = replace(problem, round_size=int(window or round_size or size))
             experiment = Tuning(
-                space=repr(problem.space),
+                space=problem.space.described(),
                 strategy=chosen.describe(problem),
                 objectives=described(problem.objectives),
                 seed=problem.seed,

@@ -119,7 +119,7 @@ class LeadersPart:
 class Tuning(Experiment):
     """The study of a search. `task` and `plan` have everything that is not for the journal's header."""
 
-    space: str = field(metadata=SELECTS)
+    space: tuple[str, ...] = field(metadata=SELECTS)
     strategy: str = field(metadata=SELECTS)
     objectives: tuple[str, ...] = field(metadata=SELECTS)
     seed: int = field(metadata=SELECTS)

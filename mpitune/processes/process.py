@@ -206,14 +206,6 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def begin_helper(parent: int) -> None:
-    """First call of a process that works for process `parent`: end with it, and leave signals to stop to it."""
-    die_with(parent)
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)  # they reach whole process groups; the rank decides
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-
-
 @contextmanager
 def stops_wait() -> Iterator[None]:
     """A process started now is not ended by signals to stop before its first call; this one hears them afterwards."""

@@ -36,12 +36,10 @@ class Report:
 
     Attributes:
         sections: what its experiment says of it.
-        dollars: of a node for an hour, None if not known.
     """
 
     study: ReportedStudy
     sections: Sequence[Section] = ()
-    dollars: float | None = None
 
 
 def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
@@ -64,12 +62,10 @@ def report_of(
     data: Data | None,
     *,
     goal: str | None = None,
-    price: float | None = None,
 ) -> Report:
     """What the page shows of one study. Without its experiment, or the data of that, it leaves out what only they say.
 
-    The goal, such as "minimize loss", is needed if neither experiment nor journal says it. The price is in dollars for
-    a node and an hour.
+    The goal, such as "minimize loss", is needed if neither experiment nor journal says it.
     """
     settings = history.header["settings"]
     objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
@@ -84,7 +80,7 @@ def report_of(
     candidates = read_candidates(history, searched, reporting.no_parameters)
     names = [one.name for one in goals]
     study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, is_running(folder), names)
-    return Report(study, reporting.sections(history, data), price)
+    return Report(study, reporting.sections(history, data))
 
 
 def _first_goal(said: Sequence[Any]) -> Goal | None:
@@ -149,7 +145,7 @@ def _study(report: Report) -> dict[str, Any]:
         "name": study.name,
         "folder": str(study.folder),
         "links": links,
-        "facts": parts.facts_of(study, report.sections, report.dollars),
+        "facts": parts.facts_of(study, report.sections),
         "notes": parts.notes_of(study),
         "sections": sections,
         "candidates": [_panel(panel, charts) for panel in candidates],

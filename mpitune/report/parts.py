@@ -29,8 +29,8 @@ MOST_TEXT = 4000  # characters of a failure's text, from its end
 MOST_DEATHS = 1000  # rows of their table
 
 
-def facts_of(study: ReportedStudy, sections: Sequence[Section], dollars: float | None) -> list[Fact]:
-    """The first screen: the best parameters, the goal's value, the experiment's facts, the cost."""
+def facts_of(study: ReportedStudy, sections: Sequence[Section]) -> list[Fact]:
+    """The first screen: the best parameters, the goal's value, the experiment's facts, what it took."""
     history, time = study.history, study.timeline
     total = history.runs[-1].get("n_trials") if history.runs else None
     second = sum(result.attempt > 1 and not result.failed for result in history.results.values())
@@ -44,7 +44,6 @@ def facts_of(study: ReportedStudy, sections: Sequence[Section], dollars: float |
             duration(study.wall_seconds) if study.wall_seconds else duration(study.busy_seconds) + " of work",
             f"{study.busy_seconds / 3600:.3g} device hours of trials{slots}; {_count(len(history.runs), 'run')}",
         ),
-        _dollars(study, dollars),
         Fact(
             "trials",
             f"{len(history.results):,}" + (f" of {total:,}" if isinstance(total, int) else ""),
@@ -69,17 +68,6 @@ def _answer(study: ReportedStudy) -> list[Fact]:
         Fact("best parameters", _words_of(best.params), _words_of(best.label)),
         Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),
     ]
-
-
-def _dollars(study: ReportedStudy, dollars: float | None) -> Fact:
-    """What the nodes cost while the study ran."""
-    if dollars is None or study.timeline is None:
-        return Fact("dollars", "not known", "give mpitune report the price of a node (--price)")
-    hours = 0.0
-    for (begin, end), run in zip(study.timeline.runs, study.history.runs, strict=True):
-        nodes = {tuple(slot.split("/")[:2]) for slot in run.get("slots", ())}
-        hours += (end - begin) / 3600 * len(nodes)
-    return Fact("dollars", f"{hours * dollars:.2f}", f"{hours:.3g} node hours at {dollars:g}")
 
 
 def _count(n: int, what: str) -> str:

@@ -36,7 +36,6 @@ from mpitune.tools.doctor_checks import (
     check_results,
     check_sharing,
 )
-from mpitune.tools.doctor_joining import check_joining
 from mpitune.tools.programs import doctor_checks, kinds_of
 from mpitune.trial import Place
 
@@ -112,10 +111,9 @@ def table(examined: Iterable[Examined]) -> str:
 
 
 def report(examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch,
-           options: RunOptions, sources: Sequence[Any], problems: Sequence[Finding] = ()) -> Exit:  # fmt: skip
+           options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
-    mpi, of_mpi = check_mpi(launch, dict(os.environ))
-    problems = [*problems, *of_mpi]
+    mpi, problems = check_mpi(launch, dict(os.environ))
     results, of_results = check_results(options.results or Path("results"), options.join)
     problems += of_results
     n_bytes, lines = 0, []
@@ -140,17 +138,14 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
 
 def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
     """One rank's part; rank 0 speaks for all."""
-    examined_here = examine(transport.rank, options)
-    examined = transport.gather(examined_here)
+    examined = transport.gather(examine(transport.rank, options))
     before = time.time()
     transport.broadcast(None)  # so that all clocks are read between two moments of rank 0's
     clocks = transport.gather(time.time())
     between = (before, time.time())
-    folder = options.results or Path("results")
-    joining = check_joining(transport, folder, examined_here.node.host) if options.join else []
     status = Exit.DONE
     if transport.rank == 0:
-        status = report(examined, clocks, between, launch, options, sources, joining)
+        status = report(examined, clocks, between, launch, options, sources)
     transport.close(status)
     return status
 

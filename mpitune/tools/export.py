@@ -1,6 +1,6 @@
 """A study for other tools: `python -m mpitune export RESULTS --to csv`. It reads the journal alone, of any study.
 
-    csv, parquet, json    a table or an object of all trials
+    csv, json             a table or an object of all trials
     optuna                a journal file of Optuna's storage: optuna-dashboard FILE
     mlflow                a database: mlflow ui --backend-store-uri sqlite:///FILE
     tensorboard           event files for HParams: tensorboard --logdir FOLDER
@@ -12,14 +12,14 @@ What csv and json do not need is in the extra: pip install "mpitune[export]".
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named, printable
 from mpitune.exchange.formats import FORMATS
 from mpitune.exchange.trials import ExportedStudy, read
-from mpitune.optimize.search_study import COMPLETE
+from mpitune.report.candidates import Goal
 from mpitune.settings import program, setting
 
 
@@ -30,10 +30,13 @@ class ExportOptions:
     folder: Path = setting(help="results folder of the study")
     to: str = setting("csv", "format: " + ", ".join(FORMATS), choices=tuple(FORMATS))
     into: Path | None = setting(None, "file or folder to write, which must not exist (default: one in RESULTS)")
-    minimize: tuple[str, ...] = setting(
-        (), "values to minimize, for optuna (default: those of the search)", metavar="NAME"
+    goal: str | None = setting(
+        None, "for optuna: the goal, such as 'minimize loss', if the journal does not have it", metavar="GOAL"
     )
-    maximize: tuple[str, ...] = setting((), "values to maximize, for optuna", metavar="NAME")
+
+    def __post_init__(self) -> None:
+        if self.goal is not None:
+            Goal.of(self.goal)
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
@@ -51,7 +54,7 @@ def _export(options: ExportOptions) -> Exit:
         raise UsageError(f"{into} exists: give another name with --into")
     try:
         if options.to == "optuna":
-            study = replace(study, objectives=_objectives(study, options))
+            study = replace(study, objectives=_objectives(study, options.goal))
         write(study, into)
     except OSError as error:
         raise UsageError(
@@ -66,17 +69,12 @@ def _export(options: ExportOptions) -> Exit:
     return Exit.DONE
 
 
-def _objectives(study: ExportedStudy, options: ExportOptions) -> dict[str, bool]:
-    """Those asked for, or those of the search, or the first value there is, which is then minimized."""
-    asked = {name: up for names, up in ((options.minimize, False), (options.maximize, True)) for name in names}
-    there = list(dict.fromkeys(name for trial in study.trials for name in trial.values))
-    if missing := [name for name in asked if name not in there]:
-        raise UsageError(f"no trial has a value called {missing[0]}: they have {named(there)}")
-    if asked or study.objectives:
-        return asked or dict(study.objectives)
-    first = next((trial for trial in study.trials if trial.state == COMPLETE and trial.values), None)
-    if first is None:
-        raise UsageError("no trial has a value: name what counts with --minimize or --maximize")
-    name = next(iter(first.values))
-    print(printable(f"{name} is minimized: name another value with --minimize or --maximize"))
-    return {name: False}
+def _objectives(study: ExportedStudy, goal: str | None) -> Mapping[str, bool]:
+    if goal is None:
+        if not study.objectives:
+            raise UsageError("the journal does not say what is searched for: give --goal, such as 'minimize loss'")
+        return study.objectives
+    asked, there = Goal.of(goal), dict.fromkeys(name for trial in study.trials for name in trial.values)
+    if asked.name not in there:
+        raise UsageError(f"no trial has a value called {asked.name}: they have {named(there)}")
+    return {asked.name: asked.maximize}

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import sklearn.model_selection
@@ -26,27 +25,18 @@ SEARCHES = {
     "HalvingGridSearchCV": _search_successive_halving,
     "HalvingRandomSearchCV": _search_successive_halving,
 }
-# Names of scikit-learn that one may expect to be replaced, and why they are not.
-OTHERS = {
-    **dict.fromkeys(
-        ("cross_val_score", "cross_validate", "cross_val_predict", "learning_curve", "validation_curve"),
-        "one set of parameters is no search; an SVC in it is replaced",
-    ),
-    **dict.fromkeys(("NuSVC", "SVR", "NuSVR", "OneClassSVM"), "the solver has the problem of SVC only"),
-    **dict.fromkeys(("LinearSVC", "LinearSVR"), "it has no kernel"),
-}
 
 
 @contextmanager
-def replaced(code: CodeType, quiet: bool) -> Iterator[None]:
-    """While the script of this code runs the names mean this package's; afterwards stderr says what was replaced."""
+def replaced(quiet: bool) -> Iterator[None]:
+    """While a script runs the names mean this package's; afterwards stderr says what was replaced."""
     record = _Record()
     try:
         yield
     finally:
         if not quiet:
             with outliving():
-                record.report(code)
+                record.report()
 
 
 class _Record:
@@ -75,8 +65,8 @@ class _Record:
         for reason, number in reasons.items():
             self._fits[name, reason] += number
 
-    def report(self, code: CodeType) -> None:
-        """Say on stderr which names were replaced, or not, in the script that was compiled to `code`."""
+    def report(self) -> None:
+        """Say on stderr what was replaced."""
         lines = []
         for (name, reason), number in self._fits.items():
             if reason is None:
@@ -90,15 +80,5 @@ class _Record:
             lines.append(f"SVC: {self._svc} single fits by the same solver")
         if not lines:
             lines.append("nothing was replaced: the script made no search and fitted no SVC")
-        names = set(_names(code))
-        lines += [f"{name} is scikit-learn's: {reason}" for name, reason in OTHERS.items() if name in names]
         for line in lines:
             print(f"mpitune: {line}", file=sys.stderr)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Names that some compiled code uses or imports."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)

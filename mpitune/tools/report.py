@@ -31,9 +31,6 @@ class ReportOptions:
     goal: str | None = setting(
         None, "the goal, such as 'minimize loss', if the journal does not have it", metavar="GOAL"
     )
-    price: float | None = setting(
-        None, "price of a node in dollars per hour, for the cost of the study", low=0, metavar="DOLLARS"
-    )
     data_folder: Path | None = setting(
         None, "folder of the images of an older study, which its journal does not hold", flag="--data", metavar="DIR"
     )
@@ -72,12 +69,12 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
             data = None
             notes.append("The data that lie here are not those of the study, so they are not shown.")
     try:
-        report = report_of(folder, history, experiment, data, goal=options.goal, price=options.price)
+        report = report_of(folder, history, experiment, data, goal=options.goal)
     except Exception as error:  # of the experiment's own part: the journal may be anybody's
         if experiment is None:
             raise
         notes.append(f"What only the program itself can say is left out ({type(error).__name__}: {error}).")
-        report = report_of(folder, history, None, None, goal=options.goal, price=options.price)
+        report = report_of(folder, history, None, None, goal=options.goal)
     if notes:
         report = dataclasses.replace(
             report, sections=[*report.sections, Section("What is not here", [Note(note) for note in notes])]

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 dismiss(transport)
 
     atexit.register(end)  # after the script's own threads, and what it does at exit
-    with _replaced(code, options.quiet) if options.sklearn else nullcontext():
+    with _replaced(options.quiet) if options.sklearn else nullcontext():
         try:
             transport.status = _run(code, options.script, module)
             return transport.status
@@ -77,10 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(end="", flush=True)  # what the script has printed, if it can be written
 
 
-def _replaced(code: types.CodeType, quiet: bool) -> AbstractContextManager[None]:
+def _replaced(quiet: bool) -> AbstractContextManager[None]:
     from mpitune.tools.replaced import replaced  # which imports scikit-learn
 
-    return replaced(code, quiet)
+    return replaced(quiet)
 
 
 def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:

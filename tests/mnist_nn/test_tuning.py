@@ -36,9 +36,8 @@ def asked(search: Rounds) -> list[dict[str, Any]]:
     return [{name: value for name, value in trial.params.items() if name != "fold"} for trial in firsts]
 
 
-@pytest.mark.parametrize("strategy", ["sobol", "halton"])
-def test_even_draws_are_within_the_bounds_and_can_go_on(strategy: str) -> None:
-    few, many = (replace(FULL, n_tuning=n, strategy=strategy, max_conv_layer=1) for n in (4, 64))
+def test_even_draws_are_within_the_bounds_and_can_go_on() -> None:
+    few, many = (replace(FULL, n_tuning=n, strategy="sobol", max_conv_layer=1) for n in (4, 64))
     sets, other = (asked(search) for search in many.searches())
     assert asked(next(iter(few.searches()))) == sets[:4] and other[0] != sets[0]
     assert {s["n_conv_layer"] for s in sets} == {1} and {s["n_hidden_layer"] for s in sets} == set(range(1, 17))

@@ -85,9 +85,13 @@ class Space:
         }
 
     def __repr__(self) -> str:
+        return f"{{{', '.join(self.described())}}}"
+
+    def described(self) -> tuple[str, ...]:
+        """For the journal: a text for each part, its name first, and one that says how many constraints there are."""
         shown = (repr(When(p, **self.conditions[n]) if n in self.conditions else p) for n, p in self._parts.items())
-        body = ", ".join(f"{name}: {without_address(text)}" for name, text in zip(self._parts, shown, strict=True))
-        return f"{{{body}}}" + (f" with {len(self.constraints)} constraints" if self.constraints else "")
+        parts = [f"{name}: {without_address(text)}" for name, text in zip(self._parts, shown, strict=True)]
+        return (*parts, f"{len(self.constraints)} constraints") if self.constraints else tuple(parts)
 
     @property
     def dimensions(self) -> int:

@@ -11,12 +11,12 @@ from mpitune.errors import UsageError
 from mpitune.optimize.strategies.base import Strategy
 from mpitune.optimize.strategies.from_optuna import Optuna, OptunaPruner
 from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, Staged
-from mpitune.optimize.strategies.plain import Grid, Halton, Random, Sobol
+from mpitune.optimize.strategies.plain import Grid, Random, Sobol
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.strategies.racing import Racing
 
 __all__ = [
-    "ASHA", "Grid", "Halton", "Halving", "Hyperband", "Optuna", "OptunaPruner", "PopulationBased", "Racing", "Random",
+    "ASHA", "Grid", "Halving", "Hyperband", "Optuna", "OptunaPruner", "PopulationBased", "Racing", "Random",
     "Sobol", "Strategy",
 ]  # fmt: skip
 
@@ -24,7 +24,6 @@ NAMES: dict[str, Callable[[], Strategy]] = {
     "grid": Grid,
     "random": Random,
     "sobol": Sobol,
-    "halton": Halton,
     "tpe": partial(Optuna, "TPESampler"),
     "gp": partial(Optuna, "GPSampler"),
     "cmaes": partial(Optuna, "CmaEsSampler"),

@@ -1,6 +1,6 @@
 """Strategies that evaluate every trial whole, and the numbered points that all strategies begin trials with.
 
-Those here depend on the seed and the number of the trial alone: grid, random, Sobol, Halton.
+Those here depend on the seed and the number of the trial alone: grid, random, Sobol.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
@@ -160,15 +159,15 @@ class Sobol(Sampling):
     """Points of a Sobol sequence, scrambled by the seed (A. B. Owen, 1998; scipy.stats.qmc)."""
 
     def draws(self, problem: Problem) -> Sampler:
-        return _sequence(problem, "Sobol")
+        from scipy.stats import qmc
 
+        engine = qmc.Sobol(d=problem.space.dimensions, scramble=True, seed=problem.rng("Sobol"))
 
-@dataclass(frozen=True)
-class Halton(Sampling):
-    """Points of a Halton sequence, scrambled by the seed (A. B. Owen, 2017; scipy.stats.qmc)."""
+        def points() -> Iterator[Point]:
+            while True:
+                yield problem.space.draw(lambda: engine.random(1)[0])
 
-    def draws(self, problem: Problem) -> Sampler:
-        return _sequence(problem, "Halton")
+        return _InOrder(points(), finite=False)
 
 
 class _Drawn(Sampler):
@@ -196,15 +195,3 @@ class _InOrder(Sampler):
             self._passed += 1
         self._passed += 1
         return next(self._points, None)
-
-
-def _sequence(problem: Problem, name: str) -> Sampler:
-    from scipy.stats import qmc
-
-    engine: Any = getattr(qmc, name)(d=problem.space.dimensions, scramble=True, seed=problem.rng(name))
-
-    def points() -> Iterator[Point]:
-        while True:
-            yield problem.space.draw(lambda: engine.random(1)[0])
-
-    return _InOrder(points(), finite=False)

@@ -34,7 +34,7 @@ class Racing(Strategy):
     Attributes:
         folds: How many there are, in all repeats together.
         confidence: Probability that the winner is the one that would win with all folds.
-        sampler: Draws the candidates, all at once: "grid", "random", "sobol" or "halton".
+        sampler: Draws the candidates, all at once: "grid", "random" or "sobol".
         repeats: Of the cross-validation. Folds of one are numbered one after the other, and evaluated together.
     """
 

@@ -154,7 +154,7 @@ def test_a_strangers_journal_names_no_folder_elsewhere_and_no_odd_trial(tmp_path
     with pytest.raises(UsageError, match="is not a journal header"):
         read_study(tmp_path / "r")
     objective = {"strategy": "grid", "minimize": "loss", "workers": 0, "adapt": True, "results": tmp_path / "s"}
-    settings = {"experiment": "Tuning", "space": "{x: Int(low=1, high=2, log=False, step=1)}", "objectives": []}
+    settings = {"experiment": "Tuning", "space": ["x: Int(low=1, high=2, log=False, step=1)"], "objectives": []}
     with closing(Journal(tmp_path / "s", {"settings": settings})) as journal:
         journal.append([(Trial("t/../../x", {"x": 1}), Result("t/../../x", {"loss": 1.0}))])
     with pytest.raises(UsageError, match="before-1 has trials that do not belong to a study of this kind"):

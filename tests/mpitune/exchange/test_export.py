@@ -122,7 +122,7 @@ def test_load_of_a_study_without_trials(tmp_path: Path) -> None:
 
 
 def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pandas")
     with open(exported(written, "csv", tmp_path / "a.csv"), newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["key"] for row in rows] == ["a/0", "a/1", HOSTILE] and rows[1]["value_loss"] == "inf"
@@ -131,11 +131,10 @@ def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> No
     assert content["trials"][1]["values"] == {"loss": "inf"} and content["header"]["settings"]["experiment"] == "toy"
     content = json.loads(exported(searched[0], "json", tmp_path / "s.json").read_text())
     assert content["objectives"] == {"loss": False} and content["trials"][0]["steps"]["1"]["other"] == 2.0
-    pytest.importorskip("pyarrow")
-    table = pandas.read_parquet(exported(written, "parquet", tmp_path / "a.parquet"))
-    assert list(table["param_kernel"])[:2] == ["rbf", "3"] and list(table["value_loss"])[:2] == [0.25, math.inf]
+    table, _ = mpitune.load(written)
+    assert list(table["param_kernel"])[:2] == ["rbf", 3] and list(table["value_loss"])[:2] == [0.25, math.inf]
     assert str(table["ended"].dtype).startswith("datetime64")
-    assert table["param_kernel"].isna()[2] and table["compile_seconds"].dtype == float
+    assert table["param_kernel"].isna().iloc[2] and table["compile_seconds"].dtype == float
 
 
 def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp_path: Path, capsys: Any) -> None:
@@ -158,12 +157,19 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
     assert {t.state.name for t in study.trials} == {"COMPLETE", "PRUNED"} and study.metric_names == ["loss"]
     assert study.trials[0].intermediate_values[1] == ours.trials[0].steps[1]["loss"]
     capsys.readouterr()
-    study = opened(exported(written, "optuna", tmp_path / "a.log"))
-    assert "loss is minimized" in capsys.readouterr().out
+    assert main([str(written), "--to", "optuna", "--into", str(tmp_path / "x")]) == Exit.USAGE
+    assert "does not say what is searched for: give --goal" in capsys.readouterr().err
+    study = opened(exported(written, "optuna", tmp_path / "a.log", "--goal", "minimize loss"))
     assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
     assert study.trials[2].user_attrs["run/key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
-    study = opened(exported(written, "optuna", tmp_path / "b.log", "--maximize", "loss"))
+    study = opened(exported(written, "optuna", tmp_path / "b.log", "--goal", "maximize loss"))
     assert study.direction.name == "MAXIMIZE" and study.best_trial.user_attrs["run/gpu"] == 0.75
+
+
+def test_the_goal_of_a_program_is_in_its_journal(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path, {**HEADER, "goal": "maximize accuracy"})):
+        pass
+    assert read(tmp_path).objectives == {"accuracy": True}
 
 
 def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
@@ -174,7 +180,7 @@ def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
     (trial,) = read(tmp_path / "r").trials
     assert trial.measured == {"run/seconds": 2.0, "run/gpu": 0.75}
     optuna = pytest.importorskip("optuna")
-    path = exported(tmp_path / "r", "optuna", tmp_path / "a.log", "--minimize", "loss")
+    path = exported(tmp_path / "r", "optuna", tmp_path / "a.log", "--goal", "minimize loss")
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     (kept,) = optuna.load_study(study_name=None, storage=storage).trials
     assert kept.user_attrs == {"run/key": "a", "run/place": "/0/0/", **trial.measured, **values}
@@ -273,7 +279,7 @@ def test_wandb_keeps_runs_that_its_own_records_describe(written: Path, tmp_path:
     assert found["a/0"]["loss"] == 0.25 and found["a/0"]["config"]["C"] == 0.001 and found["a/0"]["run/gpu"] == 0.75
 
 
-MODULES = {"parquet": "pyarrow", "optuna": "optuna", "mlflow": "mlflow", "tensorboard": "tensorboard"}
+MODULES = {"optuna": "optuna", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 
 
 @pytest.mark.parametrize(("to", "module"), [*MODULES.items(), ("wandb-offline", "wandb")])
@@ -283,7 +289,7 @@ def test_what_is_not_installed_is_one_line(
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    assert main([str(written), "--to", to, "--into", str(tmp_path / "x")]) == Exit.USAGE
+    assert main([str(written), "--to", to, "--into", str(tmp_path / "x"), "--goal", "minimize loss"]) == Exit.USAGE
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "mpitune[export]" in said and not (tmp_path / "x").exists()
 
@@ -295,7 +301,7 @@ def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_pat
         ((tmp_path / "nowhere",), "holds no study"),
         ((written, "--to", "excel"), "'excel' is not one of csv"),
         (
-            (written, "--to", "optuna", "--into", tmp_path / "y", "--minimize", "speed"),
+            (written, "--to", "optuna", "--into", tmp_path / "y", "--goal", "minimize speed"),
             "no trial has a value called speed",
         ),
         ((written, "--into", tmp_path / "there" / "x"), "cannot be written"),

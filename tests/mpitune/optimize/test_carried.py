@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpitune import Choice, Constant, Float, Int, RunOptions, When, search
+from mpitune import Choice, Float, Int, RunOptions, When, search
 from mpitune.errors import UsageError
-from mpitune.optimize.carried import parts_of
-from mpitune.optimize.spaces import Space
+from mpitune.optimize import AskTell
 from mpitune.optimize.strategies import ASHA, Hyperband, Racing
 from mpitune.storage.records import with_checksum
-from tests.helpers import journal_lines
+from tests.helpers import ROOT, journal_lines
 
 XN = {"x": Float(0, 4, step=1), "n": Int(1, 3)}
 
@@ -254,18 +254,42 @@ def test_constants_and_code_that_results_depend_on_must_be_the_same(tmp_path: Pa
     assert [trial.values["loss"] for trial in study.trials] == [2.0, 4.0, 6.0, 12.0]
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        {"a": Float(0, 1), "b": Choice("x, y", "}", None), "c": Constant((1, 2)), "d": "it's, {", "e": [[1, 2], [3]]},
-        {"a": When(Int(1, 2), b="x"), "b": Choice("x", "y"), "c": {"k": 'a"b', "l": [1]}, "d": None},
-    ],
-)
-def test_parts_of_a_space_are_read_from_its_text(space: dict[str, Any]) -> None:
-    made = Space(space, constraints=[lambda p: True])
-    parts = parts_of(repr(made))
-    assert list(parts) == list(space)
-    assert all(parts[name] == repr(constant) for name, constant in made.constants.items())
+def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+
+    def loss(x: float, kind: Any, n: int = 0) -> float:
+        return (x - 1) ** 2 + n + (kind is None)
+
+    def objective(trial: Any) -> float:
+        kind = trial.suggest_categorical("kind", ["a", None])
+        more = {"n": trial.suggest_int("n", 1, 9, log=True)} if kind == "a" else {}
+        if trial.number == 3:
+            raise optuna.TrialPruned
+        return loss(trial.suggest_float("x", 0, 4), kind, **more)
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
+    study.optimize(objective, n_trials=12)
+    (said,) = re.findall(r"of a study of Optuna is `(.*)`", (ROOT / "docs" / "search.md").read_text())
+    known = eval(said, {"study": study})
+    space = {"x": Float(0, 4), "kind": Choice("a", None), "n": When(Int(1, 9, log=True), kind="a")}
+    how: dict[str, Any] = dict(minimize="loss", results=tmp_path / "r")
+    with AskTell(space, enqueue=[point for point, _ in known], n_trials=len(known), **how) as loop:
+        for _, value in known:
+            asked = loop.ask()
+            assert asked is not None
+            loop.tell(asked, value)
+    with open(tmp_path / "calls", "w") as calls:
+        found = search(
+            lambda trial: print("called", file=calls) or loss(**trial.params), space, strategy="tpe", n_trials=16,
+            workers=0, adapt=True, options=RunOptions(quiet=True), **how,
+        )  # fmt: skip
+    assert len(found) == 16 and (tmp_path / "calls").read_text().count("called") == 5
+    assert [(dict(t.params), t.values["loss"]) for t in found.trials[:11]] == known
+    narrow = {**space, "x": Float(0, 2)}
+    again = search(
+        lambda trial: 9.0, narrow, n_trials=20, workers=0, adapt=True, changed="objective", strategy="tpe", **how
+    )
+    assert sum(t.values["loss"] < 9 for t in again.trials) == sum(t.params["x"] <= 2 for t in found.trials)
 
 
 def test_a_journal_that_does_not_say_what_was_read_counts_for_trials_of_the_same_number(tmp_path: Path) -> None:

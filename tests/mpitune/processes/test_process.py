@@ -2,15 +2,19 @@
 
 import multiprocessing
 import os
+import signal
 import time
 from multiprocessing.connection import Connection
 
-from mpitune.processes.process import STOPS, begin_helper, start_resource_tracker, stops_wait
+from mpitune.processes.process import STOPS, die_with, start_resource_tracker, stops_wait
 from tests.helpers import PATIENCE
 
 
 def _helper(parent: int, pipe: Connection) -> None:
-    begin_helper(parent)
+    die_with(parent)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     time.sleep(0.01)
     pipe.send("lives")
 

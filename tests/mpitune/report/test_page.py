@@ -54,9 +54,9 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
         trial_line("b/0", {"x": 2.5, "fold": 0}, {}, begin=5, end=9, slot=1, error="Traceback\nValueError: too wide"),
     ]
     history = write(tmp_path, lines, deaths=[death(2, 40, 15, "a/1", "killed by SIGKILL (out of memory?)")])
-    seen = Seen(page([Report(read(history), [Section("", facts=[Fact("test error", "4.2 %")])], dollars=3.0)]))
+    seen = Seen(page([Report(read(history), [Section("", facts=[Fact("test error", "4.2 %")])])]))
     for words in (
-        "x = 1.5", "0.3", "95 % interval", "test error", "4.2 %", "1 min 40 s", "0.17", "ValueError: too wide",
+        "x = 1.5", "0.3", "95 % interval", "test error", "4.2 %", "1 min 40 s", "ValueError: too wide",
         "killed by SIGKILL", "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
         "before its first trial", "toy (toy.py)",
     ):  # fmt: skip
@@ -158,10 +158,10 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(tmp_path: Pa
     studied(tmp_path / "r", 4)
     first = (tmp_path / "r" / "report.html").read_text()
     assert "4 candidates" in Seen(first).text
-    assert main([str(tmp_path / "r"), "--goal", "minimize square", "--price", "2"]) == Exit.DONE
+    assert main([str(tmp_path / "r"), "--goal", "minimize square"]) == Exit.DONE
     assert "report.html" in capsys.readouterr().out
     again = Seen((tmp_path / "r" / "report.html").read_text())
-    assert "x = 0" in again.text and "node hours at 2" in again.text
+    assert "x = 0" in again.text
     assert main([str(tmp_path / "r"), "--goal", "minimize sqare"]) == Exit.USAGE
     wrong = capsys.readouterr().err
     assert "no trial in" in wrong and "they have square" in wrong

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from mpitune.tools.doctor_checks import (
     file_system,
 )
 from mpitune.trial import Place
-from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, mpirun_command, start, wait_for_lines, write_files
+from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, start, wait_for_lines, write_files
 from tests.stand_ins import Machine
 
 DOCTOR = ("-m", "mpitune", "doctor")
@@ -246,24 +244,3 @@ def test_a_real_gpu_is_found(program: Any) -> None:
     done = program(*DOCTOR, *DIGITS, status=None)
     row = next(line for line in done.stdout.splitlines() if " cuda:" in line)
     assert "GiB" in row and "NVIDIA" in row, done.stdout
-
-
-@pytest.mark.slow
-def test_whether_jobs_could_join_is_tried_from_all_ranks(tmp_path: Path) -> None:
-    """Two ranks that see one folder; then the second has another one mounted there."""
-    folder = tmp_path / "results"
-    launcher = mpirun_command(2)
-    options = ("--gpu", "none", "--workers", "1", "--allow-shared-host", "--results", str(folder))
-    doctor = [sys.executable, *DOCTOR, "--join", *DIGITS, *options]
-    good = subprocess.run([*launcher, *doctor], cwd=ROOT, capture_output=True, text=True)
-    assert good.returncode == Exit.DONE and "cannot join" not in good.stdout and not folder.exists(), good
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount something else for one rank")
-    folder.mkdir()
-    elsewhere = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none "{folder}" && exec "$@"', "sh"]
-    one = [word for word in launcher if word not in ("-n", "2")]
-    bad = subprocess.run(
-        [*one, "-n", "1", *doctor, ":", "-n", "1", *elsewhere, *doctor], cwd=ROOT, capture_output=True, text=True
-    )
-    assert bad.returncode == Exit.USAGE and "jobs cannot join a study there" in bad.stdout, bad
-    assert list(folder.iterdir()) == []

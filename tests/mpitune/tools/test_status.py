@@ -1,19 +1,11 @@
 """What `python -m mpitune status` says of a study, from its journal and what rank 0 says while it runs."""
 
-import fcntl
-import itertools
 import json
 import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +20,8 @@ from mpitune.storage.history import NAME, read_study
 from mpitune.storage.journal import Journal
 from mpitune.tools.status import described, look, main, now, status_of
 from mpitune.trial import Place, Result, Trial
-from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, studied, wait_for_lines, wait_until, workers_of
+from tests.helpers import PATIENCE, ROOT, TOYS, start, studied, wait_for_lines, wait_until
 from tests.mpitune.optimize.objectives import searched, stepped
-
-STATUS = ("-m", "mpitune", "status")
 
 
 def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,6 +34,7 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     wait_for_lines(folder, 1)
     assert ": running" in said(folder, Exit.STOPPED)
     assert wait_until(lambda: "0/1/cpu" in said(folder, Exit.STOPPED))  # a worker may start late
+    assert wait_until(lambda: re.search(r"running    t\d+ at \S+/cpu for ", said(folder, Exit.STOPPED)))
     job.send_signal(signal.SIGKILL)
     job.communicate()
     text = said(folder, Exit.STOPPED)
@@ -64,64 +55,6 @@ def test_the_window_of_a_search_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     assert "; window 3" in (tmp_path / "report.html").read_text()
 
 
-def read(terminal: int) -> bytes:
-    with suppress(OSError):  # which is how a terminal ends
-        return os.read(terminal, 1 << 16)
-    return b""
-
-
-def screen(folder: Path, *options: str, seen: Callable[[bytes], None]) -> tuple[str, int]:
-    """What status shows at a terminal, which `seen` is told of as it comes, and its exit status."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
-    command = [sys.executable, *STATUS, str(folder), *options]
-    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        while part := read(ours):
-            shown += part
-            seen(shown)
-    os.close(ours)
-    return shown.decode(), process.returncode
-
-
-@pytest.mark.slow
-def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
-    """Three watchers of one study: at a terminal, for a script, into a file. It stands still until all have seen it."""
-    folder, files = tmp_path / "r", [tmp_path / "objects", tmp_path / "lines"]
-    job = start(folder, 6, "--seconds", 3, "--steps", 30, "--at", "t5=c_exit")
-    assert wait_until(lambda: "lap" in str(read_status_file(folder)))
-    workers = workers_of(job.pid)
-    for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
-    watch = [sys.executable, *STATUS, str(folder), "--watch"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    scripts = []
-    for file, more in zip(files, (["--json"], []), strict=True):
-        with open(file, "w") as output:
-            scripts.append(subprocess.Popen([*watch, *more], cwd=ROOT, env=environ, stdout=output))
-
-    def go_on(shown: bytes) -> None:
-        objects, lines = (file.read_text() for file in files)
-        if b"lap" in shown and "lap" in objects and "running" in lines:
-            for pid in workers & alive(workers):
-                with suppress(ProcessLookupError):  # it has gone on, and ended just now
-                    os.kill(pid, signal.SIGCONT)
-
-    shown, status = screen(folder, "--watch", seen=go_on)
-    assert job.wait(PATIENCE) == status == Exit.FAILED_TRIALS
-    assert "\x1b[" in shown and "of 6 trials" in shown and "lap" in shown and "how far" in shown, shown
-    assert "6 finished, 1 of them failed" in shown[shown.rindex("study ") :]
-    assert [script.wait(PATIENCE) for script in scripts] == [Exit.FAILED_TRIALS] * 2
-    objects, lines = (file.read_text().splitlines() for file in files)
-    looks = [json.loads(line) for line in objects]
-    assert [look["state"] for look in looks] == ["running"] * (len(looks) - 1) + ["complete"] and len(looks) > 3
-    assert any("lap" in one["step"] for look in looks[:-1] if look["seen"] for one in look["seen"]["running"])
-    assert looks[-1]["failures"][0]["key"] == "t5" and looks[-1]["deaths"] == 2 and looks[-1]["finished"] == 6
-    assert any("of 6 trials" in line and "running" in line for line in lines) and "study " in "\n".join(lines)
-
-
 def test_one_look_for_scripts_and_lines_that_print_speed_up(
     program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,9 +65,6 @@ def test_one_look_for_scripts_and_lines_that_print_speed_up(
     (work,) = said["work"]
     assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 8, [], None)
     assert work["trials"] == 8 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
-    assert main([str(tmp_path / "1"), "--watch", "--repair"]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "exclude each other" in said
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
     said = program("-c", lines, tmp_path / "2", tmp_path / "1").stdout.splitlines()
     rows = [dict(zip(said[0].split(), map(float, row.split()), strict=True)) for row in said[1:]]
@@ -160,7 +90,7 @@ def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:
     try:
         content = json.loads((tmp_path / "r" / STATUS_FILE).read_text())
         (tmp_path / "r" / STATUS_FILE).write_text(json.dumps({**content, "time": time.time() - 100}))
-        (status,) = itertools.islice(look(tmp_path / "r"), 1)
+        status = look(tmp_path / "r")
         assert status.state == "running" and status.seen is not None
         assert re.search(r" min \d\d s ago", now(status.seen))
     finally:

@@ -98,7 +98,6 @@ class Settings(DatasetSettings):
         choices=("bf16", "fp16"),
         advanced=True,
     )
-    compile: bool = setting(False, "compile the network first", changes_results=False, advanced=True)
     no_cuda: bool = setting(False, "use the CPU", changes_results=False)
     backend: str | None = setting(
         None, "library that exchanges data: gloo or nccl (default nccl on GPUs, else gloo)", choices=BACKENDS,

@@ -88,7 +88,6 @@ class DistributedTraining:
         self._module = Network(params, data.train_images.shape, N_CLASSES).to(device)
         self.network = wrap_model(self._module, device)
         self._weights = dict(self._module.named_parameters())
-        self._forward = torch.compile(self.network) if settings.compile else self.network
         self.optimizer = make_optimizer(self._weights.values(), rule, settings.strategy)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self.epochs: list[Epoch] = []
@@ -214,7 +213,7 @@ class DistributedTraining:
 
     def _logits(self, pixels: Tensor) -> Tensor:
         with self._precision():
-            return self._forward(pixels).float()
+            return self.network(pixels).float()
 
     def _precision(self) -> Any:
         kind = self.settings.amp

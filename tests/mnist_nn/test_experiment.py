@@ -302,21 +302,8 @@ def test_more_samples_and_sets_use_the_trainings_of_fewer(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_asking_for_models_later_trains_the_same_networks_again_and_nothing_else(program: Any, tmp_path: Path) -> None:
-    command = (
-        "-m",
-        "mnist_nn",
-        "1",
-        "2",
-        "--dataset",
-        "digits",
-        "--train-size",
-        "200",
-        "--folds",
-        "2",
-        "--epochs",
-        "2",
-    )
-    command = (*command, "--max-channels", "4", "--max-hidden-layer", "16", "--plot", "0", "--gpu", "none")
+    command = "-m mnist_nn 1 2 --dataset digits --train-size 200 --folds 2 --epochs 2 --plot 0 --gpu none".split()
+    command += "--max-channels 4 --max-hidden-layer 16".split()
     program(*command, "--results", tmp_path)
     first = np.load(tmp_path / "predictions.npz")["probabilities"]
     program(*command, "--results", tmp_path, "--save-models")
@@ -376,16 +363,3 @@ def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(progra
     assert f"torch cannot use cuda:{A} (RuntimeError: The NVIDIA driver on your system is too old): install the" in line
     assert line.endswith(", or give --gpu none")
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow  # tests/mnist_svm has a cheaper one
-def test_all_folds_of_a_parameter_set_are_one_tuning_parameter_of_a_worker(program: Any, tmp_path: Path) -> None:
-    """Three sets of two folds, each fold a batch of its own. What is found is the same."""
-    small = ("--dataset", "digits", "--train-size", 60, "--folds", 2, "--epochs", 1, "--max-hidden-layer", 9)
-    small += ("--max-channels", 8, "--plot", 1)
-    command = ("-m", "mnist_nn", 1, 3, *small, "--gpu", "none", "--workers", 1, "-v", "--results")
-    said = program(*command, tmp_path / "replaced", "--batch", 1).stderr
-    assert said.count("replaced after 2 batches") == said.count("replaced after") >= 2, said
-    assert "replaced" not in program(*command, tmp_path / "kept").stderr
-    one, two = (table_without_run(tmp_path / name / "trials.csv") for name in ("replaced", "kept"))
-    assert one == two

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from common.data import load
 from mnist_nn.ddp import main
+from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import Network
 from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.parallel.train import order_of
@@ -34,7 +35,7 @@ def test_three_processes_take_the_steps_of_plain_pytorch(program: Any, data: Pat
     options = "--train-size 146 --batch-size 16 --test-batch-size 7 --epochs 2 --lr 0.02 --seed 3 --nproc-per-node 3"
     program("-m", "mnist_nn.ddp", "--data", data, "--results", tmp_path, *options.split(), "--save-model")
     arrays = load("mnist", data, 146)
-    train, test = (torch.tensor((arrays[f"{part}_images"] - 127.5) / 73.61).float() for part in ("train", "test"))
+    train, test = (normalised(torch.tensor(arrays[f"{part}_images"]), 255.0) for part in ("train", "test"))
     labels, truth = (torch.tensor(arrays[f"{part}_labels"]).long() for part in ("train", "test"))
     torch.manual_seed(3)
     network = Network({"network": "kubeflow"}, (28, 28), 10)
@@ -50,7 +51,8 @@ def test_three_processes_take_the_steps_of_plain_pytorch(program: Any, data: Pat
             total += loss.item() * len(batch)
         with torch.no_grad():
             logits = network(test)
-        expected = total / 146, F.cross_entropy(logits, truth).item(), (logits.argmax(1) == truth).double().mean()
+        right = float((logits.argmax(1) == truth).double().mean())
+        expected = total / 146, float(F.cross_entropy(logits, truth)), right
         assert [found[name] for name in ("train_loss", "test_loss", "accuracy")] == pytest.approx(expected, rel=1e-4)
     weights = torch.load(tmp_path / "model.pt", weights_only=True)
     for name, weight in network.state_dict().items():

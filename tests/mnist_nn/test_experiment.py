@@ -267,6 +267,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "image-1-mine.png").exists()
 
 
+@pytest.mark.slow  # tests/mnist_svm has a cheaper one
 def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(program: Any, tmp_path: Path) -> None:
     """The one process is this one, which has PyTorch already. It comes first and compiles what workers read then."""
     command = "1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()

@@ -14,7 +14,7 @@ import numpy as np
 from common.data import N_CLASSES, DatasetSettings
 from common.images import ImageSettings, nested_summary, nested_text
 from mnist_nn.images import Frame, no_digit, read_image
-from mnist_nn.keys import WEIGHT, Sample
+from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
 from mnist_nn.summary import (
@@ -25,7 +25,18 @@ from mnist_nn.summary import (
     print_ensemble,
     print_networks,
 )
-from mnist_nn.tuning import HYPERPARAMETERS, STRATEGIES, Losses, ParameterSets, Ranges, all_folds, best_set, tpe
+from mnist_nn.tuning import (
+    ADAPTIVE,
+    HYPERPARAMETERS,
+    STRATEGIES,
+    Losses,
+    ParameterSets,
+    Ranges,
+    all_folds,
+    best_set,
+    chosen_strategy,
+    raced,
+)
 from mpitune.devices import probe
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
@@ -39,7 +50,10 @@ from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 
 def _rate(help: str, usual: float) -> Any:
-    return setting(usual, help, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
+    """None stands for the usual value: a study of an earlier version, which had no such setting, goes on."""
+    return setting(
+        None, f"{help} (default {usual:g})", low=1e-12, high=1, selects=True, metavar="X", advanced=True
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,10 +81,10 @@ class Bagging(ImageSettings):
         Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, selects=True,
         advanced=True,
     )  # fmt: skip
-    min_learning_rate: float = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
-    max_learning_rate: float = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
-    min_momentum: float = _rate("least momentum that is drawn", Ranges().momentum[0])
-    max_momentum: float = _rate("largest momentum that is drawn", Ranges().momentum[1])
+    min_learning_rate: float | None = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
+    max_learning_rate: float | None = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
+    min_momentum: float | None = _rate("least momentum that is drawn", Ranges().momentum[0])
+    max_momentum: float | None = _rate("largest momentum that is drawn", Ranges().momentum[1])
     epochs: int = setting(20, "most epochs of a training", low=1)
     batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
@@ -83,11 +97,16 @@ class Bagging(ImageSettings):
     )  # fmt: skip
     strategy: str = setting(
         "random",
-        "how parameter sets are drawn: random, or tpe, which learns from earlier sets",
+        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol and halton spread them evenly, tpe learns "
+        "from earlier sets, hyperband trains most sets for a few epochs only",
         choices=STRATEGIES,
         selects=True,
         advanced=True,
     )
+    racing: bool = setting(
+        False, "evaluate fold after fold; by a paired test, drop parameter sets that would hardly win",
+        selects=True, advanced=True,
+    )  # fmt: skip
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
     )
@@ -98,6 +117,9 @@ class Bagging(ImageSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        if self.strategy in ADAPTIVE and self.racing:
+            why = f"--racing needs all parameter sets beforehand, --strategy {self.strategy} does not"
+            raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
         for name in ("learning_rate", "momentum"):
             low, high = getattr(self._ranges, name)
             if low > high:
@@ -107,8 +129,8 @@ class Bagging(ImageSettings):
     def check(self, device: str, visible: str) -> None:
         """Raises UsageError where PyTorch or the strategy's library is not installed, or PyTorch cannot use the GPU."""
         probe.require("torch")
-        if self.strategy == "tpe":
-            tpe(0, "", 1, Ranges())
+        if self.strategy in ADAPTIVE:
+            chosen_strategy(self.strategy, self.epochs)
         if device == "cuda" and (why := probe.why_unusable("torch", visible)):
             raise UsageError(f"{why}, or give --gpu none")
 
@@ -152,16 +174,17 @@ class Bagging(ImageSettings):
         return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
 
     def _cross_validation(self, sample: Sample) -> Losses:
-        """Every fold of every parameter set."""
+        """Every fold of every parameter set, unless --racing or a strategy leaves some out."""
 
-        def batches(tuning: int) -> list[Batch]:
-            """One for each fold."""
-            params, folds = self._draw(sample, tuning), range(self.folds)
-            return [(Trial(sample.fold_key(tuning, fold), {**params, "fold": fold}),) for fold in folds]
+        def batches(tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
+            return self._batches(sample, tuning, limit, folds)
 
-        if self.strategy == "tpe":
-            return (yield from self._sets.proposed(sample.name, self.folds, batches))
-        return (yield from all_folds(self.n_tuning, self.folds, batches))
+        shape = (self.n_tuning, self.folds)
+        if self.racing:
+            return (yield from raced(shape, self.epochs, batches))
+        if self.strategy in ADAPTIVE:
+            return (yield from self._sets.proposed(sample.name, self.folds, self.epochs, batches))
+        return (yield from all_folds(shape, self.epochs, batches))
 
     @cached_property
     def _sets(self) -> ParameterSets:
@@ -170,16 +193,25 @@ class Bagging(ImageSettings):
     @property
     def _ranges(self) -> Ranges:
         usual = Ranges()
+        least, largest = usual.learning_rate
+        weakest, strongest = usual.momentum
         return Ranges(
             n_conv_layer=(usual.n_conv_layer[0], self.max_conv_layer),
             kernel_size=(usual.kernel_size[0], min(self.max_kernel_size, *self.image_shape)),
             n_hidden_layer=(usual.n_hidden_layer[0], self.max_hidden_layer),
-            learning_rate=(self.min_learning_rate, self.max_learning_rate),
-            momentum=(self.min_momentum, self.max_momentum),
+            learning_rate=(self.min_learning_rate or least, self.max_learning_rate or largest),
+            momentum=(self.min_momentum or weakest, self.max_momentum or strongest),
         )
 
     def _draw(self, sample: Sample, tuning: int) -> dict[str, float | int | str]:
         return {**sample.params, "tuning": tuning, **self._sets.params(sample.name, tuning)}
+
+    def _batches(self, sample: Sample, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
+        """One for each fold of a parameter set."""
+        params, suffix = self._draw(sample, tuning), ""
+        if limit < self.epochs:
+            params[EPOCH_LIMIT], suffix = limit, f"/e{limit}"
+        return [(Trial(sample.fold_key(tuning, fold) + suffix, {**params, "fold": fold}),) for fold in folds.tolist()]
 
     def n_weights(self, params: Params) -> int:
         """Number of weights of the network of these parameters."""
@@ -196,15 +228,20 @@ class Bagging(ImageSettings):
         )
 
     def cost(self, trial: Trial) -> float:
-        """Weights moved in an epoch: of the network, times the share of the images that it learns from."""
+        """Weights moved in an epoch: of the network, times the share of the images that it learns from.
+
+        With a limit of epochs below the study's, times the share of these.
+        """
         images = (self.folds - 1) / self.folds if "fold" in trial.params else 1.0
-        return self.n_weights(trial.params) * images
+        return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
     def memory_bytes(self, trial: Trial, data: Data | None = None) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""
         return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 
-    def n_trials(self) -> int:
+    def n_trials(self) -> int | None:
+        if self.racing or self.strategy == "hyperband":
+            return None
         return len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
@@ -261,7 +298,7 @@ class Bagging(ImageSettings):
     def reporting(self) -> Reporting:
         tables = ("results.csv", "trials.csv", "hardest.csv", "nested.csv", "predictions.npz")
         return Reporting(
-            "minimize loss", ("bootstrap", "tuning"), ("mnist_nn.figures",), self.report_sections,
+            "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
             self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Trial keys and seeds. A training has the same seed whether its weights are returned or not.
+"""Trial keys and seeds. A training has the same seed whatever its epoch limit and whether its weights are returned.
 
-b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/refit the network of the ensemble; b2/refit/weights the
-same one, its weights returned; b2/refit-1se that of the parameter set that `--select 1se` chooses. o0of5/b2/... are
-those of a search that does not see outer fold 0 of 5.
+b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/t7/f0/e3 the first 3 epochs of the same training;
+b2/refit the network of the ensemble; b2/refit/weights the same one, its weights returned; b2/refit-1se that of the
+parameter set that `--select 1se` chooses. o0of5/b2/... are those of a search that does not see outer fold 0 of 5.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from mpitune.trial import Trial
 
 WEIGHT = "weight:"  # begins the name of an array that is a weight of the network
 LOSSES = "losses"  # name of the array with the training loss of each epoch
+EPOCH_LIMIT = "epoch_limit"  # parameter of a trial that ends sooner than the study's --epochs
 
 
 class Sample(NamedTuple):
@@ -37,7 +38,7 @@ class Sample(NamedTuple):
         return {"bootstrap": self.number, **outer_params(self.outer)}
 
     def fold_key(self, tuning: int, fold: int) -> str:
-        """Key of one fold of a parameter set."""
+        """Key of one fold of a parameter set, trained for all epochs."""
         return f"{self.name}/t{tuning}/f{fold}"
 
     def refit_key(self, with_weights: bool = False, rule: str = "best") -> str:

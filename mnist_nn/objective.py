@@ -16,7 +16,7 @@ from common.data import N_CLASSES
 from common.images import outer_split
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mnist_nn.keys import LOSSES, WEIGHT, Sample, stream_of
+from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
 from mpitune.devices.choose import free_memory
@@ -111,6 +111,7 @@ class BaggingObjective:
 
     def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
         options = self.options
+        epochs = int(trial.params.get(EPOCH_LIMIT, options.epochs))
         return training.train(
             trial.params,
             images,
@@ -118,11 +119,11 @@ class BaggingObjective:
             n_classes=N_CLASSES,
             seed=seed_of(options.seed, stream_of(trial)),
             device=self.device,
-            epochs=options.epochs,
+            epochs=epochs,
             batch_size=options.batch_size,
             tolerance=options.tolerance,
             step=options.step,
-            on_progress=lambda done: self._report_step(done, options.epochs, "epoch"),
+            on_progress=lambda done: self._report_step(done, epochs, "epoch"),
         )
 
     def _gathered(self, sample: Sample) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:

@@ -51,6 +51,7 @@ REFUSED = {
     "nn 2 2 --image": "--image: expected at least one argument",
     "svm 3 --folds 5 --folds 6": "--folds is given twice",
     "nn 2 2 --step grouped": "--step: 'grouped' is not one of auto, autograd, manual",  # of older studies
+    "nn 1 4 --racing --strategy tpe": "--racing needs all parameter sets beforehand, --strategy tpe does not: give one",
     # numbers
     "svm 0": "0 is too small: give at least 1",
     "svm 301": "301 is too large: give at most 300",
@@ -60,7 +61,6 @@ REFUSED = {
     "nn 2 2 --tolerance nan": "'nan' is not a number",
     "nn 2 2 --seed -1": "-1 is too small",
     # choices
-    "nn 1 4 --strategy sobol": "'sobol' is not one of random, tpe",
     "svm 3 --dataset cifar10": "'cifar10' is not one of mnist, fashion-mnist, digits",
     # how it is run
     "svm 3 --gpu 0": "--gpu 0, but no GPU is visible",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from common.data import DatasetSettings, is_present, load
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment
-from mpitune.figures.statistics import RULES
+from mpitune.figures.statistics import RULES, cross_validated, interval_text
 from mpitune.settings import setting
 from mpitune.trial import Trial
 
@@ -109,3 +111,20 @@ def outer_params(outer: tuple[int, int] | None) -> dict[str, int]:
 def outer_of(trial: Trial) -> tuple[int, int] | None:
     """The outer fold that a trial's search does not see."""
     return (int(trial.params["outer"]), int(trial.params["outer_folds"])) if "outer" in trial.params else None
+
+
+def nested_summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The error of nested cross-validation, of a row with an `error` for each outer fold; None where one has none."""
+    errors = np.array([row["error"] for row in rows])
+    if np.isnan(errors).any():
+        return {"outer_folds": len(rows), "failed": int(np.isnan(errors).sum()), "error": None, "interval": None}
+    interval = list(cross_validated(errors))
+    return {"outer_folds": len(rows), "failed": 0, "error": float(errors.mean()), "interval": interval}
+
+
+def nested_text(nested: Mapping[str, Any], kind: str) -> str:
+    """A `nested_summary` for people; kind: what there is one of for each outer fold."""
+    n = nested["outer_folds"]
+    if nested["failed"]:
+        return f"not known: {nested['failed']} of {n} outer folds have no error"
+    return f"{nested['error']:.2%}{interval_text(nested['interval'])}, {n} {kind} on images they had not seen"

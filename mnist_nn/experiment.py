@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from common.data import N_CLASSES, DatasetSettings
-from common.images import ImageSettings
+from common.images import ImageSettings, nested_summary, nested_text
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
 from mnist_nn.shapes import Params, memory_bytes, weights_of
@@ -23,7 +23,6 @@ from mnist_nn.summary import (
     network_row,
     out_of_bag_errors,
     print_ensemble,
-    print_nested,
     print_networks,
 )
 from mnist_nn.tuning import (
@@ -294,7 +293,7 @@ class Bagging(ImageSettings):
                 results, data["train_labels"], n_bootstrap=self.n_bootstrap, outer=outer, rule=self.select
             )
             write_table(folder / "nested.csv", nested)
-            print_nested(nested)
+            print(f"nested cross-validation: {nested_text(nested_summary(nested), 'ensembles')}")
 
     def reporting(self) -> Reporting:
         tables = ("results.csv", "trials.csv", "hardest.csv", "nested.csv", "predictions.npz")

@@ -13,6 +13,7 @@ from mnist_nn.keys import Sample
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS, best_set
 from mpitune.figures import statistics
+from mpitune.figures.statistics import interval_text
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, seed_of
 
@@ -130,11 +131,12 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int
     quality = statistics.calibration(mean, labels)
     print(
         f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {np.mean(wrong):.2%} "
-        f"by mean probability{_of(int(wrong.sum()), len(labels))}"
+        f"by mean probability{interval_text(statistics.proportion(int(wrong.sum()), len(labels)))}"
     )
     if out_of_bag[1]:
         n_wrong, n = out_of_bag
-        print(f"out-of-bag error: {n_wrong / n:.2%}{_of(n_wrong, n)}, by the networks that had not seen an image")
+        error = f"{n_wrong / n:.2%}{interval_text(statistics.proportion(n_wrong, n))}"
+        print(f"out-of-bag error: {error}, by the networks that had not seen an image")
     if len(probabilities) > 1:
         alone = probabilities[leader].argmax(axis=1) != labels
         gained, lost = int(np.sum(alone & ~wrong)), int(np.sum(wrong & ~alone))
@@ -147,21 +149,3 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int
         f"its probabilities: calibration error {quality.expected_error:.2%}, log loss {quality.log_loss:.4f}, "
         f"Brier score {quality.brier:.4f}"
     )
-
-
-def print_nested(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The error of nested cross-validation, on standard output."""
-    errors = np.array([row["error"] for row in rows])
-    if lacking := int(np.isnan(errors).sum()):
-        print(f"nested cross-validation: not known, {lacking} of {len(rows)} outer folds have no network")
-        return
-    low, high = statistics.cross_validated(errors)
-    print(
-        f"nested cross-validation: {errors.mean():.2%} (95 % interval {max(0.0, low):.2%} to {high:.2%}), "
-        f"{len(rows)} ensembles on images they had not seen"
-    )
-
-
-def _of(n_wrong: int, n: int) -> str:
-    low, high = statistics.proportion(n_wrong, n)
-    return f" (95 % interval {low:.2%} to {high:.2%})"

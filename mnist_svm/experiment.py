@@ -14,7 +14,7 @@ import numpy as np
 
 from common.data import DatasetSettings
 from common.images import ImageSettings
-from mnist_svm.points import TuningGrid, best_other
+from mnist_svm.points import TuningGrid
 from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
@@ -60,12 +60,6 @@ class SvmGrid(ImageSettings):
         "auto (shared), shared (the whole grid as one computation, on CPU cores), sklearn (on CPU cores) or cuml "
         "(cuML of NVIDIA's RAPIDS, point by point, on GPUs)",
         choices=("auto", "shared", "sklearn", "cuml"),
-    )
-    compare: bool = setting(
-        False,
-        "also refit the second point, and compare the two on the test images (McNemar's test)",
-        changes_results=False,
-        advanced=True,
     )
     memory: float | None = setting(
         None,
@@ -147,10 +141,7 @@ class SvmGrid(ImageSettings):
         errors = grid.errors({result.key: result for result in results})
         point = grid.chosen(errors)
         if point is not None:
-            refits = [grid.refit(point)]
-            if self.compare and grid.outer is None and (other := best_other(errors, point)) is not None:
-                refits.append(grid.second(other))
-            yield [(trial,) for trial in refits]
+            yield [(grid.refit(point),)]
         return errors
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
@@ -200,7 +191,7 @@ class SvmGrid(ImageSettings):
 
     def n_trials(self) -> int:
         of_search = len(self.gammas) * len(self.penalties) * self.folds + 1
-        return of_search * (1 + (self.outer_folds or 0)) + (self.compare and self.n_tuning > 1)
+        return of_search * (1 + (self.outer_folds or 0))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the chosen point; write validation_error.npy, results.csv, nested.csv, best.json and the figures.
@@ -217,8 +208,7 @@ class SvmGrid(ImageSettings):
         nested = nested_rows(outer, results, of_outer)
         if nested:
             write_table(folder / "nested.csv", nested)
-        labels = data["test_labels"] if self.compare else np.arange(0)
-        summary = summarised(grid, results, errors, nested=nested, test_labels=labels)
+        summary = summarised(grid, results, errors, nested)
         with written_whole(folder / "best.json", "w") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")

@@ -48,13 +48,9 @@ class TuningGrid:
         """The chosen point fitted to all images that the search sees."""
         return Trial(self.refit_key(), self._params(point))
 
-    def second(self, point: Point) -> Trial:
-        """Another point fitted to them."""
-        return Trial(self.refit_key("second"), self._params(point))
-
-    def refit_key(self, name: str = "refit") -> str:
-        """Key of a refit; each rule has its own, so that a finished study may be asked for another choice."""
-        return self.prefix + name + ("" if self.rule == "best" else f"-{self.rule}")
+    def refit_key(self) -> str:
+        """Key of the refit; each rule has its own, so that a finished study may be asked for another choice."""
+        return self.prefix + "refit" + ("" if self.rule == "best" else f"-{self.rule}")
 
     def _params(self, point: Point) -> dict[str, Parameter]:
         g, c = point
@@ -95,10 +91,3 @@ def best_point(errors: np.ndarray) -> Point | None:
     means[np.isnan(means)] = np.inf
     c, g = np.unravel_index(np.argmin(means), means.shape)
     return (int(g), int(c)) if np.isfinite(means[c, g]) else None
-
-
-def best_other(errors: np.ndarray, point: Point) -> Point | None:
-    """The point of the least mean error among all others."""
-    others = errors.copy()
-    others[:, point[0], point[1]] = np.nan
-    return best_point(others)

@@ -9,9 +9,9 @@ import numpy as np
 
 from common.data import N_CLASSES
 from mnist_svm.points import TuningGrid
-from mnist_svm.summary import nested_rows, percent, summarised
+from mnist_svm.summary import nested_rows, summarised
 from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
-from mpitune.figures.statistics import RULES
+from mpitune.figures.statistics import RULES, interval_text
 from mpitune.trial import Result
 
 
@@ -22,10 +22,7 @@ def sections_of(
     grid, *outer = grids
     errors = grid.errors(results)
     nested = nested_rows(outer, results, [fold.errors(results) for fold in outer])
-    labels = np.arange(0) if test_labels is None else test_labels
-    known = {key: result for key, result in results.items() if test_labels is not None or "second" not in key}
-    summary = summarised(grid, known, errors, nested=nested, test_labels=labels)
-    point = grid.chosen(errors)
+    summary, point = summarised(grid, results, errors, nested), grid.chosen(errors)
     section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
     sections = [section]
     refit = next((results[key] for key in _refit_keys(grid) if key in results), None)
@@ -70,11 +67,11 @@ def _missing(errors: np.ndarray) -> list[Panel]:
 def _facts(summary: Mapping[str, Any]) -> list[Fact]:
     facts = []
     if summary["test_error"] is not None:
-        note = f"{summary['n_support']:,} support vectors" + percent(summary["test_interval"])
+        note = f"{summary['n_support']:,} support vectors" + interval_text(summary["test_interval"])
         facts.append(Fact("test error", f"{summary['test_error']:.2%}", note))
     if nested := summary.get("nested_cross_validation"):
         value = "not known" if nested["error"] is None else f"{nested['error']:.2%}"
-        note = f"{nested['outer_folds']} searches on images they had not seen{percent(nested['interval'])}"
+        note = f"{nested['outer_folds']} searches on images they had not seen{interval_text(nested['interval'])}"
         facts.append(Fact("nested cross-validation", value, note))
     if summary["points_within_one_standard_error"]:
         n = summary["points_within_one_standard_error"]

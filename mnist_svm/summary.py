@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mnist_svm.points import TuningGrid, best_other, best_point
+from common.images import nested_summary, nested_text
+from mnist_svm.points import TuningGrid, best_point
 from mpitune.figures import statistics
+from mpitune.figures.statistics import interval_text
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
@@ -56,9 +58,7 @@ def summarised(
     grid: TuningGrid,
     results: Mapping[str, Result],
     errors: np.ndarray,
-    *,
     nested: Sequence[Mapping[str, Any]],
-    test_labels: np.ndarray,
 ) -> dict[str, Any]:
     """The chosen point and its errors as JSON values; None for what is not known. Intervals are of 95 %.
 
@@ -87,40 +87,11 @@ def summarised(
             summary["test_interval"] = list(statistics.proportion(n_wrong, n_test))
     if grid.rule != "best":
         summary["chosen_by"] = grid.rule
-    if point is not None and grid.refit_key("second") in results:
-        summary["second"] = _second(grid, results, errors, point, test_labels)
     if nested:
-        summary["nested_cross_validation"] = _nested(nested)
+        summary["nested_cross_validation"] = nested_summary(nested)
     summary["failed_fits"] = int(np.isnan(errors).sum())
     summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
     return summary
-
-
-def _second(
-    grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int], labels: np.ndarray
-) -> dict[str, Any] | None:
-    """The second point, and whether the test images tell it from the chosen one (McNemar's test)."""
-    other, refit, second = best_other(errors, point), results.get(grid.refit_key()), results[grid.refit_key("second")]
-    if other is None or second.failed or refit is None or refit.failed:
-        return None
-    wrong, wrong_too = (each.arrays["predictions"] != labels for each in (refit, second))
-    return {
-        "C": float(grid.penalties[other[1]]),
-        "gamma": float(grid.gammas[other[0]]),
-        "cross_validation_error": float(errors[:, other[0], other[1]].mean()),
-        "test_error": second.value("test_error"),
-        "only_the_first_is_wrong": int(np.sum(wrong & ~wrong_too)),
-        "only_the_second_is_wrong": int(np.sum(wrong_too & ~wrong)),
-        "p_of_mcnemar": statistics.mcnemar(wrong, wrong_too),
-    }
-
-
-def _nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    errors = np.array([row["error"] for row in rows])
-    if np.isnan(errors).any():
-        return {"outer_folds": len(rows), "failed": int(np.isnan(errors).sum()), "error": None, "interval": None}
-    interval = list(statistics.cross_validated(errors))
-    return {"outer_folds": len(rows), "failed": 0, "error": float(errors.mean()), "interval": interval}
 
 
 def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
@@ -130,40 +101,18 @@ def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
         return
     test_error = "not known: the refit failed"
     if summary["test_error"] is not None:
-        test_error = f"{summary['test_error']:.4%}{percent(summary['test_interval'])}"
+        test_error = f"{summary['test_error']:.4%}{interval_text(summary['test_interval'])}"
     error, within = summary["cross_validation_error"], summary["points_within_one_standard_error"]
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
     if "chosen_by" in summary:
         print(f"chosen by:                --select {summary['chosen_by']}, smaller C before smaller gamma")
-    print(f"cross-validation error:   {error:.4%}{percent(summary['cross_validation_interval'])}")
+    print(f"cross-validation error:   {error:.4%}{interval_text(summary['cross_validation_interval'])}")
     if nested := summary.get("nested_cross_validation"):
-        print(f"nested cross-validation:  {_nested_text(nested)}")
+        print(f"nested cross-validation:  {nested_text(nested, 'searches')}")
     print(f"points as good:           {within} within one standard error of the best")
     print(f"test error:               {test_error}")
-    if second := summary.get("second"):
-        print(f"second point:             C {second['C']:.6g}, gamma {second['gamma']:.6g}, {_compared(second)}")
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")
     if summary["unconverged_fits"]:
         print(f"fits short of tolerance:  {summary['unconverged_fits']} of {n_fits} (see results.csv)")
-
-
-def percent(interval: Sequence[float] | None) -> str:
-    """An interval in brackets, for the end of a line; nothing where there is none."""
-    if interval is None:
-        return ""
-    low, high = interval
-    return f" (95 % interval {max(0.0, low):.2%} to {high:.2%})"
-
-
-def _nested_text(nested: Mapping[str, Any]) -> str:
-    n = nested["outer_folds"]
-    if nested["failed"]:
-        return f"not known: {nested['failed']} of {n} outer folds have no error"
-    return f"{nested['error']:.4%}{percent(nested['interval'])}, {n} searches on images they had not seen"
-
-
-def _compared(second: Mapping[str, Any]) -> str:
-    alone = f"{second['only_the_first_is_wrong']} against {second['only_the_second_is_wrong']} images wrong alone"
-    return f"test error {second['test_error']:.4%} (p = {second['p_of_mcnemar']:.2g}: {alone})"

@@ -23,6 +23,7 @@ import pytest
 from mpitune.engine.study import Study
 from mpitune.experiment import Data, Experiment
 from mpitune.options import RunOptions
+from mpitune.storage.history import History
 from mpitune.storage.records import with_checksum
 from mpitune.storage.table import RUN_COLUMNS
 from mpitune.studies import run_study
@@ -235,6 +236,11 @@ def reported(experiment: Experiment, outcomes: Sequence[Outcome], data: Data, fo
     study = Study(experiment.searches(), trials, {result.key: result for _, result in outcomes})
     study.start()
     experiment.report(outcomes, study.conclusions(), data, folder)
+
+
+def history_of(outcomes: Sequence[Outcome]) -> History:
+    """What a journal with these outcomes would hold."""
+    return History({}, {trial.key: trial for trial, _ in outcomes}, {result.key: result for _, result in outcomes})
 
 
 def studied(folder: Path, n: int, **settings: Any) -> None:

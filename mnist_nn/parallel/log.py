@@ -14,11 +14,6 @@ from mpitune.errors import StorageError, duration
 from mpitune.storage.table import read_table, write_table
 
 TABLE = "ddp.csv"
-COLUMNS = (
-    "nodes", "devices", "device", "batch", "epochs", "seconds", "accuracy", "loss", "images_per_second", "network",
-    "dataset", "backend", "strategy", "lr", "amp", "train_size", "optimizer", "trained_epochs", "startup_seconds",
-    "rendezvous_seconds", "samples",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,11 +95,6 @@ class Log:
         if self._board:
             self._board.flush()
 
-    def close(self) -> None:
-        self._file.close()
-        if self._board:
-            self._board.close()
-
     def _show(self, step: int, figures: Mapping[str, Any], prefix: str = "") -> None:
         for name, value in figures.items() if self._board else ():
             if isinstance(value, Mapping):
@@ -114,12 +104,11 @@ class Log:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Add a row of `COLUMNS` to a table, which is whole at all times, and gets those columns that it lacks."""
+    """Add a row to a table, which is whole at all times."""
     rows: list[Mapping[str, Any]] = []
     with contextlib.suppress(FileNotFoundError), open(path, newline="", encoding="utf-8", errors="replace") as file:
         rows = list(read_table(file))
-    names = dict.fromkeys(name for name in (*(rows[0] if rows else ()), *COLUMNS) if name)
-    write_table(path, [{name: each.get(name, "") for name in names} for each in (*rows, row)])
+    write_table(path, [*rows, row])
 
 
 def summary(row: Mapping[str, Any]) -> str:

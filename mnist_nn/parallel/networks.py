@@ -34,11 +34,8 @@ class Network(nn.Module):
 
 
 def gradient_statistics(weights: Mapping[str, nn.Parameter]) -> dict[str, float]:
-    """The Euclidean norm of the gradient of each weight, and of all; of the global batch's mean loss.
-
-    All processes must call this, as with fsdp each has a shard of every gradient.
-    """
-    norms = {name: _norm(weight.grad) for name, weight in weights.items() if weight.grad is not None}
+    """The Euclidean norm of the gradient of each weight, and of all; of the global batch's mean loss."""
+    norms = {name: float(weight.grad.norm()) for name, weight in weights.items() if weight.grad is not None}
     return {"all": float(torch.linalg.vector_norm(torch.tensor(list(norms.values()), dtype=torch.float64))), **norms}
 
 
@@ -54,11 +51,6 @@ def activation_statistics(network: Network, forward: Any, pixels: Tensor) -> dic
         return {name: _figures(out.float()) for name, out in network.seen.items()}
     finally:
         network.seen = None
-
-
-def _norm(gradient: Tensor) -> float:
-    norm: Any = torch.linalg.vector_norm(gradient)
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def _figures(out: Tensor) -> dict[str, float]:

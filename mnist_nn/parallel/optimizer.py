@@ -1,8 +1,7 @@
 """The optimizer with its learning rate in each step, and how a network lies on the processes.
 
-Each process has all weights (ddp), or a shard of them (fsdp), or all weights and a shard of the optimizer's state
-(zero1: stage 1 of ZeRO, Rajbhandari et al., 2020). What only shards need is imported where it is used: it takes as long
-as half of PyTorch.
+Each process has all weights, and the whole state of the optimizer (ddp) or a shard of it (zero1: stage 1 of ZeRO,
+Rajbhandari et al., 2020).
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ import torch.distributed as dist
 from torch import nn
 
 from mnist_nn.parallel.settings import BETAS, EPS
-from mpitune.errors import UsageError
-
-States = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Rule(NamedTuple):
@@ -59,13 +55,12 @@ class Rule(NamedTuple):
 
 
 def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, strategy: str) -> torch.optim.Optimizer:
-    """The optimizer of a rule; its operations are fused into one where each weight is whole in every process."""
+    """The optimizer of a rule; its operations are fused into one."""
     kind: type[torch.optim.Optimizer] = torch.optim.SGD
     given: dict[str, Any] = {"momentum": rule.momentum}
     if rule.name == "adamw":
         kind, given = torch.optim.AdamW, {"betas": rule.betas, "eps": rule.eps}
-    fused = None if strategy == "fsdp" else True
-    given |= {"lr": rule.learning_rate, "weight_decay": rule.weight_decay, "fused": fused}
+    given |= {"lr": rule.learning_rate, "weight_decay": rule.weight_decay, "fused": True}
     if strategy == "zero1":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -73,24 +68,12 @@ def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, strategy: str) -
     return kind(weights, **given)
 
 
-def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Module:
-    """The network, which is on the device, with what its strategy adds to it.
+def wrap_model(network: nn.Module, device: torch.device) -> nn.Module:
+    """The network, which is on the device, whose gradients the processes add up.
 
-    CPUs are faster with the channels last in memory; FSDP refuses that. cuDNN gives gradients in the usual order, which
+    CPUs are faster with the channels last in memory. cuDNN gives gradients in the usual order, which
     DistributedDataParallel then has to copy, with a warning.
     """
-    if strategy == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import FSDPModule, fully_shard
-
-        # Without a mesh it would take the GPUs that are there, also where the training is on CPUs.
-        fully_shard(network, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
-        assert isinstance(network, FSDPModule)
-        if dist.get_backend() != "nccl":
-            if not hasattr(network, "set_force_sum_reduction_for_comms"):
-                raise UsageError(f"--strategy fsdp without NCCL needs torch>=2.9, and this is {torch.__version__}")
-            network.set_force_sum_reduction_for_comms(True)  # only NCCL has an operation for the mean
-        return network
     if device.type == "cpu":
         network = network.to(memory_format=torch.channels_last)
         if dist.get_world_size() == 1:
@@ -99,26 +82,9 @@ def wrap_model(network: nn.Module, strategy: str, device: torch.device) -> nn.Mo
     return nn.parallel.DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
 
 
-def whole_states(network: nn.Module, optimizer: torch.optim.Optimizer, strategy: str) -> States:
-    """The states of network and optimizer, of whole weights, in rank 0. All processes must call this."""
-    if strategy == "fsdp":
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-        return get_state_dict(network, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+def whole_state(optimizer: torch.optim.Optimizer, strategy: str) -> dict[str, Any]:
+    """The state of the optimizer, of whole weights, in rank 0. All processes must call this."""
     if strategy == "zero1":
         optimizer.consolidate_state_dict(to=0)
-        return network.state_dict(), optimizer.state_dict() if dist.get_rank() == 0 else {}
-    return network.state_dict(), optimizer.state_dict()
-
-
-def load_states(network: nn.Module, optimizer: torch.optim.Optimizer, strategy: str, states: States) -> None:
-    """Take over what `whole_states` has given, in any number of processes. All must call this, each with the whole."""
-    weights, moments = states
-    if strategy == "fsdp":
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
-
-        options = StateDictOptions(full_state_dict=True)
-        set_state_dict(network, optimizer, model_state_dict=weights, optim_state_dict=moments, options=options)
-    else:
-        network.load_state_dict(weights)
-        optimizer.load_state_dict(moments)
+        return optimizer.state_dict() if dist.get_rank() == 0 else {}
+    return optimizer.state_dict()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
 import time
@@ -19,7 +18,6 @@ from mnist_nn.parallel.rank0 import Job, Recorder, read_inputs
 from mnist_nn.parallel.rendezvous import JOIN_SECONDS, Address, RankInfo, open_store
 from mnist_nn.parallel.settings import PROG, Settings
 from mnist_nn.parallel.train import DistributedTraining, TrainingData
-from mnist_nn.parallel.watchdog import HEARTBEAT_TIMEOUT_S, Watchdog
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.processes.output import tag_output
@@ -35,11 +33,6 @@ def check_machine(settings: Settings) -> tuple[str, str]:
         raise UsageError(f"--backend nccl needs GPUs: {without}: give --backend gloo")
     if backend == "nccl" and not nccl:
         raise UsageError(f"--backend nccl: PyTorch {torch.__version__} was built without it: give --backend gloo")
-    variable, names = ("CC", ("gcc", "clang")) if cuda else ("CXX", ("g++",))  # as torch.compile looks for it
-    compilers = (os.environ[variable],) if os.environ.get(variable) else names
-    if settings.compile and not any(map(shutil.which, compilers)):
-        named = " or ".join(compilers)
-        raise UsageError(f"--compile needs a compiler and finds no {named}: install one, or name another in {variable}")
     return backend, "cuda" if cuda else "cpu"
 
 
@@ -55,7 +48,8 @@ def run(
 
     `began` is the time at which the command began, which has waited `joining_seconds` for others so far.
 
-    Where an exception ends the training, the process ends at once, and the others soon after.
+    Where an exception ends the training, the process ends at once. The others do so too, when their connections to it
+    are closed; a silent one, or one that is lost before they are connected, they wait for JOIN_SECONDS.
     """
     if rank_info.nodes > 1:
         tag_output(f"[{socket.gethostname()} {rank_info.rank}] ")
@@ -67,25 +61,19 @@ def run(
         torch.set_num_threads(max(1, usable_cores() // rank_info.local_size))
     if rank_info.nodes == 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo asks for no secret: nobody outside shall reach it
-    watched = open_store(address)
-    watched.set_timeout(timedelta(seconds=HEARTBEAT_TIMEOUT_S))
-    watchdog = Watchdog(dist.PrefixStore(f"{name}/watch", watched), rank_info.rank, rank_info.size)
     try:
         here = time.time()
-        watchdog.wait_for_all(JOIN_SECONDS)
-        watchdog.start()  # what follows is where a GPU or a network that does not work shows, while others wait in it
         if kind == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
             backend, store=dist.PrefixStore(f"{name}/group", open_store(address)), rank=rank_info.rank,
             world_size=rank_info.size, device_id=device if backend == "nccl" else None,
+            timeout=timedelta(seconds=JOIN_SECONDS),
         )  # fmt: skip
         status = _train(settings, rank_info, device, backend, began, joining_seconds + time.time() - here)
         dist.barrier()
         dist.destroy_process_group()
-        watchdog.leave()
-    except BaseException as error:
-        watchdog.failed(f"{type(error).__name__} {error}".split("\n")[0])
+    except BaseException:
         traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.data import N_CLASSES, load
-from common.images import outer_of
 from mnist_nn.images import Frame
 from mnist_nn.parallel import checkpoint
 from mnist_nn.parallel.checkpoint import Checkpoint
@@ -30,11 +29,11 @@ from mnist_nn.parallel.settings import (
 )
 from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
 from mnist_nn.shapes import weights_of
-from mnist_nn.tuning import HYPERPARAMETERS, best_set
+from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.errors import StorageError, UsageError
 from mpitune.settings import result_settings
-from mpitune.storage.history import History, read_journal
 from mpitune.storage.provenance import versions
+from mpitune.storage.table import read_table
 
 Parameters = dict[str, float | int | str]
 KUBEFLOW: Parameters = {"network": "kubeflow"}
@@ -104,40 +103,18 @@ def read_inputs(settings: Settings, n_processes: int) -> Inputs:
 
 
 def best_of(folder: Path) -> Parameters:
-    """The parameters with the lowest mean validation loss among all bootstrap samples of a search. Raises UsageError.
+    """The parameters of the network of a search's ensemble that has the least cross-validation loss. Raises UsageError.
 
-    Only sets whose folds are all known take part, so a search that still runs can be asked too.
+    They are those of its results.csv, which is there once the search has ended.
     """
-    history = read_journal(folder)
-    if history is None:
-        raise UsageError(f"{folder} holds no search: give the results folder of mnist_nn")
-    settings = history.header["settings"]
-    if settings["experiment"] != "mnist_nn":
-        raise UsageError(f"{folder} holds a study of {settings['experiment']}: give the results folder of mnist_nn")
     try:
-        sets = _sets(history, int(settings["folds"]))
-        best = best_set(np.array([losses for _, losses in sets])) if sets else None
-        if best is None:
-            raise UsageError(f"{folder} holds no parameter set with a finite loss on every fold: continue the search")
-        params = sets[best][0]
-        return {"network": "search", **{name: params[name] for name in HYPERPARAMETERS}}
-    except UsageError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{folder} holds no search of mnist_nn as this version writes it ({error!r})") from error
-
-
-def _sets(history: History, folds: int) -> list[tuple[Parameters, list[float]]]:
-    """Each parameter set whose folds are all known, in the order of its sample and number, with their losses."""
-    losses: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
-    params: dict[tuple[int, int], Parameters] = {}
-    for key, trial in history.trials.items():
-        if "fold" in trial.params and outer_of(trial) is None:
-            number = int(trial.params["bootstrap"]), int(trial.params["tuning"])
-            losses[number][int(trial.params["fold"])] = history.results[key].value("loss")
-            params[number] = dict(trial.params)
-    whole = sorted(number for number, known in losses.items() if len(known) == folds)
-    return [(params[number], [losses[number][fold] for fold in range(folds)]) for number in whole]
+        with open(folder / "results.csv", newline="", encoding="utf-8") as file:
+            rows = [row for row in read_table(file) if math.isfinite(float(row["cv_loss"]))]
+        best = min(rows, key=lambda row: float(row["cv_loss"]))
+        sizes = {name: int(best[name]) for name in HYPERPARAMETERS[:3]}
+        return {"network": "search", **sizes, **{name: float(best[name]) for name in HYPERPARAMETERS[3:]}}
+    except (OSError, LookupError, TypeError, ValueError, csv.Error) as error:
+        raise UsageError(f"{folder} holds no network of an ended search of mnist_nn (results.csv)") from error
 
 
 def _rule(settings: Settings, params: Parameters) -> Rule:

@@ -17,7 +17,7 @@ from mpitune.errors import UsageError
 from mpitune.settings import Parser, setting
 
 PROG = "python -m mnist_nn.ddp"
-BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "zero1", "fsdp")
+BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "zero1")
 OPTIMIZERS, SCHEDULES, WARMUPS = ("sgd", "adamw"), ("constant", "linear", "cosine"), ("linear", "log")
 LEARNING_RATE, MOMENTUM = 0.01, 0.5
 ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, BETAS, EPS = 0.001, 0.01, (0.9, 0.999), 1e-8
@@ -89,7 +89,7 @@ class Settings(DatasetSettings):
         None, "results of an mnist_nn search", flag="--from", metavar="RESULTS", changes_results=False
     )
     strategy: str = setting(
-        "ddp", "ddp: each process has all weights; zero1: and a shard of the optimizer's state; fsdp: a shard of both",
+        "ddp", "ddp: each process has the whole state of the optimizer; zero1: a shard of it",
         choices=STRATEGIES,
     )  # fmt: skip
     amp: str | None = setting(
@@ -98,7 +98,6 @@ class Settings(DatasetSettings):
         choices=("bf16", "fp16"),
         advanced=True,
     )
-    compile: bool = setting(False, "compile the network first", changes_results=False, advanced=True)
     no_cuda: bool = setting(False, "use the CPU", changes_results=False)
     backend: str | None = setting(
         None, "library that exchanges data: gloo or nccl (default nccl on GPUs, else gloo)", choices=BACKENDS,

@@ -27,7 +27,7 @@ from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Begun, Checkpoint
 from mnist_nn.parallel.log import Epoch, Log
 from mnist_nn.parallel.networks import Network, activation_statistics, gradient_statistics
-from mnist_nn.parallel.optimizer import Rule, load_states, make_optimizer, whole_states, wrap_model
+from mnist_nn.parallel.optimizer import Rule, make_optimizer, whole_state, wrap_model
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.shapes import Params
@@ -86,9 +86,8 @@ class DistributedTraining:
         torch.manual_seed(settings.seed)
         self.settings, self.rule, self.rank_info, self.device, self.data = settings, rule, rank_info, device, data
         self._module = Network(params, data.train_images.shape, N_CLASSES).to(device)
-        self.network = wrap_model(self._module, settings.strategy, device)
+        self.network = wrap_model(self._module, device)
         self._weights = dict(self._module.named_parameters())
-        self._forward = torch.compile(self.network) if settings.compile else self.network
         self.optimizer = make_optimizer(self._weights.values(), rule, settings.strategy)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self.epochs: list[Epoch] = []
@@ -206,8 +205,7 @@ class DistributedTraining:
 
     def _gradient(self, part: Part, pixels: Tensor, labels: Tensor) -> Tensor:
         """Make the gradient of the global batch's mean loss; returns the sum of the part's losses."""
-        for weight in self._weights.values():  # not the module's zero_grad: FSDP may have other parameters in it now
-            weight.grad = None
+        self.optimizer.zero_grad()
         loss = part.weight * F.cross_entropy(self._logits(pixels), labels, reduction="sum")
         mean = loss * (self.rank_info.size / part.n_global)  # of which the mean over the processes is taken
         self._scaler.scale(mean).backward()
@@ -215,7 +213,7 @@ class DistributedTraining:
 
     def _logits(self, pixels: Tensor) -> Tensor:
         with self._precision():
-            return self._forward(pixels).float()
+            return self.network(pixels).float()
 
     def _precision(self) -> Any:
         kind = self.settings.amp
@@ -253,13 +251,14 @@ class DistributedTraining:
 
         All processes must call this.
         """
-        states = whole_states(self._module, self.optimizer, self.settings.strategy)
-        return Checkpoint(list(self.epochs), self.n_done, *states, self._scaler.state_dict(), self.begun)
+        weights, moments = self._module.state_dict(), whole_state(self.optimizer, self.settings.strategy)
+        return Checkpoint(list(self.epochs), self.n_done, weights, moments, self._scaler.state_dict(), self.begun)
 
     def restore(self, state: Checkpoint) -> None:
         """Continue from there. All processes must call this, each with the whole state."""
         self.epochs, self.begun, self.n_done = list(state.epochs), state.begun, state.steps
-        load_states(self._module, self.optimizer, self.settings.strategy, (state.weights, state.optimizer))
+        self._module.load_state_dict(state.weights)
+        self.optimizer.load_state_dict(state.optimizer)
         self._scaler.load_state_dict(state.scaler)
         self._set_length()
 

@@ -7,6 +7,7 @@ All functions take plain arrays. SciPy is imported when a quantile is first aske
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,11 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+def interval_text(interval: Sequence[float] | None) -> str:
+    """The interval of an error, low and high, for the end of a line; nothing where there is none."""
+    return f" (95 % interval {max(0.0, interval[0]):.2%} to {interval[1]:.2%})" if interval else ""
 
 
 def cross_validated(errors: np.ndarray, level: float = LEVEL) -> Interval:

@@ -61,25 +61,17 @@ def test_what_post_installs_was_copied(path: Path) -> None:
 
 @each_definition
 def test_they_differ_in_what_they_are_for_alone(path: Path) -> None:
+    """Triton needs a C compiler and Python.h; cupy of CUDA 11 finds NVRTC by LD_LIBRARY_PATH alone.
+
+    Caches hold compiled code: another user could make a folder in /tmp first and put code of his own there.
+    """
     one, cpu = read(path), read(FOLDER / "cpu.def")
     assert one.sections["runscript"] == cpu.sections["runscript"]
     assert [line for line in one.lines("environment") if "cuda_nvrtc" not in line] == cpu.lines("environment")
     assert one.arguments["OPENMPI"] == cpu.arguments["OPENMPI"]
-
-
-@each_definition
-def test_what_gpu_libraries_compile_with_is_there(path: Path) -> None:
-    """Triton needs a C compiler and Python.h; cupy of CUDA 11 finds NVRTC by LD_LIBRARY_PATH alone."""
-    definition = read(path)
-    installed = set(definition.shell("post").split())
-    assert path.stem == "cpu" or {"gcc", "libc6-dev", "python3-dev"} <= installed
-    assert ("cuda_nvrtc/lib:" in definition.shell("environment")) == (path.stem == "cu11")
-
-
-@each_definition
-def test_no_folder_in_tmp_has_a_name_that_others_know(path: Path) -> None:
-    """Caches hold compiled code. Another user could make such a folder first and put code of his own there."""
-    assert "/tmp/" not in read(path).shell("environment") and "CACHE" not in read(path).shell("environment")
+    assert path.stem == "cpu" or {"gcc", "libc6-dev", "python3-dev"} <= set(one.shell("post").split())
+    assert ("cuda_nvrtc/lib:" in one.shell("environment")) == (path.stem == "cu11")
+    assert "/tmp/" not in one.shell("environment") and "CACHE" not in one.shell("environment")
 
 
 def test_modules_are_those_of_the_image_and_scripts_find_their_neighbours(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """python -m tests.differential --seed S --searches N: random searches by scikit-learn and by this package, compared.
 
 Each search is made of one integer. A difference that the documentation does not explain is printed in one line, with
-the command that repeats it and as a script of its own; the exit status is then 1.
+the command that repeats it and the lines that make the search; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None]) -> list[
         for finding in seen:
             found.append(finding)
             say(str(finding))
-            say(textwrap.indent(finding.case.script(ways.ARGUMENTS[finding.way]), "    "))
+            say(textwrap.indent(finding.case.text, "    "))
     rate = 60 * len(seeds) / max(time.monotonic() - begin, 1e-9)
     say(f"{len(seeds)} searches ({', '.join(names)}), {len(found)} differ; {rate:.0f} a minute")
     if endless:

@@ -1,4 +1,4 @@
-"""A whole random search from one integer, as text that is a script of its own."""
+"""A whole random search from one integer, as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ MODULES = (
     "xgboost",
 )  # fmt: skip
 FIRST = ("import numpy as np", "import pandas as pd", "from scipy import sparse, stats")
-EARLY = "from sklearn.experimental import enable_halving_search_cv"
 CUBE = "cube = lambda z: z**3"
 
 
@@ -65,9 +64,9 @@ class Case:
         ]
         return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
-    def call(self, name: str, more: Mapping[str, str]) -> str:
+    def call(self, name: str, given: Mapping[str, str]) -> str:
         """The line that makes the search, by the class of that name."""
-        arguments = [self.model, self.grid, *(f"{key}={text}" for key, text in {**self.options, **more}.items())]
+        arguments = [self.model, self.grid, *(f"{key}={text}" for key, text in given.items())]
         return f"{name}({', '.join(arguments)})"
 
     @property
@@ -82,37 +81,15 @@ class Case:
             more: further arguments of the search.
         """
         names: dict[str, Any] = {**_everything(), **searches, "__name__": "a_case", "_more": dict(more)}
-        call = self.call(self.search, {})[:-1] + ", **_more)"
+        call = self.call(self.search, self.options)[:-1] + ", **_more)"
         exec("\n".join([CUBE, *self.lines, f"search = {call}"]), names)
         return names
 
-    def script(self, ours: str) -> str:
-        """The case as a script that prints the scores of both; `ours` are further arguments of our search."""
-        body = "\n".join([*self.lines, self.call("Theirs", {}), self.call("Ours", self.ours)])
-        used = set(re.findall(r"[A-Za-z_]\w*", body))
-        imports = [line for line in FIRST if used & set(re.findall(r"\w+", line.partition("import")[2]))]
-        if self.search.startswith("Halving"):
-            imports.append(EARLY)
-        homes: dict[str, list[str]] = {}
-        for name in sorted(used & set(_homes())):
-            homes.setdefault(_homes()[name], []).append(name)
-        imports += [f"from {home} import {', '.join(names)}" for home, names in homes.items()]
-        imports += [
-            f"from sklearn.model_selection import {self.search} as Theirs",
-            f"from mpitune.sklearn import {self.search} as Ours",
-        ]
-        given = ", ".join(filter(None, [", ".join(f"{key}={text}" for key, text in self.ours.items()), ours]))
-        lines = ["if __name__ == '__main__':"]
-        if "cube" in used:
-            lines.append(f"    {CUBE}")
-        lines.append("    for search, more in ((Theirs, {}), (Ours, dict(" + given + "))):")
-        lines += [f"        {line}" for line in self.lines]
-        lines += [
-            f"        found = {self.call('search', {})[:-1]}, **more).fit({self.fit})",
-            "        print(found.best_params_ if hasattr(found, 'best_params_') else '')",
-            "        print({k: scores for k, scores in found.cv_results_.items() if '_test' in k or '_train' in k})",
-        ]
-        return "\n".join([*imports, *lines])
+    @property
+    def text(self) -> str:
+        """The lines of a script, but for its imports; `GridSearchCV` is of scikit-learn or of this package."""
+        given = {**self.options, **self.ours}
+        return "\n".join([*self.lines, f"search = {self.call(self.search, given)}", f"search.fit({self.fit})"])
 
 
 @cache

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import sklearn.model_selection as theirs
-from sklearn.base import clone
-from sklearn.model_selection import check_cv, cross_validate
+from sklearn.model_selection import check_cv
 
 from tests.differential.case import Case
 from tests.differential.ways import Result, classes, reference, silence
@@ -30,7 +29,6 @@ ATTRIBUTES = (
     "n_features_in_", "feature_names_in_", "classes_", "n_resources_", "n_candidates_", "n_iterations_",
 )  # fmt: skip
 METHODS = ("predict", "predict_proba", "decision_function")
-WHOLE = "[(np.arange(n), np.arange(n))]"  # at the end of some `cv`: the model that is scored there is the refitted one
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Difference:
     """One thing that differs.
 
     Attributes:
-        kind: "error", "attribute", "columns", "params", "score", "rank", "best", "refit", "rule" or "scored".
+        kind: "error", "attribute", "columns", "params", "score", "rank", "best" or "refit".
         where: a column, an attribute, a method.
         right, ours: the two values.
         rows: of `cv_results_`, where the kind is "score" or "rank".
@@ -74,14 +72,8 @@ def differences(case: Case, right: Result, ours: Result) -> list[Difference]:
         u, v = getattr(a, name, None), getattr(b, name, None)
         if not (_close(u, v) if name == "best_score_" else _text(u) == _text(v)):
             found.append(Difference("best" if name.startswith("best") else "attribute", name, u, v))
-    if hasattr(a, "best_estimator_") and hasattr(b, "best_estimator_"):
-        if a.best_index_ == b.best_index_:
-            found += _refits(a, b, right.names["X"], ours.names["X"])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found += _scored(case, b, ours.names)
-            if case.seed % 4 == 0:
-                found += _rule(case, b)
+    if hasattr(a, "best_estimator_") and hasattr(b, "best_estimator_") and a.best_index_ == b.best_index_:
+        found += _refits(a, b, right.names["X"], ours.names["X"])
     return found
 
 
@@ -149,50 +141,6 @@ def _same(right: Any, ours: Any) -> bool:
         return bool(np.array_equal(right, ours))
     size = np.nanmax(np.abs(right), initial=0.0)
     return bool(np.allclose(right, ours, rtol=PREDICTIONS, atol=PREDICTIONS * size, equal_nan=True))
-
-
-def _weighted(case: Case) -> bool:
-    """Whether `cross_validate` gives another score anyway: of fewer samples, or as weights went to the scorer."""
-    return case.search.startswith("Halving") or "sample_weight" in case.given
-
-
-def _scored(case: Case, search: Any, names: Mapping[str, Any]) -> list[Difference]:
-    """The last split of some cases has all samples in both parts: the refitted model must have that very score."""
-    if not case.options.get("cv", "").endswith(WHOLE) or _weighted(case):
-        return []
-    metric = search.refit if search.multimetric_ and isinstance(search.refit, str) else "score"
-    if search.multimetric_ and metric == "score":
-        return []
-    wanted = search.cv_results_[f"split{search.n_splits_ - 1}_test_{metric}"][search.best_index_]
-    try:
-        got = search.score(names["X"], names["y"])
-    except Exception:
-        return []  # scikit-learn asks a scorer among others in another way than one alone, which may fail
-    return [] if _close(wanted, got) else [Difference("scored", "the refitted model on all samples", wanted, got)]
-
-
-def _rule(case: Case, search: Any) -> list[Difference]:
-    """The score of the best candidate is what scikit-learn's cross validation gives for it."""
-    if _weighted(case):
-        return []
-    fresh = case.made(classes(theirs), {})
-    given = {name: eval(text, fresh) for name, text in case.given.items()}
-    groups, asked = given.pop("groups", None), fresh["search"]
-    best = clone(asked.estimator).set_params(**clone(search.best_params_, safe=False))
-    try:
-        found = cross_validate(
-            best, fresh["X"], fresh["y"], cv=asked.cv, scoring=asked.scoring, groups=groups,
-            params=given or None, error_score=asked.error_score,
-        )  # fmt: skip
-    except Exception as error:
-        if isinstance(error, ValueError) and "fits failed" in str(error):
-            return []
-        return [Difference("rule", "cross_validate", search.cv_results_, repr(error)[:200])]
-    metric = search.refit if search.multimetric_ and isinstance(search.refit, str) else "score"
-    if f"test_{metric}" not in found:
-        return []
-    wanted, got = found[f"test_{metric}"].mean(), search.cv_results_[f"mean_test_{metric}"][search.best_index_]
-    return [] if _close(wanted, got) else [Difference("rule", "cross_val_score of best_estimator_", wanted, got)]
 
 
 def _close(u: Any, v: Any) -> bool:
@@ -268,9 +216,6 @@ def _within(case: Case, found: Difference, right: Result, ours: Result) -> bool:
             if not abs(found.right[row] - found.ours[row]) <= most + 1e-9:  # nor where one is NaN
                 return False
         return True
-    if found.kind in ("rule", "scored") and (found.kind == "rule" or "share" in case.ours):
-        most = max(worth_of_labels(case, _samples(right, 0)))
-        return isinstance(found.ours, float) and abs(found.ours - found.right) <= most
     if found.kind == "refit":
         if _nested_choice(case, right, ours):
             return True

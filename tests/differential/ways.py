@@ -165,10 +165,3 @@ def cut(folder: Path, draw: random.Random) -> bool:
 
 
 WAYS: dict[str, Callable[[Case], Result]] = {"here": here, "workers": workers, "ranks": ranks, "journal": journal}
-# Arguments that repeat a way in a script by hand.
-ARGUMENTS = {
-    "here": "workers=0",
-    "workers": "workers=2",
-    "ranks": "workers=1",
-    "journal": "workers=0, results='results/case'",
-}

@@ -1,11 +1,8 @@
-"""What is built of the repository, and an environment that has only that and its requirements."""
+"""What is built of the repository."""
 
-import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
@@ -34,15 +31,3 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(built: Path) -> Path:
     (path,) = built.glob("*.whl")
     return path
-
-
-@pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of an environment with the wheel; what it requires is this environment's, by a link."""
-    folder = tmp_path_factory.mktemp("installed") / "venv"
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    subprocess.run([*UV, "pip", "install", "--quiet", "--no-deps", "--python", python, wheel], check=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "requirements.pth").write_text(sysconfig.get_paths()["purelib"] + os.linesep)
-    return folder / "bin"

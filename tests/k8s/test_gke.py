@@ -101,21 +101,6 @@ def test_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
-def test_gcloud_has_the_options_that_are_used() -> None:
-    """Asked of the real one, which needs no account for that."""
-    if shutil.which("gcloud") is None:
-        pytest.skip("no gcloud")
-    text = "".join((ROOT / "k8s" / "gke" / name).read_text() for name in ("create.sh", "search.sh"))
-    for command, least in (("node-pools create", 9), ("clusters create", 8), ("clusters resize", 3)):
-        words = re.split(r"\n\n|\n[a-z]|\|\|", text[text.index(f"gcloud container {command}") :])[0]
-        used = set(re.findall(r"(--[a-z-]+)", words))
-        asked = ["gcloud", "container", *command.split(), "--help"]
-        shown = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        known = re.sub(r"\x1b\[[0-9;]*m", "", shown.stdout)
-        assert len(used) >= least and not [name for name in used if name not in known]
-
-
 def test_create_makes_the_nodes_of_the_search_last(cloud: Cloud) -> None:
     done = cloud.run("gke/create.sh", SPOT="yes", DISK_SIZE="1Ti", DISK_CLASS="premium-rwo", RESULTS_BUCKET="gs://mine")
     assert done.returncode == 0, done.stderr

@@ -187,8 +187,12 @@ def container(job: Manifest, role: str) -> Manifest:
 @each_kustomization
 def test_pods_are_unprivileged_bounded_and_whole(name: str) -> None:
     """Memory is limited, nothing runs as root, and each mount has its volume; the NFS server is the one exception."""
+    claims = {one["metadata"]["name"] for one in overlay("storage") if one["kind"].endswith("Claim")}
+    assert claims == {"results", "data"}
     for manifest in overlay(name):
         for pod in pod_specs(manifest):
+            claimed = {one.get("persistentVolumeClaim", {}).get("claimName") for one in pod.get("volumes", [])}
+            assert claimed <= claims | {"nfs-disk", None}
             volumes = {volume["name"] for volume in pod.get("volumes", [])}
             for one in pod["containers"] + pod.get("initContainers", []):
                 assert {mount["name"] for mount in one.get("volumeMounts", [])} <= volumes
@@ -201,16 +205,6 @@ def test_pods_are_unprivileged_bounded_and_whole(name: str) -> None:
             for one in pod["containers"]:
                 assert one["securityContext"]["allowPrivilegeEscalation"] is False
                 assert "memory" in one["resources"]["limits"] and "memory" in one["resources"]["requests"]
-
-
-@each_kustomization
-def test_claims_are_those_of_the_storage(name: str) -> None:
-    claims = {one["metadata"]["name"] for one in overlay("storage") if one["kind"].endswith("Claim")}
-    assert claims == {"results", "data"}
-    for manifest in overlay(name):
-        for pod in pod_specs(manifest):
-            used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod.get("volumes", [])]
-            assert set(used) <= claims | {"nfs-disk", None}
 
 
 def test_what_each_place_changes() -> None:

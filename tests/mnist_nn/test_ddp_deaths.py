@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from mpitune.errors import Exit
 from tests.helpers import PATIENCE, ROOT
 from tests.mnist_nn.trainings import DDP, pods, wait_for_an_epoch
 
-ENDS_WITHIN_S = PATIENCE  # gloo itself waits for 30 minutes
+ENDS_WITHIN_S = PATIENCE  # a silent process is waited for twice as long
 FOR_EVER = ("--epochs", "100000")
 pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
 
@@ -36,27 +35,6 @@ def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int)
     os.kill(ranks[victim], signal.SIGKILL)
     assert job.wait(ENDS_WITHIN_S) != 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
-
-
-@pytest.mark.slow
-def test_a_process_that_fails_at_its_start_ends_the_others(data: Path, tmp_path: Path) -> None:
-    """Before the group stands: there a GPU that is taken shows, and the others wait for minutes."""
-    fails = (
-        "import sys, torch.distributed as dist\n"
-        "def init(*_, **__): raise RuntimeError('CUDA-capable device(s) is/are busy or unavailable')\n"
-        "from mnist_nn.ddp import main\n"
-        "dist.init_process_group = init\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    given = ("--data", data, "--results", tmp_path, "--epochs", "1")
-    both = pods(given, (sys.executable, "-c", fails, *given))
-    try:
-        _, said = both[0].communicate(timeout=PATIENCE)
-        assert both[0].returncode == Exit.ERROR and "busy or unavailable" in said
-    finally:
-        for process in both:
-            process.kill()
-            process.communicate()
 
 
 @pytest.mark.slow
@@ -85,16 +63,12 @@ def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("victim", "how"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)],
-    ids=["rank 1 killed", "rank 0 killed", "rank 1 silent"],
-)  # fmt: skip
-def test_without_a_launcher_the_others_notice(data: Path, tmp_path: Path, victim: int, how: signal.Signals) -> None:
-    """A stopped process says nothing, and keeps its connections."""
+@pytest.mark.parametrize("victim", [0, 1])
+def test_without_a_launcher_the_other_one_notices(data: Path, tmp_path: Path, victim: int) -> None:
     both = pods(*[("--data", data, "--results", tmp_path, *FOR_EVER)] * 2)
     try:
         wait_for_an_epoch(tmp_path, *both)
-        both[victim].send_signal(how)
+        both[victim].kill()
         assert both[1 - victim].wait(ENDS_WITHIN_S) == Exit.ERROR
     finally:
         for pod in both:

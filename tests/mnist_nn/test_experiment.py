@@ -106,18 +106,13 @@ def test_parameters_depend_on_their_key_alone() -> None:
     assert list(first)[:4] == ["b0/t0/f0", "b0/t0/f1", "b0/t0/f2", "b0/t1/f0"]
 
 
-def test_the_cost_of_a_fold_is_its_weights_times_its_share_of_the_images() -> None:
+def test_the_cost_of_a_training_is_its_weights_times_its_share_of_the_images() -> None:
     experiment = Bagging(1, 10, max_conv_layer=20)
     for (trial,) in next(next(iter(experiment.searches()))):
         assert experiment.cost(trial) == pytest.approx(weights_of(trial.params, (28, 28), 10) * 4 / 5)
-
-
-def test_a_refit_costs_as_much_more_as_it_has_more_images() -> None:
     outcomes = evaluate(TINY, objective=scored(lambda trial: 1.0))
     refit = next(trial for trial, _ in outcomes if trial.key == "b0/refit")
-    fold = next(trial for trial, _ in outcomes if trial.key == f"b0/t{refit.params['tuning']}/f0")
-    assert TINY.cost(refit) / TINY.cost(fold) == pytest.approx(3 / 2)
-    assert len(outcomes) == TINY.n_trials()
+    assert TINY.cost(refit) == weights_of(refit.params, (8, 8), 10) and len(outcomes) == TINY.n_trials()
 
 
 @pytest.mark.parametrize(
@@ -267,6 +262,7 @@ def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "image-1-mine.png").exists()
 
 
+@pytest.mark.slow  # tests/mnist_svm has a cheaper one
 def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(program: Any, tmp_path: Path) -> None:
     """The one process is this one, which has PyTorch already. It comes first and compiles what workers read then."""
     command = "1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
@@ -302,21 +298,8 @@ def test_more_samples_and_sets_use_the_trainings_of_fewer(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_asking_for_models_later_trains_the_same_networks_again_and_nothing_else(program: Any, tmp_path: Path) -> None:
-    command = (
-        "-m",
-        "mnist_nn",
-        "1",
-        "2",
-        "--dataset",
-        "digits",
-        "--train-size",
-        "200",
-        "--folds",
-        "2",
-        "--epochs",
-        "2",
-    )
-    command = (*command, "--max-channels", "4", "--max-hidden-layer", "16", "--plot", "0", "--gpu", "none")
+    command = "-m mnist_nn 1 2 --dataset digits --train-size 200 --folds 2 --epochs 2 --plot 0 --gpu none".split()
+    command += "--max-channels 4 --max-hidden-layer 16".split()
     program(*command, "--results", tmp_path)
     first = np.load(tmp_path / "predictions.npz")["probabilities"]
     program(*command, "--results", tmp_path, "--save-models")
@@ -376,16 +359,3 @@ def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(progra
     assert f"torch cannot use cuda:{A} (RuntimeError: The NVIDIA driver on your system is too old): install the" in line
     assert line.endswith(", or give --gpu none")
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow  # tests/mnist_svm has a cheaper one
-def test_all_folds_of_a_parameter_set_are_one_tuning_parameter_of_a_worker(program: Any, tmp_path: Path) -> None:
-    """Three sets of two folds, each fold a batch of its own. What is found is the same."""
-    small = ("--dataset", "digits", "--train-size", 60, "--folds", 2, "--epochs", 1, "--max-hidden-layer", 9)
-    small += ("--max-channels", 8, "--plot", 1)
-    command = ("-m", "mnist_nn", 1, 3, *small, "--gpu", "none", "--workers", 1, "-v", "--results")
-    said = program(*command, tmp_path / "replaced", "--batch", 1).stderr
-    assert said.count("replaced after 2 batches") == said.count("replaced after") >= 2, said
-    assert "replaced" not in program(*command, tmp_path / "kept").stderr
-    one, two = (table_without_run(tmp_path / name / "trials.csv") for name in ("replaced", "kept"))
-    assert one == two

@@ -1,26 +1,18 @@
 """What report.html shows of an ensemble, of a whole study and of one that has just begun."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from mpitune.figures.panels import Bars, Drawing, Lines, Note, Panel, Section, Table
-from mpitune.storage.history import History
-from mpitune.trial import Outcome
+from tests.helpers import history_of
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 pytestmark = of_tiny
 STUDY = replace(TINY, plot=4)
 Kind = TypeVar("Kind")
-
-
-def history(outcomes: Iterable[Outcome]) -> History:
-    pairs = list(outcomes)
-    return History(
-        {}, {trial.key: trial for trial, _ in pairs}, {trial.key: result for trial, result in pairs}
-    )  # fmt: skip
 
 
 def of_kind(sections: Sequence[Section], kind: type[Kind]) -> list[Kind]:
@@ -36,7 +28,7 @@ def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
     for result in refits.values():
         losses = result.arrays["losses"]
         assert losses.shape == (result.values["epochs"],) and np.isfinite(losses).all() and losses[0] > losses[-1]
-    panel = titled(STUDY.report_sections(history(computed()), None), "Learning curves")
+    panel = titled(STUDY.report_sections(history_of(computed()), None), "Learning curves")
     assert isinstance(panel, Lines) and list(panel.curves) == ["network 0", "network 1"]
     for (epochs, losses), result in zip(panel.curves.values(), refits.values(), strict=True):
         assert list(epochs) == list(range(1, len(losses) + 1)) and list(losses) == result.arrays["losses"].tolist()
@@ -44,7 +36,7 @@ def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
 
 def test_with_the_data_it_shows_images_confusion_and_calibration() -> None:
     data = STUDY.data()
-    sections = STUDY.report_sections(history(computed()), data)
+    sections = STUDY.report_sections(history_of(computed()), data)
     refits = [result for trial, result in computed() if "fold" not in trial.params]
     answers = np.mean([result.arrays["probabilities"] for result in refits], axis=0).argmax(axis=1)
     n_wrong = int(np.sum(answers != data["test_labels"]))
@@ -65,5 +57,5 @@ def test_with_the_data_it_shows_images_confusion_and_calibration() -> None:
 def test_of_a_study_that_has_just_begun_it_says_that_there_is_no_network() -> None:
     folds = [outcome for outcome in computed() if "fold" in outcome.trial.params]
     for known in ([], folds):
-        (section,) = STUDY.report_sections(history(known), STUDY.data())
+        (section,) = STUDY.report_sections(history_of(known), STUDY.data())
         assert [type(panel) for panel in section.panels] == [Note] and "so far" in of_kind([section], Note)[0].text

@@ -34,7 +34,7 @@ def pods(
     """The two ranks of one training, as the pods of a PyTorchJob: nobody ends them from outside.
 
     Args:
-        options: of `mnist_nn.ddp`, or a whole command that begins with this Python.
+        options: of `mnist_nn.ddp`.
         wrappers: of each, what starts it.
         folders: of each, where its code is.
         stdout: as in Popen.
@@ -42,7 +42,7 @@ def pods(
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     started = []
     for rank, (given, wrapper, folder) in enumerate(zip(options, wrappers, folders, strict=True)):
-        command = map(str, (*wrapper, *(() if given[0] == sys.executable else DDP), *given))
+        command = map(str, (*wrapper, *DDP, *given))
         environ = {**os.environ, **ONE_THREAD, **where, "RANK": str(rank), "PYTHONPATH": str(folder)}
         started.append(
             subprocess.Popen(list(command), cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)

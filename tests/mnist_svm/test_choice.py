@@ -13,10 +13,10 @@ import pytest
 
 from common.images import standardised
 from mnist_svm.experiment import SvmGrid
-from mnist_svm.points import TuningGrid, best_other, best_point
+from mnist_svm.points import TuningGrid, best_point
 from mpitune import evaluate
 from mpitune.errors import Exit, UsageError
-from mpitune.figures.statistics import cross_validated, mcnemar
+from mpitune.figures.statistics import cross_validated
 from tests.helpers import table, table_without_run
 
 NAN = float("nan")
@@ -58,8 +58,7 @@ def test_a_rule_takes_the_simplest_of_those_that_are_as_good() -> None:
     assert grid("best").chosen(errors) == (1, 2)
     assert grid("1se").chosen(errors) == (2, 0)
     assert grid("simplest").chosen(errors) == (0, 1)
-    assert best_other(errors, (1, 2)) == (2, 0)
-    assert grid("1se").chosen(np.full((3, 3, 3), NAN)) is None and best_other(np.zeros((3, 1, 1)), (0, 0)) is None
+    assert grid("1se").chosen(np.full((3, 3, 3), NAN)) is None
 
 
 def test_nested_cross_validation_is_that_of_scikit_learn() -> None:
@@ -83,12 +82,12 @@ def test_nested_cross_validation_is_that_of_scikit_learn() -> None:
 
 @pytest.mark.slow
 def test_a_finished_study_is_asked_for_more(program: Callable[..., Any], tmp_path: Path) -> None:
-    """Nested folds, another rule and the second point are further trials: nothing that is known is evaluated again."""
+    """Nested folds and another rule are further trials: nothing that is known is evaluated again."""
     size = ("--train-size", "200", "--test-size", "150", "--gpu", "none", "--workers", "1")
     command = ("-m", "mnist_svm", "3", "--dataset", "digits", *size, "--results", tmp_path)
     assert program(*command).returncode == Exit.DONE
     plain = table_without_run(tmp_path / "results.csv")
-    more = program(*command, "--outer-folds", "3", "--select", "1se", "--compare", "--folds", "5")
+    more = program(*command, "--outer-folds", "3", "--select", "1se", "--folds", "5")
     assert more.returncode == Exit.DONE, more.stderr
     assert table_without_run(tmp_path / "results.csv") == plain
     summary = json.loads((tmp_path / "best.json").read_text())
@@ -97,14 +96,8 @@ def test_a_finished_study_is_asked_for_more(program: Callable[..., Any], tmp_pat
     nested = summary["nested_cross_validation"]
     assert len(rows) == nested["outer_folds"] == 3 and nested["error"] == pytest.approx(errors.mean())
     assert nested["interval"] == pytest.approx(list(cross_validated(errors)))
-    assert f"nested cross-validation:  {errors.mean():.4%} (95 % interval " in more.stdout
+    assert f"nested cross-validation:  {errors.mean():.2%} (95 % interval " in more.stdout
     assert summary["chosen_by"] == "1se" and "chosen by:                --select 1se" in more.stdout
-    second = summary["second"]
-    alone = second["only_the_first_is_wrong"], second["only_the_second_is_wrong"]
-    wrong, too = (np.repeat([True, False], alone), np.repeat([False, True], alone))
-    assert second["p_of_mcnemar"] == pytest.approx(mcnemar(wrong, too))
-    assert second["test_error"] == pytest.approx(summary["test_error"] + (alone[1] - alone[0]) / 150)
-    assert "second point:             C " in more.stdout
 
 
 def test_outer_folds_that_leave_too_little_are_refused() -> None:

@@ -15,10 +15,8 @@ from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
-from mpitune.devices.choose import usable_cores
 from mpitune.experiment import WorkerContext
-from mpitune.folders import library_folder
-from tests.helpers import ROOT, journal_lines
+from tests.helpers import ROOT
 from tests.stand_ins import A, B, Machine
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="cuml")
@@ -52,24 +50,6 @@ def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(pr
     (line,) = program("-m", "mnist_svm", 2, *given, env=env, status=2).stderr.splitlines()
     assert f"--solver cuml: cuml cannot use cuda:{B} (AttributeError: " in line
     assert f"_get_default_requests on {B})" in line and "--solver shared" in line and not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow  # who uses GPUs is told without a program, too, right below
-def test_the_grid_is_solved_on_cores_where_there_are_gpus(program: Any, tmp_path: Path) -> None:
-    """cuML is installed, and would raise where it is imported."""
-    (tmp_path / "lib" / "cuml").mkdir(parents=True)
-    (tmp_path / "lib" / "cuml" / "__init__.py").write_text("raise AttributeError('imported')\n")
-    environ = Machine(tmp_path / "machine", gpus={A: (), B: ()}).environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
-    environ["NUMBA_CACHE_DIR"] = str(library_folder("NUMBA_CACHE_DIR"))  # nothing of the solver is compiled here
-    study = ("-m", "mnist_svm", "2", "--dataset", "digits", "--train-size", "150", "--test-size", "50")
-    done = program(*study, "--results", tmp_path / "r", env=environ)
-    (line,) = [line for line in done.stderr.splitlines() if "GPU" in line]
-    assert line.endswith(
-        "cuML is installed, but --solver auto uses all CPU cores, as points of the grid share work only there; "
-        "--solver cuml fits point by point on the GPUs"
-    )
-    places = [line["place"] for line in journal_lines(tmp_path / "r")]
-    assert {place[3] for place in places} == {"cpu"} and {place[2] for place in places} <= set(range(usable_cores()))
 
 
 def test_only_cuml_uses_gpus() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 from mnist_svm.experiment import SvmGrid
 from mpitune import evaluate
 from mpitune.figures.panels import HeatMap, Note, Table
-from mpitune.storage.history import History
 from mpitune.trial import Outcome
+from tests.helpers import history_of
 
 STUDY = SvmGrid(3, dataset="digits", train_size=120, test_size=50, folds=3)
 
@@ -18,13 +18,9 @@ def computed() -> list[Outcome]:
     return evaluate(STUDY)
 
 
-def history(outcomes: list[Outcome]) -> History:
-    return History({}, {t.key: t for t, _ in outcomes}, {t.key: result for t, result in outcomes})
-
-
 def test_the_grid_the_test_error_and_what_is_confused() -> None:
     data = STUDY.data()
-    grid, images = STUDY.report_sections(history(computed()), data)
+    grid, images = STUDY.report_sections(history_of(computed()), data)
     (heat_map,) = grid.panels
     assert isinstance(heat_map, HeatMap) and heat_map.folds.shape == (3, 3, 3) and np.isfinite(heat_map.folds).all()
     means = heat_map.folds.mean(axis=0)
@@ -38,14 +34,14 @@ def test_the_grid_the_test_error_and_what_is_confused() -> None:
     assert (
         n_wrong == np.sum(refit.arrays["predictions"] != data["test_labels"]) == round(50 * refit.values["test_error"])
     )
-    (_, without) = STUDY.report_sections(history(computed()), None)
+    (_, without) = STUDY.report_sections(history_of(computed()), None)
     assert isinstance(without.panels[0], Note) and "--data DIR" in without.panels[0].text
 
 
 def test_of_a_study_that_has_just_begun_the_rest_of_the_grid_is_empty() -> None:
     folds = [outcome for outcome in computed() if "fold" in outcome.trial.params]
     for known, n_missing in ((folds[:5], 22), ([], 27)):
-        (section,) = STUDY.report_sections(history(known), STUDY.data())
+        (section,) = STUDY.report_sections(history_of(known), STUDY.data())
         heat_map, note = section.panels
         assert isinstance(heat_map, HeatMap) and int(np.isnan(heat_map.folds).sum()) == n_missing
         assert isinstance(note, Note) and note.text.startswith(f"{n_missing} of 27 fits")

@@ -1,18 +1,12 @@
 """What `python -m mpitune status` says of a study, from its journal and what rank 0 says while it runs."""
 
-import fcntl
 import itertools
 import json
 import os
-import pty
 import re
 import signal
-import struct
-import subprocess
 import sys
-import termios
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mpitune import Float, search
+from mpitune import Float
 from mpitune.engine.progress import STATUS_FILE, Overview, note_of, read_status_file
 from mpitune.errors import Exit
 from mpitune.optimize.strategies import Halving
@@ -28,7 +22,19 @@ from mpitune.storage.history import NAME, read_study
 from mpitune.storage.journal import Journal
 from mpitune.tools.status import described, look, main, now, status_of
 from mpitune.trial import Place, Result, Trial
-from tests.helpers import PATIENCE, ROOT, TOYS, alive, start, studied, wait_for_lines, wait_until, workers_of
+from tests.helpers import (
+    PATIENCE,
+    ROOT,
+    TOYS,
+    alive,
+    at_a_terminal,
+    begun,
+    start,
+    studied,
+    wait_for_lines,
+    wait_until,
+    workers_of,
+)
 from tests.mpitune.optimize.objectives import searched, stepped
 
 STATUS = ("-m", "mpitune", "status")
@@ -56,36 +62,6 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     assert "failed     t1 at" in text and "exit code 7" in text
 
 
-def test_the_window_of_a_search_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    how: dict[str, Any] = dict(strategy="tpe", n_trials=2, minimize="loss", window=3, workers=0, results=tmp_path)
-    search(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)
-    capsys.readouterr()
-    assert main([str(tmp_path)]) == Exit.DONE and "order      window 3\n" in capsys.readouterr().out
-    assert "; window 3" in (tmp_path / "report.html").read_text()
-
-
-def read(terminal: int) -> bytes:
-    with suppress(OSError):  # which is how a terminal ends
-        return os.read(terminal, 1 << 16)
-    return b""
-
-
-def screen(folder: Path, *options: str, seen: Callable[[bytes], None]) -> tuple[str, int]:
-    """What status shows at a terminal, which `seen` is told of as it comes, and its exit status."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
-    command = [sys.executable, *STATUS, str(folder), *options]
-    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        while part := read(ours):
-            shown += part
-            seen(shown)
-    os.close(ours)
-    return shown.decode(), process.returncode
-
-
 @pytest.mark.slow
 def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
     """Three watchers of one study: at a terminal, for a script, into a file. It stands still until all have seen it."""
@@ -95,12 +71,10 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
     workers = workers_of(job.pid)
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
-    watch = [sys.executable, *STATUS, str(folder), "--watch"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     scripts = []
     for file, more in zip(files, (["--json"], []), strict=True):
         with open(file, "w") as output:
-            scripts.append(subprocess.Popen([*watch, *more], cwd=ROOT, env=environ, stdout=output))
+            scripts.append(begun(*STATUS, folder, "--watch", *more, stdout=output, stderr=None))
 
     def go_on(shown: bytes) -> None:
         objects, lines = (file.read_text() for file in files)
@@ -109,7 +83,7 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
                 with suppress(ProcessLookupError):  # it has gone on, and ended just now
                     os.kill(pid, signal.SIGCONT)
 
-    shown, status = screen(folder, "--watch", seen=go_on)
+    shown, status = at_a_terminal(*STATUS, str(folder), "--watch", columns=110, heard=go_on)
     assert job.wait(PATIENCE) == status == Exit.FAILED_TRIALS
     assert "\x1b[" in shown and "of 6 trials" in shown and "lap" in shown and "how far" in shown, shown
     assert "6 finished, 1 of them failed" in shown[shown.rindex("study ") :]
@@ -123,7 +97,7 @@ def test_watching_a_study_until_its_end(tmp_path: Path) -> None:
 
 
 def test_one_look_for_scripts_and_lines_that_print_speed_up(
-    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for workers in "12":
         program(*TOYS, "8", "--seconds", "0.2", "--gpu", "none", "--workers", workers, "--results", tmp_path / workers)
@@ -136,7 +110,9 @@ def test_one_look_for_scripts_and_lines_that_print_speed_up(
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "exclude each other" in said
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
-    said = program("-c", lines, tmp_path / "2", tmp_path / "1").stdout.splitlines()
+    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "2"), str(tmp_path / "1")])
+    exec(lines, {})
+    said = capsys.readouterr().out.splitlines()
     rows = [dict(zip(said[0].split(), map(float, row.split()), strict=True)) for row in said[1:]]
     assert [row["slots"] for row in rows] == [1, 2] and rows[0]["speed_up"] == 1 < rows[1]["speed_up"] < 2
     assert all(0 < row["efficiency"] <= 1 and 0 < row["busy"] < 1 for row in rows)

@@ -78,14 +78,15 @@ def test_a_shared_model_answers_as_a_single_one(model: Any, grid: dict[str, list
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 4))
     y = np.digitize(X[:, 0] + 0.5 * rng.normal(size=120), [-0.5, 0.5])
-    part = SplitPart(X[:80], y[:80], rng.uniform(0.5, 2.0, 80) if weighted else None, X[80:], y[80:])
+    weights = {"sample_weight": rng.uniform(0.5, 2.0, 80)} if weighted else {}
+    part = SplitPart(X[:80], y[:80], weights.get("sample_weight"), X[80:], y[80:])
     settings: list[dict[str, Any]] = [{}]
     for name, values in grid.items():
         settings = [{**setting, name: value} for setting in settings for value in values]
     family = family_of(type(model))
     assert family is not None and family.why_not(model) is None
     for one, setting in zip(family.fit(model, settings, part), settings, strict=True):
-        single = clone(model).set_params(**setting).fit(part.X, part.y, **part.weights)
+        single = clone(model).set_params(**setting).fit(part.X, part.y, **weights)
         assert all(hasattr(one, name) for name in vars(single) if name.endswith("_"))
         theirs = dict(answers(single, type(single), part.X_test, part.y_test))
         assert len(theirs) > 4

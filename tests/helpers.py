@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import os
+import pty
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,12 +80,38 @@ def table_without_run(path: Path) -> str:
     return "\n".join(",".join(row[name] for name in kept) for row in [dict(zip(kept, kept, strict=True)), *rows])
 
 
+def begun(
+    *arguments: Any, ranks: int = 0, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
+    """`python ARGUMENTS` in the background, in the repository unless the options of Popen say otherwise."""
+    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *map(str, arguments)]
+    options = {"cwd": ROOT, "stderr": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}, **options)
+
+
 def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str]:
     """A study of toys in the background, with two CPU workers for each rank."""
-    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *map(str, arguments)]
-    command += ["--gpu", "none", "--workers", "2", "--results", str(folder)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    options = ("--gpu", "none", "--workers", "2", "--results", folder)
+    return begun(*TOYS, *arguments, *options, ranks=ranks, start_new_session=True)
+
+
+def at_a_terminal(
+    *arguments: str, columns: int = 80, heard: Callable[[bytes], object] = lambda said: None
+) -> tuple[str, int]:
+    """What a Python program says at a terminal, of which `heard` is told as it comes, and its exit status."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as job:
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # which is how a terminal ends
+            while part := os.read(ours, 1 << 16):
+                said += part
+                heard(said)
+    os.close(ours)
+    return said.decode(), job.returncode
 
 
 def wait_until(true: Callable[[], bool], timeout: float = PATIENCE) -> bool:

@@ -136,9 +136,7 @@ def test_a_program_and_its_study_from_a_script(run: Edit) -> None:
     assert line.endswith(
         f" scaled {KEPT} --changed scaled; if not, begin anew with another results folder, or --restart"
     )
-    assert len(run(PROGRAM, *options, "--changed", "Doubles", double="3 * x")) == 1
     assert run(PROGRAM, *options, "--changed", "scaled", double="3 * x") == []
-    assert run(PROGRAM, *options, double="3 * x") == []
     assert run(CALLED) == []
     (line,) = run(CALLED, double="3 * x")
     assert line.endswith(

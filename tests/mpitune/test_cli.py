@@ -27,13 +27,8 @@ def test_refusals_before_anything_is_written(program: Any, tmp_path: Path, ranks
 def test_several_ranks_that_cannot_see_each_other_are_refused(program: Any, tmp_path: Path) -> None:
     """mpirun's variables without its runtime: what a launcher of another MPI gives."""
     options = (*TOYS, "3", "--gpu", "none", "--results", tmp_path / "r")
-    for variables in (
-        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
-        {"PMI_SIZE": "2", "PMI_RANK": "0"},
-        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
-    ):
-        done = program(*options, env=variables, status=Exit.USAGE)
-        assert "would run the whole study" in done.stderr and not (tmp_path / "r").exists()
+    done = program(*options, env={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, status=Exit.USAGE)
+    assert "would run the whole study" in done.stderr and not (tmp_path / "r").exists()
     # The variables of a rank other than 0: it says nothing, rank 0 has.
     quiet = program(*options, env={"PMI_SIZE": "2", "PMI_RANK": "1"}, status=Exit.DONE)
     assert quiet.stderr == ""
@@ -45,10 +40,9 @@ def test_ranks_without_mpi4py_are_refused(program: Any, tmp_path: Path) -> None:
     (tmp_path / "hidden" / "sitecustomize.py").write_text("import sys\nsys.modules['mpi4py'] = None\n")
     env = {"PYTHONPATH": f"{tmp_path / 'hidden'}:{ROOT}"}
     options = (*TOYS, "3", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    for variables in ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, {"PMI_SIZE": "2", "PMI_RANK": "0"}):
-        done = program(*options, env={**env, **variables}, status=Exit.USAGE)
-        assert "mpi4py is not installed" in done.stderr and "Traceback" not in done.stderr
-        assert not (tmp_path / "r").exists()
+    done = program(*options, env={**env, "PMI_SIZE": "2", "PMI_RANK": "0"}, status=Exit.USAGE)
+    assert "mpi4py is not installed" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "r").exists()
     program(*options, env=env)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ import pytest
 import mpitune
 from mpitune import __main__ as command
 from mpitune.errors import Exit
-from tests.helpers import ROOT
 
 
 def test_without_a_word_or_with_help_it_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,16 +26,24 @@ def test_a_tool_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("tool", command.TOOLS)
-def test_each_tool_has_its_help(tool: str, program: Callable[..., Any]) -> None:
-    said = program("-m", "mpitune", tool, "--help").stdout
-    assert said.startswith(f"usage: python -m mpitune {tool} ")
+def test_each_tool_has_its_help(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        command.main([tool, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: python -m mpitune {tool} ")
 
 
-def test_the_command_imports_no_tool() -> None:
-    code = "import sys, mpitune.__main__; print(*(name for name in sys.modules if name.startswith('mpitune.')))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+def test_the_command_imports_no_tool_and_the_front_door_is_light_and_complete(program: Any) -> None:
+    code = (
+        "import sys, mpitune.__main__; print(*(name for name in sys.modules if name.startswith('mpitune.')))\n"
+        "heavy = {'numpy', 'cloudpickle'}; import mpitune; print(*heavy & set(sys.modules))\n"
+        "[getattr(mpitune, name) for name in mpitune.__all__]\n"
+        "heavy = {'torch', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy', 'optuna', 'pandas'}\n"
+        "print(*heavy & set(sys.modules))"
+    )
+    of_command, at_first, with_all = program("-c", code).stdout.splitlines()
     light = {"mpitune.processes.output", "mpitune.processes", "mpitune.folders", "mpitune.__main__"}
-    assert set(done.stdout.split()) == light
+    assert set(of_command.split()) == light and not at_first and not with_all
+    assert set(mpitune.__all__) <= set(dir(mpitune)) and len(mpitune.__all__) <= 19
 
 
 def test_data_sets_are_those_of_a_checkout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

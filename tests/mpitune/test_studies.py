@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from mpitune.errors import UsageError
 from mpitune.experiment import Reporting, WorkerContext
 from mpitune.studies import StudyError
 from mpitune.trial import NoRoom, Outcome
-from tests.helpers import PATIENCE, ROOT, journal_lines, on_one_core
+from tests.helpers import journal_lines, on_one_core
 from tests.toys import Toy
 
 SCRIPT = """
@@ -66,13 +65,6 @@ def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, wor
     expected = [[[f"x{x}", (x - 3) ** 2, 2 * x, list(range(x))] for x in range(n)] for n in (5, 7)]
     assert sorted(said, key=len) == sorted(expected * max(1, ranks), key=len)
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]  # no results folder was named
-
-
-def test_a_notebook_has_no_file(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-", "1"], input=SCRIPT, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=True
-    )
-    assert len(done.stdout.splitlines()) == 2
 
 
 FRONT_DOOR = "from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study\n"
@@ -225,20 +217,6 @@ def test_what_cannot_be_sent_is_named() -> None:
     lock = threading.Lock()
     with pytest.raises(UsageError, match="function of Listed cannot be sent to its workers"):
         run_study(Listed(lambda trial: lock and {}), RunOptions(gpu="none", workers=1, quiet=True))
-
-
-def test_the_front_door_is_light_and_complete() -> None:
-    code = "import sys, mpitune; print(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'cloudpickle'}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
-    code = (
-        "import sys, mpitune; [getattr(mpitune, name) for name in mpitune.__all__]; "
-        "heavy = {'torch', 'numba', 'sklearn', 'mpi4py', 'matplotlib', 'scipy', 'optuna', 'pandas'}\n"
-        "print(*sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
-    assert set(mpitune.__all__) <= set(dir(mpitune)) and len(mpitune.__all__) <= 19
 
 
 def test_the_example_of_the_docstring_runs(program: Any) -> None:

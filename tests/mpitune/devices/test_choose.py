@@ -36,10 +36,6 @@ def names(slots: list[Device]) -> list[str]:
     return [device.visible for device in slots]
 
 
-def test_the_driver_lists_slices_in_place_of_their_gpu(driver: None) -> None:
-    assert visible_gpus({}) == [*MIG, B]
-
-
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -56,7 +52,9 @@ def test_gpus_that_no_program_can_use_are_not_visible(
         choose("0", None, 1)
 
 
-def test_a_gpu_in_mig_mode_without_slices_is_no_device_beside_those_that_are(machine: Callable[..., None]) -> None:
+def test_slices_are_listed_in_place_of_their_gpu_also_where_it_has_none(machine: Callable[..., None]) -> None:
+    machine(gpus={A: SLICES, B: ()})
+    assert visible_gpus({}) == [*MIG, B]
     machine(gpus={A: SLICES, B: ()}, mig=(B,))
     assert visible_gpus({}) == MIG
 

@@ -168,6 +168,7 @@ def test_the_running_trial_is_retried_alone_and_elsewhere_and_the_rest_goes_on(t
     results = {outcome.trial.key: outcome.result for outcome in agents.study.outcomes()}
     assert [key for key, result in results.items() if result.failed] == ["t1"]
     assert results["t1"].error == "Traceback\nValueError: no" and results["t1"].attempt == 2
+    assert [str(results[key].place) for key in ("t1", "t2")] == ["host1/1/0/cpu", "host0/0/0/cpu"]
 
 
 def test_a_slot_is_given_up_where_three_trials_in_a_row_die_that_succeed_elsewhere(tmp_path: Path) -> None:
@@ -274,16 +275,12 @@ def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     agents.coordinator.handle(1, Relayed(b"at once"))
     assert heard[2:] == [b"at once"]
     assert not any(result.messages for result in agents.study.results.values())
-
-
-def test_what_an_answer_tells_is_heard_if_its_second_try_dies(tmp_path: Path) -> None:
-    heard: list[bytes] = []
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1), of_study={"hear": heard.append})
-    agents.answer((0, 0), doubt="ValueError: k = 99", messages=b"rows")
-    agents.answer((1, 0))
-    agents.die(next(slot for slot in agents.given if agents.given[slot]), "killed by SIGKILL")
-    assert agents.coordinator.finished and heard == [b"rows"]
-    assert not any(result.failed or result.messages for result in agents.study.results.values())
+    other = FakeAgents(tmp_path / "dies", trials(2), places(1, 1), of_study={"hear": heard.append})
+    other.answer((0, 0), doubt="ValueError: k = 99", messages=b"rows")
+    other.answer((1, 0))
+    other.die(next(slot for slot in other.given if other.given[slot]), "killed by SIGKILL")  # at the second try
+    assert other.coordinator.finished and heard[3:] == [b"rows"]
+    assert not any(result.failed or result.messages for result in other.study.results.values())
 
 
 def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Path) -> None:
@@ -375,15 +372,12 @@ def test_after_a_signal_neither_a_retry_nor_the_next_round_begins(tmp_path: Path
     retry.coordinator.handle(0, Interrupted(15))
     retry.answer((0, 0), error="no such point")
     assert retry.given[0, 0] == []
-
-
-def test_what_is_given_up_for_a_signal_is_not_said_to_lack_room(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1))
-    refuse(agents, (0, 0))  # t1 waits for the other slot
-    agents.coordinator.handle(0, Interrupted(15))
-    agents.coordinator.handle(1, Drained(0))
-    agents.coordinator.step()
-    assert agents.coordinator.dispatch.left_open == {}
+    refused = FakeAgents(tmp_path / "refused", trials(2), places(1, 1))
+    refuse(refused, (0, 0))  # t1 waits for the other slot
+    refused.coordinator.handle(0, Interrupted(15))
+    refused.coordinator.handle(1, Drained(0))
+    refused.coordinator.step()
+    assert not refused.coordinator.dispatch.left_open
 
 
 @pytest.mark.parametrize("grace", [0.0, 3600.0])
@@ -454,17 +448,6 @@ def test_no_batch_is_begun_that_cannot_finish_in_time(tmp_path: Path) -> None:
     assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.dispatch.n_too_long == 3
 
 
-def test_place_and_attempt_are_the_coordinators(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1))
-    agents.die((0, 0))
-    agents.answer((1, 0))
-    assert agents.keys((1, 0)) == [["t1"]]
-    agents.answer((1, 0))
-    assert [(str(result.place), result.attempt) for _, result in agents.study.outcomes()] == [
-        ("host1/1/0/cpu", 1), ("host1/1/0/cpu", 2),
-    ]  # fmt: skip
-
-
 # Division
 
 
@@ -482,10 +465,12 @@ def sizes(agents: FakeAgents) -> list[int]:
     return sorted(len(run.batch) for runs in agents.given.values() for run in runs)
 
 
-def test_a_single_slot_never_divides(tmp_path: Path) -> None:
+def test_pieces_are_neighbours_in_the_order_of_the_batch_and_a_single_slot_never_divides(tmp_path: Path) -> None:
     for shared in (0.0, 1.0):
         agents = FakeAgents(tmp_path / str(shared), trials(4, per_batch=4), places(1), quarters(shared))
         assert sizes(agents) == [4]
+    agents = FakeAgents(tmp_path, trials(4, per_batch=4), places(3), quarters(0.1))
+    assert sorted(keys for slot in agents.given for keys in agents.keys(slot)) == [["t0", "t1"], ["t2", "t3"]]
 
 
 def test_batches_are_divided_as_late_as_possible(tmp_path: Path) -> None:
@@ -515,11 +500,6 @@ def test_batches_that_may_take_longer_than_expected_are_divided_sooner(tmp_path:
     assert max(sizes(agents)) < 4
     many = FakeAgents(tmp_path / "many", trials(400, per_batch=4), places(2, 2), quarters(0.5, uncertainty=3.0))
     assert sizes(many) == [4, 4, 4, 4]
-
-
-def test_pieces_are_neighbours_in_the_order_of_the_batch(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(4, per_batch=4), places(3), quarters(0.1))
-    assert sorted(keys for slot in agents.given for keys in agents.keys(slot)) == [["t0", "t1"], ["t2", "t3"]]
 
 
 def seconds_to_the_end(costs: list[float], shared: float, n_slots: int) -> float:

@@ -1,17 +1,10 @@
 """What a running study says of itself: steps, the longest trial, the time left, the status file."""
 
-import fcntl
 import os
 import pickle
-import pty
 import re
-import struct
 import subprocess
-import sys
-import termios
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +25,7 @@ from mpitune.optimize.strategies import ASHA, Halving, PopulationBased, Racing
 from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
-from tests.helpers import PATIENCE, ROOT, TOYS, mpirun_command, start, wait_for_lines
+from tests.helpers import PATIENCE, TOYS, at_a_terminal, begun, start, wait_for_lines
 from tests.mpitune.optimize.objectives import searched
 from tests.toys import Toy
 
@@ -121,33 +114,13 @@ with working("the data are loaded", int(sys.argv[1])):
 """
 
 
-def at_a_terminal(*arguments: str, heard: Callable[[bytes], object] = lambda said: None) -> str:
-    """What a Python program says on stderr where that is a terminal of 80 columns; `heard` is told as it comes."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
-    job = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=theirs
-    )
-    os.close(theirs)
-    said = b""
-    with suppress(OSError):  # which is how a terminal ends
-        while part := os.read(ours, 1 << 16):
-            said += part
-            heard(said)
-    os.close(ours)
-    assert job.wait(PATIENCE) == 0, said.decode()
-    return said.decode()
-
-
 def test_at_a_terminal_the_first_words_come_after_a_second(tmp_path: Path) -> None:
     """Rank 0's, as its main thread is busy; where nobody sits nothing is said for ten seconds."""
     go = tmp_path / "go"
-    said = at_a_terminal("-c", WORKS, "0", "300", str(go), heard=lambda said: b"\n" in said and go.touch())
-    assert f"rank 0 {host_name()} the data are loaded for 1 s" in said
-    assert at_a_terminal("-c", WORKS, "1", "1.6", str(tmp_path / "never")) == ""
-    command = [sys.executable, "-c", WORKS, "0", "1.6", str(tmp_path / "never")]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=PATIENCE).stderr == b""
+    said, status = at_a_terminal("-c", WORKS, "0", "300", str(go), heard=lambda said: b"\n" in said and go.touch())
+    assert f"rank 0 {host_name()} the data are loaded for 1 s" in said and status == 0
+    assert at_a_terminal("-c", WORKS, "1", "1.6", str(tmp_path / "never")) == ("", 0)
+    assert begun("-c", WORKS, "0", "1.6", tmp_path / "never").communicate(timeout=PATIENCE)[1] == ""
 
 
 GATED = """
@@ -191,10 +164,8 @@ if __name__ == "__main__":
 def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> None:
     """Each part of a study ends only once a line about it was read; the pauses between lines are made short here."""
     (tmp_path / "gated.py").write_text(GATED)
-    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, str(tmp_path / "gated.py"), str(tmp_path)]
-    command += ["--gpu", "none", "--workers", "1", "--results", str(tmp_path / "r")]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
+    job = begun(tmp_path / "gated.py", tmp_path, *options, ranks=ranks, stdout=subprocess.DEVNULL)
     assert job.stderr is not None
     for gate, words in (
         ("data", r"the data are loaded for \d+ s"),
@@ -214,9 +185,11 @@ def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
     study = (*TOYS, "9", "--seconds", "1", "--steps", "20", "--gpu", "none", "--workers", "1")
-    said = at_a_terminal(*study, "--results", str(tmp_path / "r"))
-    assert re.search("[1-8]/9", said) and re.search(
-        r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 20", said, re.DOTALL
+    said, status = at_a_terminal(*study, "--results", str(tmp_path / "r"))
+    assert (
+        status == 0
+        and re.search("[1-8]/9", said)
+        and re.search(r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 20", said, re.DOTALL)
     ), said
 
 

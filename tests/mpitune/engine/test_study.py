@@ -65,29 +65,15 @@ def test_what_is_known_is_not_asked_again() -> None:
     assert study.start() == [] and study.finished
 
 
-def test_a_key_whose_parameters_changed_is_refused() -> None:
+def test_changed_parameters_a_key_of_two_trials_and_a_round_without_trials_are_refused() -> None:
     study = Study([two_rounds("a", [])], {"a1": Trial("a1", {"x": 7})}, {"a1": Result("a1", {"square": 49.0})})
     with pytest.raises(UsageError, match="a1 with x = 7"):
         study.start()
-
-
-def test_two_trials_with_one_key_are_refused() -> None:
     with pytest.raises(ValueError, match="key a0"):
         Study([two_rounds("a", []), two_rounds("a", [])], {}, {}).start()
-
-    def twice() -> Rounds:
-        yield [tuple(Trial(key, {}) for key in ("once", "twice", "twice"))]
-
-    with pytest.raises(ValueError, match="key twice"):
-        Study([twice()], {}, {}).start()
-
-
-def test_a_round_without_trials_is_refused() -> None:
-    def empty() -> Rounds:
-        yield []
-
-    with pytest.raises(ValueError, match="a round without trials"):
-        Study([empty()], {}, {}).start()
+    for batches, said in (([(Trial("twice", {}), Trial("twice", {}))], "key twice"), ([], "a round without trials")):
+        with pytest.raises(ValueError, match=said):
+            Study([iter([batches])], {}, {}).start()
 
 
 def sliding(n: int, width: int, seen: list[list[str]]) -> Rounds:

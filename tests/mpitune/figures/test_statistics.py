@@ -19,16 +19,13 @@ def test_the_interval_of_a_cross_validation_by_hand() -> None:
     np.testing.assert_allclose(standard_error(grid), np.sqrt(0.45 * 2.5e-4) * np.array([1, 2]))
 
 
-@pytest.mark.parametrize("errors", [[0.1], [0.1, np.nan], []])
-def test_an_interval_of_too_little_is_refused(errors: list[float]) -> None:
-    with pytest.raises(ValueError, match="two folds"):
-        cross_validated(np.array(errors))
-
-
-@pytest.mark.parametrize(("n_wrong", "n"), [(2, 1), (-1, 5), (0, 0)])
-def test_what_is_no_proportion_is_refused(n_wrong: int, n: int) -> None:
-    with pytest.raises(ValueError, match="is not a proportion"):
-        proportion(n_wrong, n)
+def test_an_interval_of_too_little_and_what_is_no_proportion_are_refused() -> None:
+    for errors in ([0.1], [0.1, np.nan], []):
+        with pytest.raises(ValueError, match="two folds"):
+            cross_validated(np.array(errors))
+    for n_wrong, n in ((2, 1), (-1, 5), (0, 0)):
+        with pytest.raises(ValueError, match="is not a proportion"):
+            proportion(n_wrong, n)
 
 
 def test_calibration_agrees_with_scikit_learn() -> None:

@@ -81,14 +81,10 @@ def script(text: str, folder: Path, *arguments: str, status: int = 0) -> subproc
 
 
 @pytest.mark.parametrize(("workers", "safe"), [("0", 0), ("1", 4)])
-def test_a_search_leaves_its_script_alone(tmp_path: Path, workers: str, safe: int) -> None:
-    """Its workers alone keep machine code in folders of ours; figures of the user are the user's there, too."""
-    assert script(START + SEARCH + END, tmp_path, str(tmp_path), workers).stdout.split() == ["2", f"{safe:.1f}"]
-
-
-@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "1"])
-def test_a_fit_leaves_its_script_alone(tmp_path: Path, workers: str) -> None:
-    assert script("import sklearn\n" + START + FIT + END, tmp_path, str(tmp_path), workers).stdout == "fitted\n"
+def test_a_search_and_a_fit_leave_their_script_alone(tmp_path: Path, workers: str, safe: int) -> None:
+    """Workers alone keep machine code in folders of ours; figures of the user are the user's there, too."""
+    done = script("import sklearn\n" + START + SEARCH + FIT + END, tmp_path, str(tmp_path), workers)
+    assert done.stdout.split() == ["2", f"{safe:.1f}", "fitted"]
 
 
 def test_an_error_that_no_search_raised_is_pythons_own(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,13 +38,6 @@ def test_a_worker_sees_what_the_rank_wrote_and_cannot_change_it() -> None:
         np.testing.assert_array_equal(array, arrays[name])
         assert array.dtype == arrays[name].dtype
     process.join()
-    allocated.close()
-
-
-def test_memory_is_passed_to_spawned_processes_only() -> None:
-    allocated = SharedArrays.allocate({"x": Spec((4,), "|u1")})
-    with pytest.raises(RuntimeError, match="should only be shared between processes through inheritance"):
-        pickle.dumps(allocated.specs)
     allocated.close()
 
 

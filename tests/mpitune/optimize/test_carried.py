@@ -169,17 +169,6 @@ def test_results_that_depend_on_the_seed_of_a_trial_count_for_this_trial_only(tm
     assert not evaluated(tmp_path)
 
 
-def test_a_second_change_works_on_the_first(tmp_path: Path) -> None:
-    objective, how = Noted(tmp_path / "calls"), {"adapt": True}
-    find(tmp_path / "r", objective, space={"x": Float(0, 2, step=1)})
-    find(tmp_path / "r", objective, space={"x": Float(0, 2, step=1), "n": [0, 1]}, adapt={"n": 0})
-    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1), "n": [0, 1, 2]}, **how)
-    assert len(evaluated(tmp_path)) == 3 + 3 + 9
-    find(tmp_path / "r", objective, space={"x": Float(0, 2, step=1)}, adapt={"n": 0})  # and back
-    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1), "n": [0, 1, 2]}, adapt={"n": 0})
-    assert not evaluated(tmp_path)
-
-
 @pytest.mark.parametrize("strategy", ["tpe", "nsga2"])
 def test_a_strategy_that_learns_begins_with_what_is_known(tmp_path: Path, strategy: str) -> None:
     pytest.importorskip("optuna")

@@ -17,7 +17,7 @@ def shown(objective: Any, *names: str) -> str:
     return search(objective, space, n_trials=20, minimize=names, workers=0)._repr_html_()
 
 
-def test_a_study_shows_its_report_the_best_trials_and_a_picture() -> None:
+def test_a_study_shows_its_report_the_best_trials_and_a_picture_of_one_objective() -> None:
     text = shown(lambda trial: {"loss": (trial.params["x"] - 1) ** 2}, "loss")
     assert text.startswith("<pre>20 trials: 20 complete\nthe best:\n  trial ") and "<b>" not in text
     rows = re.findall("<tr>(.*?)</tr>", text)
@@ -26,9 +26,9 @@ def test_a_study_shows_its_report_the_best_trials_and_a_picture() -> None:
     assert losses == sorted(losses)
     (picture,) = re.findall('src="data:image/svg.xml;base64,(.*?)"', text)
     assert base64.b64decode(picture).startswith(b"<?xml")
-
-
-def test_several_objectives_have_no_picture() -> None:
+    study = SearchStudy([], {"loss": False})
+    assert study._repr_html_() == "<pre>no trials</pre>"
+    assert repr(study) == "<SearchStudy of 0 trials for loss: report() tells more>"
     text = shown(lambda trial: {"loss": trial.params["x"], "cost": -trial.params["x"]}, "loss", "cost")
     assert "the Pareto front:" in text and "<img" not in text
 
@@ -73,12 +73,3 @@ def test_progress_is_one_line_of_the_cell_that_is_rewritten(tmp_path: Path, monk
     assert len(rewritten) > 1 and all(" of 6 trials" in text for text in rewritten)
     logged = "".join(output.text for output in outputs if output.output_type == "stream")
     assert logged.count("said by") == 6 and " of 6 trials, " not in logged
-
-
-def test_a_study_without_trials_says_so() -> None:
-    assert SearchStudy([], {"loss": False})._repr_html_() == "<pre>no trials</pre>"
-
-
-def test_a_study_that_is_printed_says_what_it_is() -> None:
-    study = search(lambda trial: trial.params["x"], {"x": Float(0, 1)}, n_trials=3, minimize="loss", workers=0)
-    assert repr(study) == "<SearchStudy of 3 trials for loss: report() tells more>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from mpitune import Float, Int, RunOptions
 from mpitune.errors import StudyError
-from tests.helpers import PATIENCE, ROOT, journal_lines
+from tests.helpers import journal_lines
 from tests.mpitune.optimize.objectives import searched
 
 SCRIPT = """
@@ -78,13 +77,13 @@ for part in {parts!r}:
 """
 
 
-def test_cells_of_a_notebook_are_shown_too_and_an_error_that_their_reader_can_mend_is_one_line(tmp_path: Path) -> None:
+def test_cells_of_a_notebook_are_shown_too_and_an_error_that_their_reader_can_mend_is_one_line(
+    program: Any, tmp_path: Path
+) -> None:
     pytest.importorskip("IPython")
     parts = [part.replace("int(sys.argv[1])", "4") for part in SCRIPT.split("\n\n")]
     parts.append("search(objective, {}, minimize='loss', n_trials=1, workers=-1)")
-    command = [sys.executable, "-c", CELLS.format(parts=parts)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    done = program("-c", CELLS.format(parts=parts), cwd=tmp_path, env={"IPYTHONDIR": str(tmp_path)}, status=None)
     assert "StudyError: the objective raised NameError" in done.stdout, done.stderr
     assert "    return undefined_name * x\n" in done.stdout and "run_study" not in done.stdout
     assert done.stdout.endswith("\nUsageError: workers=-1 is too small: give at least 0\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,7 +21,8 @@ from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband, Racing
 from mpitune.settings import window_of
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
-from tests.helpers import PATIENCE, ROOT, end_searches_with, journal_lines, wait_until
+from mpitune.tools.status import described, status_of
+from tests.helpers import PATIENCE, begun, end_searches_with, journal_lines, wait_until
 from tests.mpitune.optimize.objectives import SPACE, plain, searched
 
 SCRIPT = ("-m", "tests.mpitune.optimize.objectives")
@@ -92,12 +91,11 @@ search(objective, {"x": Float(0, 1)}, n_trials=6, minimize="loss", results=ready
 @pytest.mark.parametrize("restart", ["", "restart"])
 def test_the_second_of_two_jobs_in_one_folder_changes_nothing(tmp_path: Path, restart: str) -> None:
     (script := tmp_path / "job.py").write_text(JOB)
-    environ, jobs = {**os.environ, "PYTHONPATH": str(ROOT)}, []
+    jobs = []
     for number in range(2):
         if restart and number:
             assert wait_until(lambda: any((tmp_path / "r").glob("trials/*/checkpoint")))
-        command = [sys.executable, script, tmp_path / f"ready-{number}", restart * number]
-        jobs.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
+        jobs.append(begun(script, tmp_path / f"ready-{number}", restart * number))
         if restart:
             (tmp_path / "ready-none").touch()
     assert wait_until(lambda: any(job.poll() is not None for job in jobs))
@@ -149,6 +147,8 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     how: dict[str, Any] = {"strategy": "tpe", "n_trials": 4, "results": tmp_path / "r", **order}
     study = searched(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)
     assert study.report().endswith(f"\n{said}") is bool(said) and study.window == said
+    lines = described(status_of(tmp_path / "r", read_study(tmp_path / "r"), running=False))
+    assert (f"order      {said}" in lines) == bool(said)
     page = (tmp_path / "r" / "report.html").read_text()
     assert (
         window_of(read_study(tmp_path / "r").header["settings"]) == said and f"candidates; {said}" in page
@@ -281,6 +281,11 @@ def test_commands(tmp_path: Path) -> None:
     command = Command(["sh", "-c", "echo '{{\"loss\": {x}}}' > {folder}/out.json"], result="{folder}/out.json")
     study = searched(command, {"x": Int(5, 6)}, strategy="grid")
     assert study.best.values == {"loss": 5.0}
+    for quoted in (  # what is quoted needs no shell
+        """awk -v x={x} 'BEGIN {{ if (2 > 1 && x) printf "{{\\"loss\\": %d}}\\n", x }}'""",
+        """sh -c 'echo 1 > /dev/null; echo "{{\\"loss\\": {x}}}" | cat'""",
+    ):
+        assert searched(quoted, {"x": Int(1, 2)}, strategy="grid").best.values == {"loss": 1.0}
 
 
 def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
@@ -295,17 +300,6 @@ def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
         for name in ("word", "variable"):
             written = (tmp_path / "r" / "trials" / f"t{trial.number:06}" / name).read_text()
             assert written == trial.params["x"]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        """awk -v x={x} 'BEGIN {{ if (2 > 1 && x) printf "{{\\"loss\\": %d}}\\n", x }}'""",
-        """sh -c 'echo 1 > /dev/null; echo "{{\\"loss\\": {x}}}" | cat'""",
-    ],
-)
-def test_what_is_quoted_needs_no_shell(command: str) -> None:
-    assert searched(command, {"x": Int(1, 2)}, strategy="grid").best.values == {"loss": 1.0}
 
 
 @pytest.mark.slow
@@ -478,7 +472,6 @@ def test_several_devices_for_each_trial() -> None:
     """Slots of a node are joined: two CPU workers of four are one with two threads, of which there are two."""
 
     def objective(trial: Any) -> float:
-        import os
 
         return float(os.environ["OMP_NUM_THREADS"]) + 10 * float(os.environ["SEARCH_WORKERS_HERE"])
 

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,7 +42,7 @@ from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
 from mpitune.trial import Result
-from tests.helpers import PATIENCE, ROOT, journal_lines, wait_for_lines
+from tests.helpers import begun, journal_lines, wait_for_lines
 from tests.mpitune.optimize.objectives import searched
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -240,43 +238,25 @@ def test_racing_knows_what_is_certain() -> None:
     assert chances[0] == 1 and chances[3] == 0 and chances[1] == 0.5 and chances[2] < chances[5] < chances[4]
 
 
-@pytest.mark.parametrize("name", ["tpe", "cmaes", "nsga2", optuna.samplers.TPESampler(multivariate=True)])
+SAMPLED = ["tpe", "cmaes", "nsga2", optuna.samplers.TPESampler(multivariate=True)]
+
+
+@pytest.mark.parametrize("name", [*SAMPLED, pytest.param("gp", marks=pytest.mark.slow)])
 def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
     space = Space({"x": Float(0, 1), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2), "o": Ordinal(1, 4, 9)})
 
     def loss(p: TrialSegment) -> float | None:
         return None if p.number == 4 else math.inf if p.number == 7 else (x_of(p) - 0.7) ** 2 + float(p.point["y"])
 
-    first = played(name, loss, space, n_trials=60)
-    assert [p.point for p in first] == [p.point for p in played(name, loss, space, n_trials=60)]
-    assert [p.point for p in first] != [p.point for p in played(name, loss, space, n_trials=60, seed=1)]
-    if name == "nsga2":  # whose first generation is random
+    n = 16 if name == "gp" else 60
+    first = played(name, loss, space, n_trials=n)
+    assert [p.point for p in first] == [p.point for p in played(name, loss, space, n_trials=n)]
+    assert [p.point for p in first] != [p.point for p in played(name, loss, space, n_trials=n, seed=1)]
+    if name in ("nsga2", "gp"):  # the first generation is random, or too few are modelled
         return
     late = np.median([loss(p) for p in first[40:]])  # some of them look where little is known
     assert late < np.median([loss(p) for p in first[:20] if p.number not in (4, 7)])
     assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
-
-
-def test_a_gaussian_process_learns_and_repeats() -> None:
-    pytest.importorskip("torch")
-
-    def loss(p: TrialSegment) -> float | None:
-        return None if p.number == 2 else (x_of(p) - 0.7) ** 2
-
-    first = played("gp", loss, n_trials=16)
-    assert [p.point for p in first] == [p.point for p in played("gp", loss, n_trials=16)]
-    assert [p.point for p in first] != [p.point for p in played("gp", loss, n_trials=16, seed=1)]
-    # The first ten are drawn at random, the others by the model, of which some look where little is known.
-    drawn, modelled = (min(abs(x_of(p) - 0.7) for p in some) for some in (first[:10], first[10:]))
-    assert modelled < min(drawn, 0.02)
-
-
-def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
-    problem = Problem(LINE, {"loss": False}, seed=5)
-    study = optuna.create_study(sampler=Optuna("TPESampler").made(problem))
-    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
-    segments = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
-    assert [x_of(p) for p in segments] == [trial.params["x"] for trial in study.trials]
 
 
 def curves(params: Any, step: int) -> tuple[float, float]:
@@ -361,18 +341,6 @@ def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: s
         assert [t.number for t in study.pareto] == [t.number for t in alone.best_trials]
     elif pruner != "hyperband":
         assert study.best.number == alone.best_trial.number
-
-
-def test_pruners_of_optuna_repeat_and_go_on(tmp_path: Path) -> None:
-    """Hyperband's brackets come from the name of its study."""
-    strategy = OptunaPruner(9, pruner=optuna.pruners.HyperbandPruner(1, 9))
-    how: dict[str, Any] = dict(strategy=strategy, window=2)
-    for n in (9, 20):
-        gone_on = searched(stepping, LINE, n_trials=n, results=tmp_path / "r", **how)
-    whole = searched(stepping, LINE, n_trials=20, **how)
-    assert [(t.params, t.state, t.values["loss"]) for t in gone_on.trials] == [
-        (t.params, t.state, t.values["loss"]) for t in whole.trials
-    ]
 
 
 @pytest.mark.parametrize("join", [False, True])
@@ -667,9 +635,8 @@ def test_a_window_gives_the_same_table_on_any_layout_and_after_a_kill(
         program(*script, how(f"workers{workers}", workers))
     program(*script, how("ranks", 1), ranks=2)
     (hold := tmp_path / "hold").touch()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOLD": str(hold)}
-    command = [sys.executable, *script, how("killed", 4)]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as search:
+    killed = begun(*script, how("killed", 4), env={"HOLD": str(hold)}, stderr=None, start_new_session=True)
+    with killed as search:
         try:
             wait_for_lines(tmp_path / "killed", 8)
         finally:
@@ -831,19 +798,25 @@ def test_options_of_strategies(bad: Callable[[], Any]) -> None:
         bad()
 
 
-def test_without_optuna_its_extra_is_named() -> None:
+def test_without_optuna_its_extra_is_named(program: Any) -> None:
     code = (
         "import sys; sys.modules['optuna'] = None\n"
         "from mpitune import search, Float\n"
         "search(lambda t: 1.0, {'x': Float(0, 1)}, strategy='tpe', n_trials=3, minimize='loss', workers=0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    done = program("-c", code, status=2)
+    assert done.stderr.count("\n") == 1
     assert 'Optuna is not installed: pip install "mpitune[search]"' in done.stderr
 
 
 @pytest.mark.parametrize("order", [{"window": 4}, {"round_size": 4}])
-@pytest.mark.parametrize("strategy", ["tpe", "sobol", ASHA(9), Hyperband(9, sampler="tpe")])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "tpe", "sobol", ASHA(9), Hyperband(9, sampler="tpe"),
+        OptunaPruner(9, pruner=optuna.pruners.HyperbandPruner(1, 9)),  # whose brackets come from its study's name
+    ],
+)  # fmt: skip
 def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, order: Any, tmp_path: Path) -> None:
     """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
     how: dict[str, Any] = dict(strategy=strategy, n_trials=14, results=tmp_path / "r", **order)

@@ -62,11 +62,6 @@ assert len(search.cv_results_["params"]) == 2
 COMMAND = f"{' '.join(TOYS)} 3 -v {' '.join(OPTIONS)} --results"
 WHERE = ("> /dev/full", "2> /dev/full", "> /dev/full 2>&1", ">&-", "2>&-", ">&- 2>&- <&-")
 CASES = [("script", WHERE[2]), ("script", WHERE[-1]), ("command", NO_READER[1])]
-MORE = (
-    [("grid", WHERE[0])]
-    + [("script", where) for where in WHERE]
-    + [("command", where) for where in (*WHERE[2:], *NO_READER)]
-)
 MORE = [("grid", WHERE[0]), *(("script", where) for where in WHERE if where not in (WHERE[2], WHERE[-1]))]
 MORE += [("command", where) for where in (*WHERE[2:], NO_READER[0])]
 

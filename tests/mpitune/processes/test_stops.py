@@ -3,15 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mpitune.errors import Exit
-from tests.helpers import PATIENCE, ROOT, journal_lines, mpirun_command, wait_until
+from tests.helpers import PATIENCE, begun, journal_lines, wait_until
 
 SCRIPT = """
 import atexit, os, sys, time
@@ -57,10 +55,8 @@ else:
 def lingering(tmp_path: Path, phase: str, *more: str, ranks: int = 0) -> subprocess.Popen[str]:
     """A study that lingers in a phase once it has made `mark`. Its results are in `results`."""
     (tmp_path / "slow.py").write_text(SCRIPT)
-    own = [sys.executable, str(tmp_path / "slow.py"), "--gpu", "none", "--workers", "1"]
-    command = [*(mpirun_command(ranks) if ranks else []), *own, "--results", str(tmp_path / "results"), *more]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(tmp_path / "mark"), "LINGER": phase}
-    return subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+    options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "results", *more)
+    return begun(tmp_path / "slow.py", *options, ranks=ranks, env={"MARK": str(tmp_path / "mark"), "LINGER": phase})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
@@ -140,9 +136,7 @@ def searching(folder: Path, results: str, caught: str = "()", seconds: str = "0.
     """A script that searches, once its first trial has begun, in a process group of its own."""
     script = SEARCH.replace("RESULTS", results).replace("CAUGHT", caught).replace("0.05", seconds)
     (folder / "search.py").write_text(script)
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen([sys.executable, "search.py"], cwd=folder, env=environ, start_new_session=True, **pipes)
+    job = begun("search.py", cwd=folder, stdout=subprocess.PIPE, start_new_session=True)
     assert wait_until((folder / "mark").exists)
     return job
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT, TOYS, family, listeners, mpirun_command, wait_for_lines
+from tests.helpers import family, listeners, start, wait_for_lines
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_nobody_listens(tmp_path: Path, ranks: int) -> None:
-    options = ("4000", "--seconds", "0.5", "--gpu", "none", "--workers", "2", "--results", str(tmp_path / "r"))
-    command = [*(mpirun_command(ranks) if ranks else []), sys.executable, *TOYS, *options]
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as job:
+    with start(tmp_path / "r", "4000", "--seconds", "0.5", ranks=ranks) as job:
         try:
             wait_for_lines(tmp_path / "r", 4)
             ours = family(job.pid) - (
@@ -25,4 +22,4 @@ def test_nobody_listens(tmp_path: Path, ranks: int) -> None:
             assert len(ours) >= 3 * max(ranks, 1)
             assert {pid: heard for pid in ours if (heard := listeners(pid))} == {}
         finally:
-            job.kill()
+            os.killpg(job.pid, signal.SIGKILL)

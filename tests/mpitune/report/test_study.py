@@ -29,31 +29,28 @@ def read(history: History, goal: Goal | None = LOSS, besides: tuple[str, ...] = 
 
 
 def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> None:
+    """None if one failed; infinity never wins, nor does what lacks a fold, and a refit is no candidate."""
+    losses = [
+        (1, 0, 0.5),
+        (1, 1, 0.7),
+        (2, 0, 0.2),
+        (2, 1, 0.4),
+        (3, 0, 0.1),
+        (4, 0, 0.1),
+        (5, 0, float("inf")),
+        (5, 1, 0.1),
+    ]
     lines = [
         trial_line(f"x{x}/f{fold}", {"x": x, "fold": fold}, {"loss": loss}, begin=n, end=n + 1)
-        for n, (x, fold, loss) in enumerate([(1, 0, 0.5), (1, 1, 0.7), (2, 0, 0.2), (2, 1, 0.4), (3, 0, 0.1)])
+        for n, (x, fold, loss) in enumerate(losses)
     ]
-    lines.append(trial_line("refit", {"x": 2}, {"test_error": 0.3}, begin=6, end=7))
+    lines.append(trial_line("x4/f1", {"x": 4, "fold": 1}, {}, begin=8, end=9, error="E\nValueError: no"))
+    lines.append(trial_line("refit", {"x": 2}, {"test_error": 0.3}, begin=9, end=10))
     study = read(write(tmp_path, lines))
-    assert [one.value for one in study.candidates] == pytest.approx([0.6, 0.3, 0.1])
-    assert study.best is not None and study.best.params == {"x": 2}, "x = 3 has one fold of two"
-    assert len(study.candidates) == 3, "a refit is none"
+    assert [one.value for one in study.candidates] == [pytest.approx(0.6), pytest.approx(0.3), 0.1, None, float("inf")]
+    assert study.best is not None and study.best.params == {"x": 2}
     assert study.best.interval is not None and study.best.interval[0] < 0.3 < study.best.interval[1]
-
-
-def test_a_candidate_with_a_failed_fold_has_no_value_and_infinity_never_wins(tmp_path: Path) -> None:
-    lines = [
-        trial_line("a", {"x": 1, "fold": 0}, {"loss": 0.1}, begin=0, end=1),
-        trial_line("b", {"x": 1, "fold": 1}, {}, begin=1, end=2, error="E\nValueError: no"),
-        trial_line("c", {"x": 2, "fold": 0}, {"loss": float("inf")}, begin=2, end=3),
-        trial_line("d", {"x": 2, "fold": 1}, {"loss": 0.2}, begin=3, end=4),
-        trial_line("e", {"x": 3, "fold": 0}, {"loss": 0.5}, begin=4, end=5),
-        trial_line("f", {"x": 3, "fold": 1}, {"loss": 0.5}, begin=5, end=6),
-    ]
-    study = read(write(tmp_path, lines))
-    assert [one.value for one in study.candidates] == [None, float("inf"), 0.5]
-    assert study.best is not None and study.best.params == {"x": 3}
-    assert [trial.key for trial, _ in study.failures] == ["b"]
+    assert [trial.key for trial, _ in study.failures] == ["x4/f1"]
 
 
 def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_path: Path) -> None:
@@ -155,14 +152,11 @@ def test_what_a_worker_compiled_lies_before_its_first_trial(tmp_path: Path) -> N
     assert second.idle["compile"] == third.idle["compile"] == 0
     assert time.utilisation == pytest.approx((16 + 33 + 10 + 10) / 300)
     assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
-
-
-def test_short_trials_of_a_new_worker_may_end_in_one_millisecond(tmp_path: Path) -> None:
-    lines = [
-        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=9, end=9),
+    short = [
+        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=9, end=9),  # both end in one millisecond
         trial_line("b", {"x": 2}, {"loss": 1.0}, begin=9, end=9, used=Used(compile_seconds=6.0)),
     ]
-    time = timeline_of(write(tmp_path, lines))
+    time = timeline_of(write(tmp_path / "short", short))
     assert time is not None
     assert (time.slots[0].idle["start"], time.slots[0].idle["compile"]) == pytest.approx((3, 6))
 
@@ -201,11 +195,6 @@ def test_results_that_came_together_do_not_overlap(tmp_path: Path) -> None:
     assert all(one.end <= other.begin for one, other in pairwise(bars))
 
 
-def test_an_older_journal_has_no_timeline(tmp_path: Path) -> None:
-    lines = [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1, ended=0.0)]
-    assert timeline_of(write(tmp_path, lines)) is None
-
-
 def test_what_matters_is_found_to_matter(tmp_path: Path) -> None:
     """The loss of `many` depends on the rate most, then on the width, on nothing else."""
     study = read(many(300, tmp_path))
@@ -238,7 +227,7 @@ def test_a_whole_grid_says_what_matters_without_a_forest(tmp_path: Path) -> None
     assert {name: mean for name, (mean, _) in found.shares.items()} == pytest.approx(lost, rel=0.03)
 
 
-def test_a_grid_that_lacks_a_point_is_learned_by_a_forest(tmp_path: Path) -> None:
+def test_a_grid_that_lacks_a_point_is_learned_by_a_forest_and_too_little_by_nothing(tmp_path: Path) -> None:
     lines = [
         trial_line(f"{a}/{b}", {"a": a, "b": b}, {"loss": float(a)}, begin=0, end=1)
         for a in range(6) for b in range(6) if (a, b) != (0, 0)
@@ -248,23 +237,18 @@ def test_a_grid_that_lacks_a_point_is_learned_by_a_forest(tmp_path: Path) -> Non
     assert (
         found is not None and found.explained is not None and found.explained > 0.8 and list(found.shares) == ["a", "b"]
     )
+    few = read(many(19, tmp_path / "few"))
+    assert importance_of(few.candidates, few.parameters) is None
 
 
-def test_too_little_says_nothing_of_importance(tmp_path: Path) -> None:
-    study = read(many(19, tmp_path))
-    assert importance_of(study.candidates, study.parameters) is None
-
-
-def test_a_study_is_read_while_it_is_written(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, header())) as journal:
-        journal.append([trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1)])
-        study = read(read_study(tmp_path))
-        assert study.state == "unfinished" and study.best is not None
-
-
-def test_a_run_that_does_not_name_its_slots_has_a_timeline(tmp_path: Path) -> None:
+def test_a_study_is_read_while_it_is_written_and_its_run_need_not_name_slots(tmp_path: Path) -> None:
+    """Without times of its results it has no timeline."""
     with closing(Journal(tmp_path, header())) as journal:
         journal.note(run={"began": BEGAN})
         journal.append([trial_line("t0", {"x": 1}, {"loss": 1.0}, begin=1.0, end=2.0)])
+        study = read(read_study(tmp_path))
+        assert study.state == "unfinished" and study.best is not None
     time = timeline_of(read_study(tmp_path))
     assert time is not None and [slot.place for slot in time.slots] == ["node1/0/0/gpu0"]
+    lines = [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1, ended=0.0)]
+    assert timeline_of(write(tmp_path / "untimed", lines)) is None

@@ -14,7 +14,6 @@ from sklearn.tree import DecisionTreeClassifier
 from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
 from mpitune.storage.history import read_study
-from mpitune.tools.status import described, status_of
 from tests.helpers import end_searches_with
 from tests.mpitune.sklearn.iris import X, Y
 
@@ -129,36 +128,6 @@ def test_a_search_that_is_done_in_time_is_as_without(tmp_path: Path) -> None:
     assert search.cv_results_.keys() - {"shared_with"} == right.cv_results_.keys()
     assert search.cv_results_["mean_test_score"].tolist() == right.cv_results_["mean_test_score"].tolist()
     assert read_study(tmp_path / "r").stopped == ""
-
-
-class SlowAfterTwo(Slow):
-    """Two candidates take no time. The others take longer than it takes to see that time is over, until `go` exists."""
-
-    def __init__(self, number: int = 0, over: str = "", go: str = "") -> None:
-        super().__init__(number=number, over=over)
-        self.go = go
-
-    def fit(self, x: Any, y: Any) -> "Slow":
-        self.seconds = 0.0 if self.number < 2 or Path(self.go).exists() else 1.5
-        return super().fit(x, y)
-
-
-@pytest.mark.slow
-def test_what_was_stopped_says_so_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    over, go, results = tmp_path / "over", tmp_path / "go", tmp_path / "results"
-    seconds = end_searches_with(over, monkeypatch)
-    model = SlowAfterTwo(over=str(over), go=str(go))
-    search = GridSearchCV(model, SIX, cv=2, workers=1, results=results, timeout=seconds)
-    with pytest.warns(UserWarning, match="non-finite"):
-        search.fit(X, Y)
-    history = read_study(results)
-    assert history.stopped == "its time" and not history.complete
-    assert "stopped by its time, run the same command to continue" in described(status_of(results, history, False))[0]
-    go.touch()
-    search.set_params(timeout=None).fit(X, Y)
-    assert "n_splits_evaluated" not in search.cv_results_ and read_study(results).complete
-    right = theirs.GridSearchCV(Slow(), SIX, cv=2).fit(X, Y).cv_results_
-    assert search.cv_results_["mean_test_score"].tolist() == right["mean_test_score"].tolist()
 
 
 def test_what_cannot_be() -> None:

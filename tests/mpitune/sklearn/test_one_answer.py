@@ -22,33 +22,16 @@ from sklearn.tree import DecisionTreeClassifier
 from mpitune import svm
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from mpitune.sklearn.evaluator import Evaluator
-from mpitune.sklearn.searches import OnEngine
-from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import Where
-from tests.mpitune.sklearn.iris import X, Y, same
+from tests.mpitune.sklearn.iris import X, Y, caught, same
 
 WINE, KINDS = load_wine(return_X_y=True)
 
 
-def _tasks(monkeypatch: pytest.MonkeyPatch, search: OnEngine) -> list[Task]:
-    """The tasks of a search, which is not made."""
-    listed: list[Task] = []
-
-    def listing(self: OnEngine, tasks: list[Task]) -> list[dict[str, Any]]:
-        listed.extend(tasks)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(OnEngine, "_run", listing)
-        search.fit(X, Y)
-    return listed
-
-
-def test_parts_of_a_batch_and_single_fits_keep_their_values_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_batch_and_single_fits_keep_their_values_apart() -> None:
     """A worker that has one candidate of a batch finds samples between steps in memory, not a fitted step."""
     pipeline = make_pipeline(StandardScaler(), LinearSVC(random_state=0))
     search = GridSearchCV(pipeline, {"linearsvc__C": [0.1, 1.0, 10.0]}, cv=2)
-    evaluator = Evaluator(Where.of(search, _tasks(monkeypatch, search)))
+    evaluator = Evaluator(caught(search)[1])
     trials = {task.candidate: task.trial() for task in evaluator._tasks.values() if task.split == 0}
     for batch in ((trials[0], trials[1]), (trials[2],), (trials[0],), (trials[1], trials[2])):
         for evaluation in evaluator(batch):
@@ -116,12 +99,12 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     """Which candidates a worker has decides nothing about how one of them is fitted."""
     grid = [{"standardscaler__with_mean": [True], "svc__C": [1.0]}, {"svc__C": [0.5, 2.0]}]
     search = GridSearchCV(make_pipeline(StandardScaler(), SVC()), grid, cv=2)
-    tasks = _tasks(monkeypatch, search)
+    where = caught(search)[1]
     fits: list[int] = []
     fit = SVC.fit
     monkeypatch.setattr(SVC, "fit", lambda self, X, y, sample_weight=None: fits.append(1) or fit(self, X, y))
-    for batch in (tasks, [task for task in tasks if task.candidate == 0]):
-        assert len(list(Evaluator(Where.of(search, tasks))(tuple(task.trial() for task in batch)))) == len(batch)
+    for batch in (where.tasks, [task for task in where.tasks if task.candidate == 0]):
+        assert len(list(Evaluator(where)(tuple(task.trial() for task in batch)))) == len(batch)
     assert not fits
 
 
@@ -149,17 +132,9 @@ def test_lines_of_fits_are_scikit_learns(capsys: pytest.CaptureFixture[str], ver
         ):
             theirs.GridSearchCV(model, grid, **arguments).fit(X, Y)
             wanted = _lines(capsys)
-            GridSearchCV(model, grid, workers=0, **arguments).fit(X, Y)
+            workers = int(verbose == 3 and train and isinstance(model, DecisionTreeClassifier))  # as well as here
+            GridSearchCV(model, grid, workers=workers, **arguments).fit(X, Y)
             assert _lines(capsys) == wanted and len(wanted) == 2 * len(theirs.ParameterGrid(grid))
-
-
-@pytest.mark.usefixtures("no_time")
-def test_workers_have_their_lines_printed_too(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments: dict[str, Any] = {"cv": 3, "verbose": 3}
-    theirs.GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **arguments).fit(X, Y)
-    wanted = _lines(capsys)
-    GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, workers=1, **arguments).fit(X, Y)
-    assert _lines(capsys) == wanted
 
 
 @pytest.mark.parametrize("n_jobs, workers", [(1, 1), (2, 2), (64, 2), (-1, 2), (-2, 1), (None, None)])

@@ -1,7 +1,6 @@
 """The searches on the engine beside scikit-learn's: the same table, in this process, in workers, under mpirun."""
 
 import doctest
-import json
 import os
 import re
 import subprocess
@@ -37,45 +36,9 @@ from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from mpitune.sklearn.signature import THEIRS
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
-from tests.mpitune.sklearn.iris import X, Y, same, table
+from tests.mpitune.sklearn.iris import WholeGrid, X, Y, same, table
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
-
-
-SCRIPT = """
-import json, sys
-import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.datasets import load_iris
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-
-class Nearest(ClassifierMixin, BaseEstimator):
-    def __init__(self, power=2, weigh=None):
-        self.power, self.weigh = power, weigh
-    def fit(self, X, y):
-        self.classes_ = np.unique(y)
-        self.means_ = np.stack([X[y == c].mean(0) for c in self.classes_])
-        return self
-    def predict(self, X):
-        return self.classes_[self.weigh(np.abs(X[:, None] - self.means_) ** self.power).sum(2).argmin(1)]
-
-X, y = load_iris(return_X_y=True)
-workers = int(sys.argv[1])
-search = GridSearchCV(Nearest(weigh=lambda d: d + 0.0), {"power": [0.5, 1, 2]}, cv=3, workers=workers).fit(X, y)
-again = GridSearchCV(Nearest(weigh=abs), {"power": [1]}, cv=3, workers=1, scoring=lambda e, X, y: 0.25).fit(X, y)
-print(json.dumps([search.best_params_["power"], search.best_score_, again.best_score_, float(search.score(X, y))])
-      + "\\n", end="")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks, workers", [(0, 2), (2, 1)])
-def test_a_script_without_a_guard(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = program(tmp_path / "script.py", workers, ranks=ranks, cwd=tmp_path)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(lines) == max(ranks, 1) and all(line == lines[0] for line in lines)
-    assert lines[0][2] == 0.25 and lines[0][1] > 0.9
 
 
 @pytest.mark.parametrize("with_scaler", [False, True])
@@ -145,32 +108,6 @@ def test_the_example_of_the_docstring_runs_and_scikit_learns_text_follows() -> N
     result = doctest.DocTestRunner().run(example)
     assert (result.failed, result.attempted) == (0, 7)
     assert cleandoc(str(theirs.GridSearchCV.__doc__)) in theirs_text
-
-
-class Counting(TransformerMixin, BaseEstimator):
-    """Writes a line for each fit."""
-
-    def __init__(self, file: str, shift: float = 0.0):
-        self.file, self.shift = file, shift
-
-    def fit(self, X: Any, y: Any = None) -> Any:
-        with open(self.file, "a") as file:
-            file.write("fit\n")
-        return self
-
-    def transform(self, X: Any) -> Any:
-        return X + self.shift
-
-
-@pytest.mark.parametrize("last", [SVC(), LogisticRegression()])
-def test_equal_transformers_are_fitted_once_for_each_fold(tmp_path: Path, last: Any) -> None:
-    file = tmp_path / "fits"
-    estimator = Pipeline([("count", Counting(str(file))), ("last", last)])
-    grid = {"count__shift": [0.0, 1.0], "last__C": [0.1, 1.0, 10.0]}
-    search = GridSearchCV(estimator, grid, cv=3, workers=0, refit=False).fit(X, Y)
-    assert len(file.read_text().splitlines()) == 3 * 2
-    reference = theirs.GridSearchCV(estimator, grid, cv=3, refit=False).fit(X, Y)
-    assert table(search) == table(reference)
 
 
 class Sleepy(ClassifierMixin, BaseEstimator):
@@ -516,31 +453,9 @@ def test_estimators_and_the_refit_have_the_users_own_joblib_backend() -> None:
         GridSearchCV(Noting(), grid, n_jobs=0).fit(X, Y)
 
 
-class GridOfMeans(ClassifierMixin, BaseEstimator):
-    """Its own fit_grid: the documented protocol."""
-
-    def __init__(self, label: int = 0):
-        self.label = label
-
-    def fit(self, X: Any, y: Any) -> Any:
-        raise AssertionError("fitted alone")
-
-    def fit_grid(
-        self, candidates: Any, X: Any, y: Any, splits: Any, sample_weight: Any = None, parts: Any = None
-    ) -> Iterator[Any]:
-        for c, candidate in enumerate(candidates):
-            for s, _ in enumerate(splits):
-                model = GridOfMeans(**candidate)
-                model.classes_ = np.unique(y)
-                yield SimpleNamespace(candidate=c, split=s, model=model, error=None, seconds=0.0)
-
-    def predict(self, X: Any) -> Any:
-        return np.full(len(X), self.label)
-
-
 def test_an_estimator_that_does_a_whole_grid() -> None:
     scoring = make_scorer(accuracy_score)
-    search = GridSearchCV(GridOfMeans(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring=scoring).fit(X, Y)
+    search = GridSearchCV(WholeGrid(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring=scoring).fit(X, Y)
     assert search.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
 
 

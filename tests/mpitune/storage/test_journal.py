@@ -138,15 +138,6 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
     assert list(history.results) == ["a/0", "a/2"]
 
 
-def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    Journal(tmp_path, HEADER).close()
-    before = (tmp_path / NAME).read_bytes()
-    for name, value in (("n", 4), ("experiment", "other"), ("new", 1)):
-        with pytest.raises(UsageError, match=f"{name} = .*, not {value}: give another"):
-            Journal(tmp_path, {**HEADER, "settings": {**HEADER["settings"], name: value}})
-    assert (tmp_path / NAME).read_bytes() == before
-
-
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "trials-2").write_text("mine, so that this number is not free")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mpitune.errors import Exit, UsageError
@@ -305,14 +304,3 @@ def test_a_table_that_cannot_be_written_is_one_line_and_made_later(program: Any,
     in_its_way.parent.rmdir()
     assert "results:" in program(*TOYS, "3", *OPTIONS, "--results", tmp_path).stdout
     assert len(journal_lines(tmp_path)) == 3 and (tmp_path / "trials.csv").is_file()
-
-
-def test_arrays_that_were_lost_are_computed_again_by_the_same_command(tmp_path: Path) -> None:
-    studied(tmp_path / "clean", 4, array_size=3)
-    studied(tmp_path / "r", 4, array_size=3)
-    (tmp_path / "r" / "arrays" / "t2.npz").unlink()
-    studied(tmp_path / "r", 4, array_size=3)
-    assert [line["key"] for line in journal_lines(tmp_path / "r")] == ["t0", "t1", "t2", "t3", "t2"]
-    clean, again = read_journal(tmp_path / "clean"), read_journal(tmp_path / "r")
-    assert clean is not None and again is not None and again.complete
-    np.testing.assert_array_equal(again.results["t2"].arrays["array"], clean.results["t2"].arrays["array"])

@@ -157,9 +157,8 @@ print({nice}, os.waitpid(child, 0)[1])
     assert done.stdout == f"{os.nice(0) + compiling.NICENESS} 0\n", done.stderr
 
 
-def test_what_was_warmed_is_all_that_a_search_needs() -> None:
-    done = subprocess.run([sys.executable, "-c", SIGNATURES], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_what_was_warmed_is_all_that_a_search_needs(program: Any) -> None:
+    program("-c", SIGNATURES)
 
 
 def test_where_no_folder_can_be_written_a_process_compiles_for_itself(tmp_path: Path) -> None:

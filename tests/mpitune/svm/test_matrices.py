@@ -20,12 +20,10 @@ import pytest
 from mnist_svm.experiment import SvmGrid
 from mpitune.engine.queue import Queue
 from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.svm import Data
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
-from mpitune.svm.matrices.plan import Matrices, keep
-from tests.helpers import PATIENCE, ROOT, maps_of_sharers, table_without_run, wait_for_the_end_of
+from mpitune.svm.matrices.plan import keep
+from tests.helpers import PATIENCE, ROOT, begun, maps_of_sharers, table_without_run, wait_for_the_end_of
 from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
-from tests.mpitune.svm.problems import Point, folds_of, solve_folds
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -41,43 +39,6 @@ def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # Results
-
-
-def solve(pipe: Connection, specs: dict[str, Spec], multiclass: str, order: list[tuple[float, int]]) -> None:
-    """Solve one (gamma, fold) after the other with shared matrices and send each."""
-    data = Data(*drawn(400), "rbf", GB, multiclass=multiclass)
-    kept = keep(data.samples, multiclass, len(PENALTIES), GB, SharedArrays.attach(specs, writeable=True), 2)
-    assert kept.shared
-    for gamma, number in order:
-        pipe.send(((gamma, number), points(data, kept, gamma, number)))
-
-
-def points(data: Data, kept: Matrices, gamma: float, number: int) -> list[Point]:
-    with kept.source(gamma) as source:
-        return solve_folds(data, source, PENALTIES, [folds_of(400, 3)[number]])[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("multiclass", "names"),
-    [("ovo", ["distances"]), ("ovr", ["kernel 0"]), ("ovr", ["kernel 0", "kernel 1", "distances"])],
-)
-def test_two_processes_find_what_one_finds(
-    scratch: Scratch, spawned: Spawned, multiclass: str, names: list[str]
-) -> None:
-    """Whether they are at the same gamma, or wait for the only matrix, or have one each."""
-    data = Data(*drawn(400), "rbf", GB, multiclass=multiclass)
-    own = keep(data.samples, multiclass, len(PENALTIES), GB)
-    assert not own.shared
-    shared = scratch(data.samples.width, *names)
-    orders = [[(gamma, fold) for gamma in gammas for fold in range(3)] for gammas in (GAMMAS, GAMMAS[::-1])]
-    workers = [spawned(solve, shared.specs, multiclass, order) for order in orders]
-    for (process, pipe), order in zip(workers, orders, strict=True):
-        for gamma, fold in order:
-            assert pipe.poll(PATIENCE)
-            assert pipe.recv() == ((gamma, fold), points(data, own, gamma, fold))
-        process.join(PATIENCE)
-        assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("with_distances", [False, True])
@@ -231,9 +192,7 @@ def assert_same_study(one: Path, other: Path) -> None:
 
 def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -> None:
     options = ("--train-size", "200", "--multiclass", "ovr", "--workers", "2", "--results", str(tmp_path))
-    command = [sys.executable, "-m", "mnist_svm", "100", *DIGITS, *options]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    job = begun("-m", "mnist_svm", "100", *DIGITS, *options, stdout=subprocess.DEVNULL)
     journal = tmp_path / "journal.jsonl"
     while job.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
         time.sleep(0.02)

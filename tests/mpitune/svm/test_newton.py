@@ -44,12 +44,6 @@ def objective(own: Binary) -> float:
     return float(own.beta @ own.rows.astype(np.float64) @ own.beta / 2 - own.sign @ own.beta)
 
 
-def free(own: Binary) -> np.ndarray:
-    """Which multipliers lie between their bounds."""
-    set_masks(own.sign, own.beta, own.bounds, own.up, own.low)
-    return (own.up & own.low).astype(bool)
-
-
 @given(st.integers(2, 80), st.integers(0, 2**32 - 1), st.floats(-3, 1), st.floats(-1, 3))
 def test_a_step_lowers_the_objective_between_the_bounds(n: int, seed: int, width: float, bound: float) -> None:
     own = problem(n, seed, 10**width, 10**bound)
@@ -60,29 +54,6 @@ def test_a_step_lowers_the_objective_between_the_bounds(n: int, seed: int, width
     assert objective(own) <= before
     gradient = own.rows.astype(np.float64) @ own.beta - own.sign
     np.testing.assert_allclose(own.f, gradient, atol=1e-9 * 10**bound * n)
-
-
-def test_many_multipliers_reach_their_bounds_in_one_step() -> None:
-    """The rest ends where none of it can do better: its gradients are equal."""
-    own = problem(100, 3, 0.05, 5.0)
-    first = free(own)
-    before = np.ptp(own.f[first])
-    newton_step(own, 1e-3)
-    left = free(own)
-    assert 10 < left.sum() < 60 < first.sum()
-    assert np.ptp(own.f[left]) < 1e-3 * before
-
-
-def test_multipliers_leave_their_bounds_in_one_step() -> None:
-    """Ten are free at first; the rest is at 0. Where the step ends nobody has to move."""
-    own = problem(100, 5, 0.05, 5.0)
-    own.beta[10:] = 0.0
-    own.f[:] = own.rows.astype(np.float64) @ own.beta - own.sign
-    free(own)
-    newton_step(own, 1e-3)
-    free(own)
-    assert (own.beta[10:] != 0.0).sum() > 20
-    assert own.f[own.low > 0].max() - own.f[own.up > 0].min() < 1e-3
 
 
 def test_a_large_c_begins_with_a_step_where_noisy_samples_have_few_dimensions() -> None:

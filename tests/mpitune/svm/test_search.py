@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import get_scorer
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 
@@ -61,32 +60,6 @@ def test_models_of_a_grid_are_those_of_scikit_learn(candidates, weighted):
         np.testing.assert_allclose(fitted.model.intercept_, theirs.intercept_, atol=1e-2)
         assert fitted.model._gamma == pytest.approx(theirs._gamma) or candidates[fitted.candidate].get("kernel")
     assert seen == {(c, s) for c in range(len(candidates)) for s in range(3)}
-
-
-@pytest.mark.filterwarnings("ignore:The `probability` parameter")
-@pytest.mark.parametrize("metric", ["accuracy", "roc_auc_ovr", "neg_log_loss"])
-def test_any_scorer_works(metric):
-    x, y = data()
-    splits = list(StratifiedKFold(3).split(x, y))
-    estimator = sklearn.svm.SVC(probability=True, random_state=7, **TIGHT)
-    for fitted in fit_grid(estimator, [{"C": 0.5}, {"C": 5.0}], x, y, splits):
-        train, validation = splits[fitted.split]
-        theirs = clone(estimator).set_params(C=(0.5, 5.0)[fitted.candidate]).fit(x[train], y[train])
-        score = get_scorer(metric)
-        expected = score(theirs, x[validation], y[validation])
-        assert score(fitted.model, fitted.x_validation, y[validation]) == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_precomputed_kernel_is_given_as_its_matrix():
-    x, y = data()
-    kernel = x @ x.T
-    splits = list(StratifiedKFold(3).split(x, y))
-    for fitted in fit_grid(SVC(kernel="precomputed", **TIGHT), [{"C": 1.0}], kernel, y, splits):
-        train, validation = splits[fitted.split]
-        theirs = sklearn.svm.SVC(kernel="precomputed", **TIGHT).fit(kernel[np.ix_(train, train)], y[train])
-        expected = theirs.decision_function(kernel[np.ix_(validation, train)])
-        np.testing.assert_allclose(fitted.model.decision_function(fitted.x_validation), expected, atol=1e-3)
-        np.testing.assert_allclose(fitted.model.decision_function(fitted.x_validation.copy()), expected, atol=1e-3)
 
 
 def test_a_model_of_a_grid_can_be_pickled():

@@ -138,18 +138,6 @@ def test_long_paths_with_gathered_problems_stay_optimal(gamma):
     require_optimal(matrix, sign, solve_path(matrix, sign, penalties, TOLERANCE, 10**7), penalties, TOLERANCE)
 
 
-def test_noisy_samples_of_few_dimensions_at_a_large_penalty():
-    """Pair by pair alone the largest C takes two million iterations."""
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(400, 4))
-    y = np.where(x[:, 0] * x[:, 1] + rng.normal(size=400) > 0, 1, -1)
-    matrix, sign = problem(x, y, 0.01)
-    penalties = np.array([1.0, 1e2, 1e4, 1e5])
-    path = solve_path(matrix, sign, penalties, TOLERANCE, 10**7)
-    assert path.iterations[-1] < 500_000
-    require_optimal(matrix, sign, path, penalties, TOLERANCE)
-
-
 def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
     matrix, sign = problem(*separable(MAX_ACTIVE + 1000, seed=1), 0.01)
     penalties = np.geomspace(1e-2, 1e3, 6)

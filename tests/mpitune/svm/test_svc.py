@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mpitune.svm import SVC, fit_grid
-from mpitune.svm.svc import LARGE, as_sklearn, dense
+from mpitune.svm.svc import as_sklearn, dense
 from tests.mpitune.svm.problems import problems
 
 # Two solutions to the tolerance differ by it, as scikit-learn's do, which fails the same two checks.
@@ -64,13 +64,14 @@ def test_probabilities_are_those_of_scikit_learn(classes):
     assert not hasattr(SVC(), "predict_proba")
 
 
-def test_sparse_samples_are_made_dense_with_a_warning_when_large():
+def test_sparse_samples_are_made_dense_with_a_warning_when_large(monkeypatch):
     x, y = load_iris(return_X_y=True)
     sparse = scipy.sparse.csr_array(x)
     model = SVC().fit(sparse, y)
     assert np.array_equal(model.predict(sparse), SVC().fit(x, y).predict(x))
-    with pytest.warns(UserWarning, match=r"made dense, which takes 1\.1 GB"):
-        dense(scipy.sparse.csc_array((LARGE // 8, 1)))  # zeros, for which the system needs no memory yet
+    monkeypatch.setattr("mpitune.svm.svc.LARGE", 10**8)
+    with pytest.warns(UserWarning, match=r"made dense, which takes 0\.1 GB"):
+        dense(scipy.sparse.csc_array((10**8 // 8, 1)))
 
 
 def test_a_kernel_that_is_a_function_is_left_to_libsvm():

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mpitune import Float, search
+from mpitune import Float
 from mpitune.engine.progress import STATUS_FILE, Overview, note_of, read_status_file
 from mpitune.errors import Exit
 from mpitune.optimize.strategies import Halving
@@ -47,16 +48,8 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     assert "failed     t1 at" in text and "exit code 7" in text
 
 
-def test_the_window_of_a_search_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    how: dict[str, Any] = dict(strategy="tpe", n_trials=2, minimize="loss", window=3, workers=0, results=tmp_path)
-    search(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)
-    capsys.readouterr()
-    assert main([str(tmp_path)]) == Exit.DONE and "order      window 3\n" in capsys.readouterr().out
-    assert "; window 3" in (tmp_path / "report.html").read_text()
-
-
 def test_one_look_for_scripts_and_lines_that_print_speed_up(
-    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for workers in "12":
         program(*TOYS, "8", "--seconds", "0.2", "--gpu", "none", "--workers", workers, "--results", tmp_path / workers)
@@ -66,7 +59,9 @@ def test_one_look_for_scripts_and_lines_that_print_speed_up(
     assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 8, [], None)
     assert work["trials"] == 8 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
-    said = program("-c", lines, tmp_path / "2", tmp_path / "1").stdout.splitlines()
+    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "2"), str(tmp_path / "1")])
+    exec(lines, {})
+    said = capsys.readouterr().out.splitlines()
     rows = [dict(zip(said[0].split(), map(float, row.split()), strict=True)) for row in said[1:]]
     assert [row["slots"] for row in rows] == [1, 2] and rows[0]["speed_up"] == 1 < rows[1]["speed_up"] < 2
     assert all(0 < row["efficiency"] <= 1 and 0 < row["busy"] < 1 for row in rows)

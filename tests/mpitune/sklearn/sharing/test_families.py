@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import SplitPart
-from tests.mpitune.sklearn.sharing.beside import ENSEMBLES, compared, number_of
+from tests.mpitune.sklearn.sharing.beside import compared
 
 drawn = settings(
     max_examples=max(1, settings().max_examples // 100),  # each is whole searches: one here, three in make check
@@ -101,48 +101,6 @@ def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
             tables.append(kind(estimator, grid, cv=3, **own).fit(X, y).cv_results_["mean_test_score"])
     np.testing.assert_array_equal(*tables)
     assert np.isfinite(tables[0]).tolist() == [False, True, True]
-
-
-@settings(drawn, max_examples=1)
-@given(seed=FEW, weighted=st.booleans())
-@pytest.mark.parametrize("estimator", ENSEMBLES, ids=lambda value: str(value)[:30])
-def test_ensembles(caplog: Any, estimator: Any, seed: int, weighted: bool) -> None:
-    """Early stopping ends some of them before the largest number; 0 members is an error of that candidate alone."""
-    X, y = samples(seed, whole=False)
-    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
-    scoring = None if "Regressor" in type(estimator).__name__ else "neg_log_loss"
-    with pytest.warns(Warning):
-        ours = compared(
-            caplog, estimator, {number_of(estimator): [3, 1, 8, 0]}, X, y, fit_params=weights, scoring=scoring,
-            return_train_score=True,
-        )  # fmt: skip
-    assert ours.plan_.n_fits == 3
-
-
-@settings(drawn, max_examples=1)
-@given(seed=FEW, weighted=st.booleans())
-@pytest.mark.parametrize(
-    ("library", "kind", "how", "sampled"),
-    [
-        ("lightgbm", "LGBMClassifier", {"verbose": -1, "min_child_samples": 3, "subsample_freq": 1}, {}),
-        ("lightgbm", "LGBMRegressor", {"verbose": -1, "min_child_samples": 3, "subsample_freq": 1}, {}),
-        ("xgboost", "XGBClassifier", {"max_depth": 3}, {"colsample_bylevel": 0.6}),
-        ("xgboost", "XGBRegressor", {"max_depth": 3}, {"colsample_bylevel": 0.6}),
-    ],
-)
-@pytest.mark.parametrize("scoring", [None, "neg_log_loss"])
-def test_rounds_of_boosting(
-    caplog: Any, scoring: str | None, library: str, kind: str, how: Any, sampled: Any, seed: int, weighted: bool
-) -> None:
-    """All samples with scikit-learn's score, some of them with that of probabilities or numbers."""
-    boosting = pytest.importorskip(library, reason=f"{library} is not installed")
-    X, y = samples(seed, whole=False)
-    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
-    more = {**sampled, "subsample": 0.6} if scoring else {}
-    scoring = "neg_mean_squared_error" if scoring and kind.endswith("Regressor") else scoring
-    model = getattr(boosting, kind)(n_jobs=1, **how, **more)
-    arguments = {"scoring": scoring, "fit_params": weights, "return_train_score": True}
-    assert compared(caplog, model, {"n_estimators": [3, 1, 10]}, X, y, **arguments).plan_.n_fits == 3
 
 
 @drawn

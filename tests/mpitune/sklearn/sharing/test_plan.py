@@ -29,15 +29,13 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 from sklearn.svm import SVC
 
 from mpitune.experiment import WorkerContext
-from mpitune.limit import SearchLimit
 from mpitune.memory.cache import in_memory
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk
 from mpitune.sklearn.answers import standard
 from mpitune.sklearn.graph_walk import SharedSteps
-from mpitune.sklearn.where import Where
 from tests.helpers import ROOT, journal_lines
-from tests.mpitune.sklearn.iris import X, Y, same
+from tests.mpitune.sklearn.iris import X, Y, caught, same, table
 from tests.mpitune.sklearn.sharing.beside import compared
 
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
@@ -289,6 +287,16 @@ class Counted(TransformerMixin, BaseEstimator):
         return X + self.shift
 
 
+@pytest.mark.parametrize("last", [SVC(), LogisticRegression()])
+def test_equal_transformers_are_fitted_once_for_each_fold(last: Any) -> None:
+    estimator = Pipeline([("count", Counted()), ("last", last)])
+    grid = {"count__shift": [0.0, 1.0], "last__C": [0.1, 1.0, 10.0]}
+    reference = theirs.GridSearchCV(estimator, grid, cv=3, refit=False).fit(X, Y)
+    Counted.fits = 0
+    search = GridSearchCV(estimator, grid, cv=3, workers=0, refit=False).fit(X, Y)
+    assert Counted.fits == 3 * 2 and table(search) == table(reference)
+
+
 @pytest.mark.parametrize(("limit", "fits"), [(10 * X.nbytes, 4), (5 * X.nbytes // 2, 6), (0, 8)])
 def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_it(limit: int, fits: int) -> None:
     """Four transformers in turn, twice; the last one comes first the second time."""
@@ -310,7 +318,7 @@ def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
     model = Pipeline([("count", Counted()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
     grid = {"count__shift": [0.0, 1.0], "pca__n_components": [2, 3], "ridge__alpha": [0.1, 10.0]}
     search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False)
-    study = folds.Folds.of(*_caught(search))
+    study = folds.Folds.of(*caught(search))
     search.fit(X, Y)
     data = study.data()
     buffers = SharedArrays.allocate(study.shared_buffers("cpu", data, 2) if room else {})
@@ -329,30 +337,12 @@ def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
 
 def test_costs_of_batches_count_fits() -> None:
     """What all candidates of a batch share is apart; a setting costs little beside a fit."""
-    study = folds.Folds.of(*_caught(GridSearchCV(TWO_LEVELS, GRID, cv=2)))
+    study = folds.Folds.of(*caught(GridSearchCV(TWO_LEVELS, GRID, cv=2)))
     (batches,) = (next(search) for search in study.searches())
     assert [len(batch) for batch in batches] == [18, 18]  # the scaler and the PCA serve all
     assert study.shared_cost(batches[0], 2) == 2 and study.scheduling().cost_uncertainty == 1
     parts = study.split_batch(batches[0])
     assert [len(part) for part in parts] == [3] * 6
     assert [round(sum(map(study.cost, part)), 2) for part in parts] == [1.09] * 6
-    forests = study.of(*_caught(GridSearchCV(RandomForestClassifier(), {"n_estimators": [10, 300]}, cv=2)))
+    forests = study.of(*caught(GridSearchCV(RandomForestClassifier(), {"n_estimators": [10, 300]}, cv=2)))
     assert [forests.cost(trial) for (trial,) in next(next(iter(forests.searches())))] == [10, 300, 10, 300]
-
-
-def _caught(search: GridSearchCV) -> tuple[Any, Any, Any]:
-    """A search, where its tasks would be evaluated, and no limit."""
-    tasks: list[Any] = []
-
-    class Stop(Exception):
-        pass
-
-    def run(given: Any) -> Any:
-        tasks.extend(given)
-        raise Stop
-
-    search._run = run  # type: ignore[method-assign]
-    with pytest.raises(Stop):
-        search.fit(X, Y)
-    del search._run
-    return search, Where.of(search, tasks), SearchLimit()

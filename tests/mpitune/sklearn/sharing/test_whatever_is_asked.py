@@ -15,13 +15,14 @@ from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.utils.validation import has_fit_parameter
 
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import SplitPart
 from tests.mpitune.sklearn.sharing.beside import ENSEMBLES, number_of
 
 SOME: list[tuple[Any, dict[str, list[Any]]]] = [
-    *((model, {number_of(model): [2, 5]}) for model in ENSEMBLES),
+    *((model, {number_of(model): [3, 1, 8]}) for model in ENSEMBLES),  # some stop early, before the largest
     (KNeighborsClassifier(), {"n_neighbors": [1, 5], "weights": ["uniform", "distance"]}),
     (KNeighborsRegressor(), {"n_neighbors": [1, 5]}),
     (Ridge(), {"alpha": [0.1, 10.0]}),
@@ -65,20 +66,27 @@ def same(ours: Any, theirs: Any, name: str) -> None:
         assert ours == theirs, name
 
 
+WEIGHTED = [
+    *((*one, False) for one in SOME),
+    *((*one, True) for one in SOME if has_fit_parameter(one[0], "sample_weight")),
+]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("model", "grid"), SOME, ids=lambda value: type(value).__name__)
-def test_a_shared_model_answers_as_a_single_one(model: Any, grid: dict[str, list[Any]]) -> None:
+@pytest.mark.parametrize(("model", "grid", "weighted"), WEIGHTED, ids=lambda value: type(value).__name__)
+def test_a_shared_model_answers_as_a_single_one(model: Any, grid: dict[str, list[Any]], weighted: bool) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 4))
     y = np.digitize(X[:, 0] + 0.5 * rng.normal(size=120), [-0.5, 0.5])
-    part = SplitPart(X[:80], y[:80], None, X[80:], y[80:])
+    weights = {"sample_weight": rng.uniform(0.5, 2.0, 80)} if weighted else {}
+    part = SplitPart(X[:80], y[:80], weights.get("sample_weight"), X[80:], y[80:])
     settings: list[dict[str, Any]] = [{}]
     for name, values in grid.items():
         settings = [{**setting, name: value} for setting in settings for value in values]
     family = family_of(type(model))
     assert family is not None and family.why_not(model) is None
     for one, setting in zip(family.fit(model, settings, part), settings, strict=True):
-        single = clone(model).set_params(**setting).fit(part.X, part.y)
+        single = clone(model).set_params(**setting).fit(part.X, part.y, **weights)
         assert all(hasattr(one, name) for name in vars(single) if name.endswith("_"))
         theirs = dict(answers(single, type(single), part.X_test, part.y_test))
         assert len(theirs) > 4

@@ -1,8 +1,7 @@
 """How far a study is: `python -m mpitune status RESULTS`, from its journal and what rank 0 says while it runs.
 
 It works on any machine that sees the results folder, such as a login node. With --watch it looks again and again until
-the study has ended; with --json it prints an object for scripts, with both a line for each look. With --repair, damaged
-lines are first set aside in a file of their own, under the journal's lock.
+the study has ended; with --json it prints an object for scripts, with both a line for each look.
 
 Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
 is more to do (the same command as before does it), 2 when there is no study. A halving search of `mpitune.sklearn` has
@@ -24,9 +23,8 @@ from mpitune.engine.progress import RUNNING, Seen, duration, note_of
 from mpitune.errors import Exit, UsageError, printable
 from mpitune.settings import program, setting
 from mpitune.storage.files import job_folders
-from mpitune.storage.history import NAME, leave_out, read_study, studies_in
+from mpitune.storage.history import NAME, read_study, studies_in
 from mpitune.storage.journal import is_running
-from mpitune.storage.repair import repair
 from mpitune.tools.study_status import STOPPED, Status, status_of
 
 LOOK_SECONDS = 1.0  # between two looks of --watch, at least
@@ -42,11 +40,6 @@ class StatusOptions:
     folder: Path = setting(help="results folder of the study")
     watch: bool = setting(False, "look every second until the study has ended")
     json: bool = setting(False, "print it for scripts, as JSON")
-    repair: bool = setting(False, "set damaged lines of the journal aside; the search then runs their trials again")
-
-    def __post_init__(self) -> None:
-        if self.watch and self.repair:
-            raise ValueError("--watch and --repair exclude each other: a study that runs cannot be repaired")
 
 
 def described(status: Status) -> list[str]:
@@ -126,8 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 def _show(options: StatusOptions) -> Exit:
     folders = studies_in(options.folder)
-    for folder in folders if options.repair else ():
-        _repair(folder)
     if options.watch:
         return _watch(folders[-1], options.json)
     every = [status_of(folder, read_study(folder), is_running(folder)) for folder in folders]
@@ -136,21 +127,6 @@ def _show(options: StatusOptions) -> Exit:
     if folders != [options.folder] and not options.json:
         print(f"iterations {len(every)} have begun; only the search knows whether more follow: run it again to be sure")
     return max(status.exit for status in every)
-
-
-def _repair(folder: Path) -> None:
-    for each in [folder, *job_folders(folder)]:
-        try:
-            damaged, aside = repair(each)
-        except UsageError as error:
-            if each == folder:
-                raise
-            leave_out(each / NAME, error, "it is left as it is")
-            continue
-        for damage in damaged:
-            print(f"damaged    {printable(str(damage))}")
-        if damaged or each == folder:
-            print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))
 
 
 def _watch(folder: Path, as_json: bool) -> Exit:

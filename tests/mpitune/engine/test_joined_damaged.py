@@ -28,7 +28,6 @@ from mpitune.options import RunOptions
 from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.history import NAME, read_study
 from mpitune.storage.records import with_checksum
-from mpitune.storage.repair import repair
 from mpitune.studies import run_study
 from mpitune.tools.status import status_of
 from tests.helpers import ROOT
@@ -183,11 +182,6 @@ def check(folder: Path, values: dict[str, dict[str, float]], rng: random.Random,
         return was
     said = ""
     try:
-        if how == "repair":
-            for each in [folder, *(path for path in folder.glob("jobs/[abc]") if path.is_dir())]:
-                with suppress(UsageError):
-                    repair(each)
-            return looked(folder, values)
         if how == "here":
             work(folder)
         else:
@@ -247,7 +241,7 @@ def run_cases(base: tuple[Path, dict[str, dict[str, float]]], cases: Iterable[tu
     return came
 
 
-@pytest.mark.parametrize(("how", "n"), [("look", 200), ("repair", 100), ("here", 20)])
+@pytest.mark.parametrize(("how", "n"), [("look", 200), ("here", 20)])
 def test_a_damaged_study_is_not_complete_until_it_is(
     base: tuple[Path, dict[str, dict[str, float]]], how: str, n: int
 ) -> None:
@@ -263,7 +257,5 @@ def test_jobs_mend_a_damaged_study(base: tuple[Path, dict[str, dict[str, float]]
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
         whole, n = Path(place, "r"), int(os.environ.get("CASES", "20000"))
-        hows = [
-            "jobs" if n % 400 == 0 else "here" if n % 20 == 0 else "repair" if n % 5 == 0 else "look" for n in range(n)
-        ]
+        hows = ["jobs" if n % 400 == 0 else "here" if n % 20 == 0 else "look" for n in range(n)]
         print(run_cases((whole, joined_study(whole)), enumerate(hows)))

@@ -132,9 +132,6 @@ def test_one_look_for_scripts_and_lines_that_print_speed_up(
     (work,) = said["work"]
     assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 8, [], None)
     assert work["trials"] == 8 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
-    assert main([str(tmp_path / "1"), "--watch", "--repair"]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "exclude each other" in said
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
     said = program("-c", lines, tmp_path / "2", tmp_path / "1").stdout.splitlines()
     rows = [dict(zip(said[0].split(), map(float, row.split()), strict=True)) for row in said[1:]]

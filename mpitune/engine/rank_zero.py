@@ -31,7 +31,6 @@ from mpitune.options import RunOptions
 from mpitune.processes.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.storage.files import PAGE
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
@@ -102,10 +101,6 @@ class RankZero:
         journal.verify(outcome.result for outcome in outcomes)
         failed = [outcome for outcome in outcomes if outcome.result.failed]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
-        if isinstance(study, JoinedStudy) and not study.may_report(ending.get("digest", ""), self._are_written):
-            self._note_end(**ending, failed=len(failed))
-            print(f"all trials are done: {folder}")
-            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if importing:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
@@ -121,8 +116,6 @@ class RankZero:
             with working("report.html is written", rank=0):
                 load_finish()(folder, self.experiment, self.data)
             print(f"results: {folder}")
-        if self.options.join:
-            self._note_end(**ending, written=True)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)
@@ -145,12 +138,6 @@ class RankZero:
         keys = {*study.results, *history.trials}
         n_alone = history.n_alone + (not self.options.join)
         return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
-
-    def _are_written(self) -> bool:
-        """Whether the page and the tables are there."""
-        tables = [name for name in self.experiment.reporting().files or () if name.endswith(".csv")]
-        paths = [self.folder / name for name in (PAGE, *tables)]
-        return all(path.is_file() and not path.is_symlink() for path in paths)
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""

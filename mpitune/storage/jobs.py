@@ -142,13 +142,10 @@ class Follower:
 
     Attributes:
         ended: whether the job has said that it ends.
-        written: the digest of the complete study whose tables and page it has written, "" of another; None while it may
-            still write.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None):
         self.name, self.ended = folder.name, False
-        self.written: str | None = None
         self._path, self._offset, self._settings = folder, 0, settings
         self._folder: OpenFolder | None = None
 
@@ -198,6 +195,5 @@ class Follower:
             there = not record.arrays or os.path.lexists(array_path(self._path, record.key))
             return record if there else None  # as if it had not been evaluated
         if "end" in record:
-            end = checked(record["end"], EndLine)
-            self.ended, self.written = not end.get("draining"), end.get("digest", "") if end.get("written") else None
+            self.ended = not checked(record["end"], EndLine).get("draining")
         return None

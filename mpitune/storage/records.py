@@ -164,7 +164,6 @@ class EndLine(Struct):
     failed: Count = 0
     stopped: str = ""  # by what, see `Reporting.stopped`
     draining: bool = False  # trials that run may still end
-    written: bool = False  # its tables and its page; only jobs that join say it
 
 
 class Death(Struct):

@@ -137,8 +137,8 @@ FOLDERS = [lost, put(Path.touch), put(os.mkfifo), put(lambda path: path.symlink_
 
 
 def claim(folder: Path, rng: random.Random) -> None:
-    """By somebody: a job that has ended, or never was, or is no name; of any batches, the report too."""
-    names = [f"t{number}" for number in range(N)] + ["@report", "x"]
+    """By somebody: a job that has ended, or never was, or is no name; of any batches."""
+    names = [f"t{number}" for number in range(N)] + ["x"]
     content = {"job": rng.choice(["a", "nobody", "", "../../x", "x" * 300]), "batches": rng.sample(names, 4)}
     number = len(list((folder / "jobs/claims").iterdir())) + 1
     (folder / f"jobs/claims/{number:08}").write_text(json.dumps(content))

@@ -35,6 +35,7 @@ Time = Annotated[float, Meta(ge=-9e9, le=9e9)]  # seconds: no time is farther fr
 Seconds = Annotated[float, Meta(ge=0, le=9e9)]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
+BeforeName = Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]  # a folder in that of a study
 PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
 
 
@@ -114,7 +115,7 @@ class _Settings(Struct):
 class BeforeEntry(Struct):
     """A study whose results one of other settings may use, see `mpitune.storage.earlier`."""
 
-    folder: Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]
+    folder: BeforeName
     adapt: dict[str, int | float | str | bool | None] = {}
 
 
@@ -128,7 +129,7 @@ class HeaderLine(Struct):
     command: list[str] = []
     goal: str | None = None
     before: list[BeforeEntry] = []
-    aside: Annotated[int, Meta(ge=1, le=_LARGEST)] | None = None
+    aside: BeforeName | None = None
 
 
 class RunLine(Struct):

@@ -177,9 +177,7 @@ def test_nothing_is_lost_or_mixed_wherever_a_restart_of_a_joined_study_is_killed
         assert losses == {f"x{x}": (x + shift) ** 2 for x in range(0 if shift else 4)}
         assert start(script, "--shift", "1", "--join").returncode == (0 if shift and begun else 2)
         assert start(script, "--shift", str(shift)).returncode == 0  # the same study goes on
-        then.mkdir()
-        for path in [*folder.glob("*-1"), *folder.glob("*-1.jsonl")] if shift else list(folder.iterdir()):
-            path.rename(then / path.name.replace("-1", ""))
+        (folder / history.header["aside"] if shift else folder).rename(then)
         results = read_study(then).results  # those of the study before, as it was
         assert {key: len(result.arrays["all"]) for key, result in results.items()} == {f"x{x}": x + 1 for x in range(4)}
         seen.add((shift, begun))

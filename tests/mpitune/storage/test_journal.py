@@ -143,7 +143,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "trials-2").write_text("mine, so that this number is not free")
+    (tmp_path / "before-2").write_text("mine, so that this number is not free")
     written = ["report.html", "trials.csv"]  # at the end, about the study
     for number in range(3):
         header = {**HEADER, "settings": {"experiment": "toy", "n": number}}
@@ -154,12 +154,11 @@ def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
         journal.append([outcome(number, arrays={"a": np.zeros(2)})])
         journal.close()
     names = sorted(os.listdir(tmp_path))
-    journals = ["journal-1.jsonl", "journal-3.jsonl", NAME]
-    reports = ["report-1.html", "report-3.html", "report.html"]
-    tables = ["trials-1.csv", "trials-2", "trials-3.csv", "trials.csv"]
-    assert names == ["arrays", "arrays-1", "arrays-3", *journals, "notes.txt", *reports, *tables]
-    assert (tmp_path / "report-3.html").read_text() == "1"
-    assert '"a/0"' in (tmp_path / "journal-1.jsonl").read_text()
+    assert names == ["arrays", "before-1", "before-2", "before-3", NAME, "notes.txt", *written]
+    for number, name in enumerate(("before-1", "before-3", ".")):
+        assert (tmp_path / name / "report.html").read_text() == str(number)
+        (result,) = read_study(tmp_path / name).results.values()
+        assert result.key == f"a/{number}" and list(result.arrays["a"]) == [0, 0]
 
 
 def test_an_array_of_python_objects_is_refused(tmp_path: Path) -> None:

@@ -185,15 +185,15 @@ def test_a_second_job_in_a_folder_is_refused(program: Any, tmp_path: Path, join:
 
 
 def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    foreign = {"notes.txt": "mine", "arrays-2/mine.npz": "mine", "figures/.mine.part": "mine", ".mine.part": "mine"}
-    foreign["journal-1.jsonl"] = "of a study set aside"
+    foreign = {"notes.txt": "mine", "before-2/mine.npz": "mine", "figures/.mine.part": "mine", ".mine.part": "mine"}
+    foreign["before-1"] = "mine"
     for name, text in foreign.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     studied(tmp_path, 3, array_size=2)
     run_study(Toy(3, array_size=2, rounds=2), RunOptions(workers=0, results=tmp_path, restart=True, quiet=True))
     assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
-    assert (tmp_path / "journal-3.jsonl").exists() and len(list((tmp_path / "arrays-3").iterdir())) == 3
+    assert (tmp_path / "before-3" / NAME).exists() and len(list((tmp_path / "before-3/arrays").iterdir())) == 3
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from mpitune.engine.study import Study
 from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
-from mpitune.processes.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.storage.history import counted
@@ -140,10 +139,9 @@ class RankZero:
         return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
     def _note_end(self, **facts: object) -> float:
-        """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""
+        """Note in the journal how this run ends. Returns the seconds it took."""
         seconds = time.monotonic() - self.started
-        lost = {"lost_output": lost} if (lost := lost_output()) else {}
-        self.journal.note(end={**facts, "seconds": round(seconds, 3), **lost})
+        self.journal.note(end={**facts, "seconds": round(seconds, 3)})
         return seconds
 
     @cached_property

@@ -96,7 +96,7 @@ class RankZero:
         complete = study.finished
         if not complete and not (coordinator.has_enough and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
-        outcomes = self._outcomes(study)
+        outcomes = study.outcomes()
         journal.verify(outcome.result for outcome in outcomes)
         failed = [outcome for outcome in outcomes if outcome.result.failed]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
@@ -122,14 +122,6 @@ class RankZero:
             more = f" and {len(others)} more" if others else ""
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, last_line(first.error))
         return Ended(Exit.FAILED_TRIALS if failed and complete else Exit.DONE, outcomes)
-
-    def _outcomes(self, study: Study) -> list[Outcome]:
-        """Those of the study; the log says how many are of earlier studies."""
-        outcomes = study.outcomes()
-        if self._before is not None:
-            n_used = self._before.n_of(outcomes)
-            log.info("%d of these %d results are of before, %d are new", n_used, len(outcomes), len(outcomes) - n_used)
-        return outcomes
 
     def _all_of(self, study: Study) -> dict[str, object]:
         """What makes a study complete, for readers of all journals: the results there, of trials asked for or not."""
@@ -218,7 +210,7 @@ class RankZero:
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""
-        outcomes = self._outcomes(study)
+        outcomes = study.outcomes()
         self._note_end(complete=False)
         if left_open := coordinator.dispatch.left_open:
             key, reason = next(iter(left_open.items()))

@@ -64,8 +64,7 @@ class WorkerContext:
         n_workers: number of workers of this node, which share the buffers.
         report_step: shows people how far the running trial is: `report_step(7, 20, "epoch")`. It changes nothing else,
             and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
-            together. `report_step(0, unit="compiling")` names work that has no steps. If `Experiment.objective` calls
-            it, the report's timeline shows this work as a reason of its own.
+            together. `report_step(0, unit="compiling")` names work that has no steps.
         tell: sends something to `Experiment.hear` at once, also of a trial that fails later.
         memory: a CPU worker's part of the node's memory, in bytes, 0 if unknown. It does not depend on what other
             workers are at.

@@ -37,7 +37,7 @@ ORDINARY = [
     outcome(2, values={}, error='Traceback\n  File "a.py"\tin C:\\x\nValueError: x', attempt=2),
     outcome(3, arrays={"p": np.zeros(2), "q": np.zeros(1)}),
     outcome(4, ended=1.7e9, used=Used(0.5, 1 << 30, None, 1 << 33)),
-    outcome(5, used=Used(0.5, 1 << 30, None, None, 1.25)),
+    outcome(5, used=Used(0.5, 1 << 30)),
     (Trial("t000007/3", {"lr": -1.5e-5, "n": 10**20, "act": "re lu", "on": True, "off": False}), Result("t000007/3")),
 ]
 

@@ -205,7 +205,7 @@ class Experiment(ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from mpitune import Experiment, Trial, evaluate, one_round, per_trial, setting
+        >>> from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study, setting
         >>> @dataclass(frozen=True)
         ... class Quadratic(Experiment):
         ...     n: int = setting(help="points to try", low=1)
@@ -215,7 +215,8 @@ class Experiment(ABC):
         ...
         ...     def objective(self, worker):
         ...         return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
-        >>> [outcome.result.values["loss"] for outcome in evaluate(Quadratic(5))]
+        >>> outcomes = run_study(Quadratic(5), RunOptions(workers=0, quiet=True))
+        >>> [outcome.result.values["loss"] for outcome in outcomes]
         [9.0, 4.0, 1.0, 0.0, 1.0]
     """
 

@@ -5,10 +5,10 @@ from functools import cache
 import numpy as np
 
 from mnist_svm.experiment import SvmGrid
-from mpitune import evaluate
 from mpitune.figures.panels import HeatMap, Note, Table
 from mpitune.storage.history import History
 from mpitune.trial import Outcome
+from tests.helpers import evaluate
 
 STUDY = SvmGrid(3, dataset="digits", train_size=120, test_size=50, folds=3)
 

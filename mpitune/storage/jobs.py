@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from msgspec import Meta, Struct
 
 from mpitune.errors import UsageError
 from mpitune.storage.arrays import array_path
-from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
+from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder
 from mpitune.storage.history import leave_out, require_same_study
 from mpitune.storage.lines import LONGEST_LINE, header_of
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
@@ -110,20 +109,6 @@ class Claims:
             os.stat(f"{number:08}", dir_fd=self._folder.descriptor, follow_symlinks=False)  # else it is the folder
             leave_out(self._path / f"{number:08}", error, "this claim is passed over")
             return Claim("", [])
-
-
-def n_claimed(folder: Path) -> Counter[str]:
-    """How many batches each job has claimed, for people."""
-    try:
-        paths = [path for path in (folder / JOBS / CLAIMS).iterdir() if path.name.isdecimal()]
-    except OSError:  # there is none, or it is not for this user
-        return Counter()
-    claimed: Counter[str] = Counter()
-    for path in paths:
-        with suppress(OSError, *UNREADABLE):
-            claim = msgspec.json.decode(read_at_most(path, LARGEST), type=Claim)
-            claimed[claim.job] += len(claim.batches)
-    return claimed
 
 
 def no_links(folder: Path, error: OSError) -> str:

@@ -61,7 +61,7 @@ def described(status: Status) -> list[str]:
         lines.append(f"now        {now(status.seen)}")
     lines += [
         f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}, {job.a_minute:.3g} a "
-        f"minute, {job.claimed} batches claimed" + (f"; {now(job.seen)}" if job.seen is not None else "")
+        "minute" + (f"; {now(job.seen)}" if job.seen is not None else "")
         for job in status.jobs
     ]
     if status.twice:

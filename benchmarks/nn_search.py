@@ -33,7 +33,7 @@ from benchmarks.nn_step import BATCH_SIZE, PYTORCH, one_network, pytorch
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
-from mpitune import evaluate
+from mpitune import RunOptions, run_study
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Result, Trial, seed_of
 
@@ -97,7 +97,8 @@ def run(experiment: Bagging, n_sample: int | None) -> list[Timed]:
             times.append(Timed(ours, other_seconds(experiment, data, trial, epochs) if repeated else {}, epochs))
             yield result
 
-    evaluate(experiment, objective=both)
+    object.__setattr__(experiment, "objective", lambda worker: both)
+    run_study(experiment, RunOptions(workers=0, quiet=True))
     return times
 
 

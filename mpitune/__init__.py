@@ -13,8 +13,8 @@
 search returns. `mpitune.strategies` has the strategies. `mpitune.sklearn` has scikit-learn's searches.
 
 An `Experiment` is a study with settings of its own. `run_study` runs it on all devices, `run` makes it a program with a
-command line, and `evaluate` runs it in this process, for a debugger. `mpitune.trial` and `mpitune.experiment` have the
-types that its methods take and return, `mpitune.errors` and `mpitune.studies` the exceptions.
+command line. `mpitune.trial` and `mpitune.experiment` have the types that its methods take and return, `mpitune.errors`
+and `mpitune.studies` the exceptions.
 
 Importing this is quick: a name is loaded when it is first used. No name loads MPI, a GPU library or scikit-learn.
 """
@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.spaces import When as When
     from mpitune.options import RunOptions as RunOptions
     from mpitune.settings import setting as setting
-    from mpitune.studies import evaluate as evaluate
     from mpitune.studies import run_study as run_study
     from mpitune.trial import Trial as Trial
 
@@ -58,7 +57,7 @@ _HOME = {
     "mpitune.optimize.search": ("search",),
     "mpitune.settings": ("setting",),
     "mpitune.optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),
-    "mpitune.studies": ("evaluate", "run_study"),
+    "mpitune.studies": ("run_study",),
     "mpitune.trial": ("Trial",),
 }
 

@@ -14,7 +14,7 @@ from mpitune.folders import set_cache_variables
 from mpitune.processes.output import outlive_readers
 
 TOOLS = {
-    "status": "how far a study is, and what has failed; repairs a damaged journal",
+    "status": "how far a study is, and what has failed",
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",
     "export": "a study for other tools: csv, json, optuna, mlflow, tensorboard, wandb",

@@ -64,8 +64,7 @@ class WorkerContext:
         n_workers: number of workers of this node, which share the buffers.
         report_step: shows people how far the running trial is: `report_step(7, 20, "epoch")`. It changes nothing else,
             and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
-            together. `report_step(0, unit="compiling")` names work that has no steps. If `Experiment.objective` calls
-            it, the report's timeline shows this work as a reason of its own.
+            together. `report_step(0, unit="compiling")` names work that has no steps.
         tell: sends something to `Experiment.hear` at once, also of a trial that fails later.
         memory: a CPU worker's part of the node's memory, in bytes, 0 if unknown. It does not depend on what other
             workers are at.
@@ -206,7 +205,7 @@ class Experiment(ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from mpitune import Experiment, Trial, evaluate, one_round, per_trial, setting
+        >>> from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study, setting
         >>> @dataclass(frozen=True)
         ... class Quadratic(Experiment):
         ...     n: int = setting(help="points to try", low=1)
@@ -216,7 +215,8 @@ class Experiment(ABC):
         ...
         ...     def objective(self, worker):
         ...         return per_trial(lambda trial: {"loss": (trial.params["x"] - 3) ** 2})
-        >>> [outcome.result.values["loss"] for outcome in evaluate(Quadratic(5))]
+        >>> outcomes = run_study(Quadratic(5), RunOptions(workers=0, quiet=True))
+        >>> [outcome.result.values["loss"] for outcome in outcomes]
         [9.0, 4.0, 1.0, 0.0, 1.0]
     """
 

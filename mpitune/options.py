@@ -33,7 +33,7 @@ class RunOptions:
         "keeps the worker", low=0, metavar="N"
     )  # fmt: skip
     results: Path | None = setting(None, "folder of the study (default results/ and the program's name)")
-    restart: bool = setting(False, "rename the study in the results folder and begin a new one")
+    restart: bool = setting(False, "move the study in the results folder to before-1/ there, and begin a new one")
     adapt: bool = setting(
         False, "use what the study in the results folder knows for one of other settings, as far as it counts"
     )

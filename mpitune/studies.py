@@ -1,16 +1,15 @@
-"""Studies from Python code, without a command line: `run_study` on all devices, `evaluate` in this process."""
+"""Studies from Python code, without a command line."""
 
 from __future__ import annotations
 
 import atexit
 import functools
-import os
 import pickle
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 from mpitune.engine import rank
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
-from mpitune.engine.study import Study
-from mpitune.engine.usage import Meter, Peak
-from mpitune.engine.worker import evaluated, unpacked
 from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping
-from mpitune.experiment import Experiment, Objective, WorkerContext
+from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import of_this_process, packed
@@ -34,7 +30,7 @@ from mpitune.ranks.launch import connect, launched
 from mpitune.ranks.transport import Transport
 from mpitune.report import page_writer
 from mpitune.scripts import errors_in_one_line
-from mpitune.trial import NoRoom, Outcome, Result
+from mpitune.trial import Outcome, Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -176,44 +172,6 @@ def dismiss(transport: Transport) -> None:
 def n_ranks() -> int:
     """How many there are: a launcher may not say it, but they do."""
     return launched().size or join(RunOptions(heartbeat_timeout=0.0)).size
-
-
-def evaluate(
-    experiment: Experiment, *, objective: Objective | None = None, known: Iterable[Outcome] = (), device: str = "cpu"
-) -> list[Outcome]:
-    """The study in this process, trial after trial: for a debugger, a notebook, a test.
-
-    Nothing is written and nothing is retried; an exception in the objective is raised.
-
-    Args:
-        experiment: What to evaluate.
-        objective: Evaluates the batches; the experiment's own by default.
-        known: Outcomes that need not be evaluated again.
-        device: "cpu", or "cuda" for the GPU of this process.
-
-    Returns:
-        Every trial with its result, search by search in the order asked.
-
-    Raises:
-        UsageError: for a trial that this process has no room for.
-    """
-    if objective is None:
-        objective = experiment.objective(WorkerContext(device, experiment.data()))
-    known = list(known)
-    trials = {trial.key: trial for trial, _ in known}
-    study = Study(experiment.searches(), trials, {trial.key: result for trial, result in known})
-    batches, meter, peak = study.start(), Meter(device), Peak(os.getpid())
-    while batches or study.is_behind:
-        if not batches:
-            batches = study.catch_up()
-            continue
-        meter.begin()
-        for answer in evaluated(objective, batches.pop(0), meter):
-            result = unpacked(answer, peak.read())
-            if isinstance(result, NoRoom):
-                raise UsageError(f"this process has no room for trial {result.key}: {result.reason}")
-            batches += study.record(result)
-    return study.outcomes()
 
 
 def _read(outcome: Outcome) -> Outcome:

@@ -143,14 +143,12 @@ class Used(NamedTuple):
         peak_bytes: the most memory that its worker has had since its start, looked at once a second at most.
         gpu: how busy its GPU was meanwhile, 0 to 1, the mean. Others may use the same GPU.
         gpu_bytes: the most memory of that GPU that was in use meanwhile, by all who use it.
-        compile_seconds: before the first trial of its worker: how long its objective said that it was compiling.
     """
 
     cpu_seconds: float | None = None
     peak_bytes: int | None = None
     gpu: float | None = None
     gpu_bytes: int | None = None
-    compile_seconds: float | None = None
 
 
 @dataclass(frozen=True)

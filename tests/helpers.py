@@ -25,7 +25,9 @@ import numpy as np
 import pytest
 
 from mpitune.engine.study import Study
-from mpitune.experiment import Data, Experiment
+from mpitune.engine.usage import Meter
+from mpitune.engine.worker import evaluated, unpacked
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.options import RunOptions
 from mpitune.storage.history import History
 from mpitune.storage.records import with_checksum
@@ -58,6 +60,21 @@ def mpirun_command(ranks: int) -> list[str]:
 def on_one_core() -> None:
     """For `preexec_fn`: a program that starts a worker for each core starts one."""
     os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+
+
+def evaluate(experiment: Experiment, objective: Objective | None = None) -> list[Outcome]:
+    """A study in this process, by another objective too: nothing is written, and nothing is tried twice."""
+    objective = objective or experiment.objective(WorkerContext("cpu", experiment.data()))
+    study, meter = Study(experiment.searches(), {}, {}), Meter("cpu")
+    batches = study.start()
+    while batches or study.is_behind:
+        for answer in evaluated(objective, batches.pop(0), meter) if batches else ():
+            result = unpacked(answer, None)
+            assert isinstance(result, Result)
+            batches += study.record(result)
+        if not batches and study.is_behind:
+            batches = study.catch_up()
+    return study.outcomes()
 
 
 def table(path: Path) -> list[dict[str, str]]:

@@ -102,7 +102,6 @@ REFUSED = {
     "status a-file": "a-file/journal.jsonl cannot be read",
     "status other": "is not a journal header",
     "status newer": "format 999",
-    "status garbage": "line 2 is damaged",
     "status folder-journal": "cannot be read",
     "predict": "required: results, image",
     "predict toys a-file": "there are no models in toys/models",
@@ -127,14 +126,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with things that are not what they seem."""
     folder = tmp_path_factory.mktemp("bad")
     (folder / "a-file").write_text("mine")
-    for name in ("a-folder", "other", "newer", "garbage", "folder-journal/journal.jsonl", "models/models"):
+    for name in ("a-folder", "other", "newer", "folder-journal/journal.jsonl", "models/models"):
         (folder / name).mkdir(parents=True)
     (folder / "mine" / "figures").mkdir(parents=True)
     (folder / "other" / NAME).write_text("a story\nin two lines\n")
     (folder / "newer" / NAME).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
-    Journal(folder / "garbage", HEADER).close()
-    with open(folder / "garbage" / NAME, "ab") as file:
-        file.write(b"\0\0\0\n")
     (folder / "models" / "models" / "bootstrap-00.pt").write_text("no model")
     Journal(folder / "toys", HEADER).close()
     raw = folder / "damaged" / "MNIST" / "raw"

@@ -28,7 +28,6 @@ from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folde
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
 from mpitune.storage.lines import read_header
-from mpitune.storage.repair import repair
 from mpitune.tools import export, report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.install.rooms import rooms
@@ -256,7 +255,6 @@ def test_arrays_that_unpack_to_more_than_their_file_are_refused(tmp_path: Path) 
     os.mkfifo(path)
     with pytest.raises(UsageError, match="a pipe or a device"):
         read_study(folder).results["t0"].arrays["array"]
-    assert [damage.key for damage in repair(folder)[0]] == ["t0"]
 
 
 def test_a_model_of_a_stranger_is_refused(tmp_path: Path, trap: Trap, capsys: Any) -> None:

@@ -122,14 +122,6 @@ class KnownBefore:
         self._fresh.append((trial, result))
         return result
 
-    def n_of(self, outcomes: Sequence[Outcome]) -> int:
-        """How many of these results were taken from earlier studies, by this start or one before.
-
-        A result that was taken has kept when and where it ended. Clocks may go back, so times are not ordered here.
-        """
-        theirs = {(result.ended, result.place) for study in self._studies for result in study.history.results.values()}
-        return sum((outcome.result.ended, outcome.result.place) in theirs for outcome in outcomes)
-
     def write(self) -> None:
         """Write down what was found. Raises StorageError."""
         if self._fresh:

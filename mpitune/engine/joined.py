@@ -35,7 +35,6 @@ SHORT_S = 2.0  # batches that take less are claimed before a slot is free
 TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
 N_ENDS, ENDS_S = 16, 60.0  # the ends of trials that tell the pace of all jobs: so many, and of so many seconds
-REPORT = "@report"  # what the job claims that makes tables and figures
 MOST_OPEN = 200  # folders of other jobs that are kept open
 
 
@@ -279,33 +278,3 @@ class JoinedStudy(Study):
         for job in ended | gone:
             for name in held[job]:
                 self._put_up(name)
-
-    def may_report(self, digest: str, are_there: Callable[[], bool]) -> bool:
-        """Whether this job is to make the tables and figures. It waits for another that does, and takes its place.
-
-        Args:
-            digest: of all that is complete: who has written less has not written it. "" of a part, which is not waited
-                for: this job writes, and the job that completes the study writes again.
-            are_there: whether the files are.
-        """
-        with written_into(self._folder):
-            said = ""
-            while True:
-                self._claims.read()
-                self._look()
-                if digest and (owner := self._claims.owner.get(REPORT)) is not None:
-                    other = self._others.get(owner)
-                    if other and other.ended and other.written is None:  # it says so after it has said that it ends
-                        list(other.read())
-                        other.close()
-                    written = other.written if other else None
-                    if written == digest and are_there():
-                        return False
-                    if written is None and not self._lives.gone([owner]):
-                        if said != owner:
-                            log.info("job %s makes the tables and figures", owner)
-                        said = owner
-                        time.sleep(LOOK_S)
-                        continue
-                if self._claims.take([REPORT]):
-                    return True

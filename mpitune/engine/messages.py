@@ -139,7 +139,7 @@ class WorkerProgress:
         return not self.unit or self.done > 0 or self.total > 0
 
 
-STARTING, COMPILING = "starting", "compiling"
+STARTING = "starting"
 WORKING = WorkerProgress("")
 STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
 

@@ -28,10 +28,8 @@ from mpitune.engine.study import Study
 from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
-from mpitune.processes.output import lost_output
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.storage.files import PAGE
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
@@ -98,14 +96,10 @@ class RankZero:
         complete = study.finished
         if not complete and not (coordinator.has_enough and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
-        outcomes = self._outcomes(study)
+        outcomes = study.outcomes()
         journal.verify(outcome.result for outcome in outcomes)
         failed = [outcome for outcome in outcomes if outcome.result.failed]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
-        if isinstance(study, JoinedStudy) and not study.may_report(ending.get("digest", ""), self._are_written):
-            self._note_end(**ending, failed=len(failed))
-            print(f"all trials are done: {folder}")
-            return Ended(Exit.FAILED_TRIALS if failed else Exit.DONE, outcomes)
         if importing:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
@@ -121,8 +115,6 @@ class RankZero:
             with working("report.html is written", rank=0):
                 load_finish()(folder, self.experiment, self.data)
             print(f"results: {folder}")
-        if self.options.join:
-            self._note_end(**ending, written=True)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)
@@ -131,14 +123,6 @@ class RankZero:
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, last_line(first.error))
         return Ended(Exit.FAILED_TRIALS if failed and complete else Exit.DONE, outcomes)
 
-    def _outcomes(self, study: Study) -> list[Outcome]:
-        """Those of the study; the log says how many are of earlier studies."""
-        outcomes = study.outcomes()
-        if self._before is not None:
-            n_used = self._before.n_of(outcomes)
-            log.info("%d of these %d results are of before, %d are new", n_used, len(outcomes), len(outcomes) - n_used)
-        return outcomes
-
     def _all_of(self, study: Study) -> dict[str, object]:
         """What makes a study complete, for readers of all journals: the results there, of trials asked for or not."""
         history = self.journal.history
@@ -146,17 +130,10 @@ class RankZero:
         n_alone = history.n_alone + (not self.options.join)
         return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
-    def _are_written(self) -> bool:
-        """Whether the page and the tables are there."""
-        tables = [name for name in self.experiment.reporting().files or () if name.endswith(".csv")]
-        paths = [self.folder / name for name in (PAGE, *tables)]
-        return all(path.is_file() and not path.is_symlink() for path in paths)
-
     def _note_end(self, **facts: object) -> float:
-        """Note in the journal how this run ends, and that its log was lost if it was. Returns the seconds it took."""
+        """Note in the journal how this run ends. Returns the seconds it took."""
         seconds = time.monotonic() - self.started
-        lost = {"lost_output": lost} if (lost := lost_output()) else {}
-        self.journal.note(end={**facts, "seconds": round(seconds, 3), **lost})
+        self.journal.note(end={**facts, "seconds": round(seconds, 3)})
         return seconds
 
     @cached_property
@@ -233,7 +210,7 @@ class RankZero:
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""
-        outcomes = self._outcomes(study)
+        outcomes = study.outcomes()
         self._note_end(complete=False)
         if left_open := coordinator.dispatch.left_open:
             key, reason = next(iter(left_open.items()))

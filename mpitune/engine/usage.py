@@ -23,11 +23,10 @@ MEMORY_S = 1.0  # between two looks at the peak of memory of a process
 
 
 class Meter:
-    """Measures this process, on "cpu" or "cuda", between two results. The first one tells how long it has compiled."""
+    """Measures this process, on "cpu" or "cuda", between two results."""
 
-    def __init__(self, device: str, compile_seconds: float | None = None) -> None:
+    def __init__(self, device: str) -> None:
         self._gpu = _Gpu.of_this_process() if device == "cuda" else None
-        self._compiled = compile_seconds
         self._cpu_seconds = 0.0
         self.begin()
 
@@ -41,8 +40,7 @@ class Meter:
         """What was used since the last call."""
         spent = self._spent()
         gpu, gpu_bytes = (None, None) if self._gpu is None else self._gpu.read()
-        compiled, self._compiled = self._compiled, None
-        return Used(round(spent, 6), None, gpu, gpu_bytes, compiled)
+        return Used(round(spent, 6), None, gpu, gpu_bytes)
 
     def _spent(self) -> float:
         """Processor seconds since the last call."""

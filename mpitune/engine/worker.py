@@ -35,7 +35,7 @@ from typing import IO, Any
 import numpy as np
 
 from mpitune.devices.choose import hosts_here, set_hosts, workers_here
-from mpitune.engine.messages import COMPILING, STEP_SECONDS, Relayed, WorkerProgress
+from mpitune.engine.messages import STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
 from mpitune.engine.usage import Meter
 from mpitune.errors import own_traceback
@@ -143,16 +143,9 @@ class _StepReport:
 
     def __init__(self, wire: _Wire):
         self._wire, self._next = wire, 0.0
-        self._compiled, self._since = 0.0, math.inf  # seconds so far; since when it compiles
-
-    def compile_seconds(self) -> float:
-        """How long it has been compiling, each time from a step that says so to the next step."""
-        return self._compiled + max(0.0, time.monotonic() - self._since)
 
     def __call__(self, done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None:
         now = time.monotonic()
-        self._compiled = self.compile_seconds()
-        self._since = now if unit == COMPILING else math.inf
         if now >= self._next:
             self._next = now + STEP_SECONDS
             with suppress(_Gone):  # the next result finds that out
@@ -179,7 +172,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell, share)
         objective = experiment.objective(context)
         goes_on = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
-        meter = Meter(setup.device, steps.compile_seconds() or None)
+        meter = Meter(setup.device)
         known = hosts_here()
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends

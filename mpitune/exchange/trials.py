@@ -120,7 +120,7 @@ class LoadedStudy(NamedTuple):
 
     Attributes:
         trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
-            peak_bytes, gpu (0 to 1), gpu_bytes, compile_seconds, host, rank, slot, device, attempt, error ("" without
+            peak_bytes, gpu (0 to 1), gpu_bytes, host, rank, slot, device, attempt, error ("" without
             one). NaN for what is not there, NaT for a time. Before the first trial it has no rows.
         arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
     """

@@ -32,7 +32,8 @@ from joblib.parallel import (
 
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import UsageError
-from mpitune.joblib.calls import LARGE, Known, Writer, service, value_of
+from mpitune.joblib.calls import service
+from mpitune.joblib.pickles import LARGE, Known, Writer, value_of
 from mpitune.options import RunOptions
 from mpitune.processes.fork_server import THREADS
 from mpitune.processes.process import packed

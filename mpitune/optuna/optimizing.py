@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.joblib.calls import packed_call, read_call
+from mpitune.joblib.pickles import packed_call, read_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite

@@ -15,30 +15,25 @@ class _Outliving:
     """A stream that drops what it cannot write, and goes on: its reader has left, or its disk is full."""
 
     def __init__(self, name: str):
-        self._name = name
         self._stream: Any = getattr(sys, name) or os.fdopen(STREAMS[name], "w", closefd=False)
-        self.lost: list[str] = self._stream.lost if isinstance(self._stream, _Outliving) else []
 
     def write(self, text: str) -> int:
         try:
             return int(self._stream.write(text))
         except UnicodeEncodeError as error:
             return self.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
-        except (OSError, ValueError) as error:  # ValueError: it has been closed
-            self._drop(error)
+        except (OSError, ValueError):  # ValueError: it has been closed
+            self._drop()
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except (OSError, ValueError) as error:
-            self._drop(error)
+        except (OSError, ValueError):
+            self._drop()
 
-    def _drop(self, error: OSError | ValueError) -> None:
+    def _drop(self) -> None:
         """What the stream still keeps is dropped too, so it does not fail once more as Python ends."""
-        what = f"{self._name}: {getattr(error, 'strerror', None) or error}"
-        if not isinstance(error, BrokenPipeError) and what not in self.lost:
-            self.lost.append(what)
         with suppress(OSError, ValueError, AttributeError):  # it has no file
             number = self._stream.fileno()
             kept = os.dup(number)
@@ -89,14 +84,6 @@ def _hold_numbers() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # which is this number, the lowest that is free
-
-
-def lost_output() -> str:
-    """Which of stdout and stderr could not be written since `outlive_readers` or in `outliving`, and why, or ""."""
-    streams = [stream for name in STREAMS if isinstance(stream := getattr(sys, name), _Outliving)]
-    for stream in streams:
-        stream.flush()
-    return "; ".join(what for stream in streams for what in stream.lost)
 
 
 def tag_output(tag: str) -> None:

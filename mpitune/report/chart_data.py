@@ -12,11 +12,9 @@ from typing import Any
 from mpitune.errors import utf8
 from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
-from mpitune.report.timeline import COMPILE
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
-BESIDES = ("lost", COMPILE)  # bars of the timeline that are no row of the table
 MOST_ERRORS = 200  # characters of a failure's last line in the table
 
 
@@ -75,7 +73,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
     time, goal = study.timeline, study.goal
     slots = time.slots if time else []
-    bars = [(bar, slot.place) for slot in slots for bar in slot.bars if bar.kind not in BESIDES]
+    bars = [(bar, slot.place) for slot in slots for bar in slot.bars if bar.kind != "lost"]
     begins = {bar.key: bar.begin for bar, _ in bars}
     places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
@@ -111,9 +109,9 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         whole["time"] = {
             "slots": [slot.place for slot in slots],
             "runs": time.runs,
-            "besides": [
-                [n, round(bar.begin, 3), round(bar.end, 3), bar.key, bar.kind]
-                for n, slot in enumerate(slots) for bar in slot.bars if bar.kind in BESIDES
+            "lost": [
+                [n, round(bar.begin, 3), round(bar.end, 3), bar.key]
+                for n, slot in enumerate(slots) for bar in slot.bars if bar.kind == "lost"
             ],
             "deaths": [[n, round(at, 3), cause[:300]] for n, slot in enumerate(slots) for at, cause in slot.deaths],
         }  # fmt: skip

@@ -14,7 +14,7 @@ from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
-from mpitune.report.timeline import COMPILE, REASONS
+from mpitune.report.timeline import REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
 from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result
@@ -206,11 +206,10 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
             if history.results
             else "No trial has ended so far."
         )
-        return {"timeline": False, "timeline_about": about, "compiles": False, "idle": []}
+        return {"timeline": False, "timeline_about": about, "idle": []}
     idle = [
         (name, f"{seconds / (time.slot_seconds or 1.0):.1%}", duration(seconds), REASONS[name])
         for name, seconds in time.idle.items()
-        if seconds or name != COMPILE  # which not every study's workers say
     ]
     about = f"{len(time.slots)} slots over {duration(time.seconds or 1.0)}; trials ran in {time.utilisation:.1%} of "
     about += "their time."
@@ -222,8 +221,7 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
         about += " A run was killed or still goes on: its last result stands for its end."
     if len(history.results) > 4000:
         about += " Neighbouring trials are drawn as one bar where they are closer than a pixel."
-    compiles = time.idle[COMPILE] > 0
-    return {"timeline": True, "timeline_about": about, "compiles": compiles, "idle": idle}
+    return {"timeline": True, "timeline_about": about, "idle": idle}
 
 
 def failures_of(study: ReportedStudy) -> dict[str, Any]:

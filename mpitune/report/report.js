@@ -359,7 +359,7 @@
     // -- the timeline: bars that are closer than a pixel become one
 
     timeline() {
-      const { data } = this, { slots, runs, besides, deaths } = data.time, trials = data.trials;
+      const { data } = this, { slots, runs, lost, deaths } = data.time, trials = data.trials;
       const total = runs[runs.length - 1][1] || 1;
       const [unit, size] = total < 300 ? ["seconds", 1] : total < 3 * 3600 ? ["minutes", 60] : ["hours", 3600];
       const slotOf = new Map(slots.map((name, n) => [name, n]));
@@ -368,9 +368,9 @@
         const begin = data.begins[i], slot = slotOf.get(at(trials.place, i));
         if (begin !== null && slot !== undefined) bars[slot].push([begin, begin + at(trials.seconds, i), at(trials.failure, i) ? 1 : 0, at(trials.trial, i)]);
       }
-      for (const [slot, begin, end, key, kind] of besides) bars[slot].push([begin, end, kind === "lost" ? 2 : 3, key]);
+      for (const [slot, begin, end, key] of lost) bars[slot].push([begin, end, 2, key]);
       for (const of of bars) of.sort((a, b) => a[0] - b[0]);
-      const names = ["trial", "failed", "lost with its worker", "compiled before it"];
+      const names = ["trial", "failed", "lost with its worker"];
       const window_ = { from: 0, to: total };
       const merged = () => {
         const near = (window_.to - window_.from) / 1500, found = [];
@@ -396,7 +396,7 @@
       const draw = (params, api) => {
         const from = api.coord([api.value(1), api.value(0)]), to = api.coord([api.value(2), api.value(0)]), height = Math.max(2, api.size([0, 1])[1] * 0.75);
         const shape = echarts.graphic.clipRectByRect({ x: from[0], y: from[1] - height / 2, width: Math.max(1, to[0] - from[0]), height }, params.coordSys);
-        return shape && { type: "rect", shape, style: { fill: [style("--blue"), style("--red"), style("--orange"), style("--violet")][api.value(3)] } };
+        return shape && { type: "rect", shape, style: { fill: [style("--blue"), style("--red"), style("--orange")][api.value(3)] } };
       };
       const chart = new Chart(element, `timeline of ${slots.length} slots`, () => {
         const kept = merged();

@@ -1,7 +1,7 @@
 """When each slot worked and when it did not, and why: from the times at which trials ended and workers died.
 
     run begins             first trial                         last trial of the slot      of all slots    run ends
-    |-- start --| compile |== trial ==|-- wait --|== trial ==x-- restart --|== trial ==|---- tail ----|-- report --|
+    |------- start ------|== trial ==|-- wait --|== trial ==x-- restart --|== trial ==|---- tail ----|-- report --|
                                                              a worker died
 
 The runs of a study are laid end to end, without the time between them. Jobs that have joined it are laid as they were.
@@ -16,10 +16,8 @@ from typing import NamedTuple
 
 from mpitune.storage.history import History
 
-COMPILE = "compile"
 REASONS = {
-    "start": "before its first trial: data, start of workers, and compiling that is not known apart",
-    COMPILE: "before the first trial of a worker: compiling, or reading what was compiled",
+    "start": "before its first trial: data, start of workers, compiling",
     "wait": "between trials: for results that the search needs, for messages, for files",
     "restart": "after a death, until the next trial",
     "tail": "after its last trial, while others still worked",
@@ -32,7 +30,7 @@ class Bar(NamedTuple):
 
     Attributes:
         key: of the trial.
-        kind: "done", "failed" or "lost" with its worker; "compile" before the trial.
+        kind: "done", "failed" or "lost" with its worker.
     """
 
     begin: float
@@ -59,7 +57,7 @@ class SlotTime:
     @property
     def busy(self) -> float:
         """Seconds in which trials ran, lost ones too."""
-        return sum(bar.end - bar.begin for bar in self.bars if bar.kind != COMPILE)
+        return sum(bar.end - bar.begin for bar in self.bars)
 
     @property
     def seconds(self) -> float:
@@ -68,14 +66,13 @@ class SlotTime:
 
 
 class _Ended(NamedTuple):
-    """A trial that ended, or was lost, in Unix time; compiled: seconds that its worker had compiled before it."""
+    """A trial that ended, or was lost, in Unix time."""
 
     ended: float
     seconds: float
     place: str
     key: str
     kind: str
-    compiled: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,9 +128,9 @@ def timeline_of(history: History) -> Timeline | None:
     for result in results:
         if history.header.get("before") and result.ended < begins[0]:
             continue  # of an earlier study, which may have had other slots
-        kind, compiled = "failed" if result.failed else "done", result.used.compile_seconds or 0.0
+        kind = "failed" if result.failed else "done"
         events[_run_of(result.ended, begins)].append(
-            _Ended(result.ended, result.seconds, str(result.place), result.key, kind, compiled)
+            _Ended(result.ended, result.seconds, str(result.place), result.key, kind)
         )
     deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     # The journal has no time for a trial that failed with its worker: the last death at it is its end.
@@ -206,18 +203,12 @@ def _lay(
         slot = slots.setdefault(place, SlotTime(place))
         free = span[0]
         reason = "start"
-        # Short trials end in the same millisecond: the first of a worker is the one that knows of its compiling.
-        ordered = sorted(of_slot[place], key=lambda event: (event.ended, -event.compiled))
-        for ended, seconds, _, key, kind, compiled in ordered:
+        for ended, seconds, _, key, kind in sorted(of_slot[place], key=lambda event: event.ended):
             end = max(free, ended + shift)
             begin = min(max(free, end - seconds), end)
             if reason != "start" and any(free <= time <= begin for time in died[place]):
                 reason = "restart"
-            compiled = min(compiled, begin - free) if compiled > 0 else 0.0
-            if compiled:
-                slot.bars.append(Bar(begin - compiled, begin, key, COMPILE))
-                slot.idle[COMPILE] += compiled
-            slot.idle[reason] += begin - compiled - free
+            slot.idle[reason] += begin - free
             slot.bars.append(Bar(begin, end, key, kind))
             free, reason = end, "wait"
         if last > free:

@@ -47,22 +47,14 @@ class StoredArrays(Mapping[str, np.ndarray]):
         with self._file() as file, _member(file, name) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
 
-    def check(self) -> None:
-        """Raise UsageError unless all of them can be read. Little memory is needed, however large they are."""
-        with self._file() as file:
-            for name in self._names:
-                with _member(file, name) as member:
-                    while member.read(1 << 20):
-                        pass
-
     @contextmanager
     def _file(self) -> Iterator[zipfile.ZipFile]:
         try:
             with open(regular_file(self._path), "rb") as file, zipfile.ZipFile(file) as archive:
                 yield archive
         except _DAMAGED as error:
-            repair = f"restore it, or run python -m mpitune status --repair {self._path.parent.parent}"
-            raise UsageError(f"{self._path} is damaged ({error}): {repair}") from error
+            fix = "restore it, or remove it: the same command then evaluates its trial again"
+            raise UsageError(f"{self._path} is damaged ({error}): {fix}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

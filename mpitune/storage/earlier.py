@@ -2,8 +2,7 @@
 
     "before": [{"folder": "before-1", "adapt": {...}}]  the study there may use results of these, the oldest first
     RESULTS/before-1/journal.jsonl, arrays/, ...        each is a results folder of its own
-    "aside": 1                                          the study there was begun anew (restart)
-    RESULTS/journal-1.jsonl, arrays-1/, report-1.html, ...   the one that it was before
+    "aside": "before-1"                                 the study there was begun anew (restart), and uses none
 
 `adapt` is what `Experiment.adapted` said of the step from that study to the next one. The journal of the study before
 is copied first, then the new one appears in its place, then the rest is moved. A start that was killed in between is
@@ -69,18 +68,14 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
 
 def keep_before(folder: Path, size: int) -> str:
     """Copy the first `size` bytes of the journal in `folder` to a new folder in it, whose name is returned."""
-    name = f"before-{unused(folder, 'before-{}')}"
+    name = next(name for n in count(1) if not os.path.lexists(folder / (name := f"before-{n}")))
     os.mkdir(folder / name)
     sync_folder(folder)
-    _copy(folder, size, folder / name / JOURNAL)
+    with open(regular_file(folder / JOURNAL), "rb") as old, written_whole(folder / name / JOURNAL) as copy:
+        shutil.copyfileobj(old, copy, 1 << 20)
+        copy.truncate(size)  # without what a crash left of a last line
+    sync_folder(folder / name)
     return name
-
-
-def keep_aside(folder: Path, size: int, files: Collection[str]) -> int:
-    """Copy the first `size` bytes of the journal in `folder` to journal-1.jsonl, or the first free number's."""
-    number = unused(folder, *map(_numbered, (JOURNAL, *MOVED, *files)))
-    _copy(folder, size, folder / _numbered(JOURNAL).format(number))
-    return number
 
 
 def move_before(folder: Path, files: Collection[str]) -> None:
@@ -89,25 +84,9 @@ def move_before(folder: Path, files: Collection[str]) -> None:
     with open(regular_file(folder / JOURNAL), "rb") as journal, suppress(UsageError):  # a damaged header says nothing
         if len(journal.readline(LONGEST_LINE)) == os.fstat(journal.fileno()).st_size:
             header = read_header(folder) or {}
-    number, before = header.get("aside"), header.get("before", ())
-    for name in (*MOVED, *files) if number or before else ():
-        to = folder / (_numbered(name).format(number) if number else Path(before[-1]["folder"], name))
+    before = [header["aside"]] if header.get("aside") else [entry["folder"] for entry in header.get("before", ())]
+    for name in (*MOVED, *files) if before else ():
+        to = folder / before[-1] / name
         if os.path.lexists(folder / name) and not os.path.lexists(to):
             os.rename(folder / name, to)
             sync_folder(folder)
-
-
-def _numbered(name: str) -> str:
-    return f"{Path(name).stem}-{{}}{Path(name).suffix}"
-
-
-def unused(folder: Path, *names: str) -> int:
-    """The first number with which nothing in `folder` has one of the names."""
-    return next(n for n in count(1) if not any(os.path.lexists(folder / name.format(n)) for name in names))
-
-
-def _copy(folder: Path, size: int, to: Path) -> None:
-    with open(regular_file(folder / JOURNAL), "rb") as old, written_whole(to) as copy:
-        shutil.copyfileobj(old, copy, 1 << 20)
-        copy.truncate(size)  # without what a crash left of a last line
-    sync_folder(to.parent)

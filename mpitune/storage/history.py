@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 NAME = JOURNAL
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
-_CHANGES = [True], [False, True]  # whether the code of the last two starts is another than that of known results
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
@@ -59,12 +58,12 @@ class History:
     deaths: list[Death] = field(default_factory=list)
     with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
     lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
-    after: set[str] = field(default_factory=set)  # keys of results whose code has changed since others were made
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # an end line says so, and all that it has counted is here
     jobs: Mapping[str, History] = field(default_factory=dict)  # what each job found, where some have joined
     begun: bool = False  # it has more than its header
+    damaged: list[str] = field(default_factory=list)  # lines that cannot be used, with the reasons
 
     @property
     def n_alone(self) -> int:
@@ -85,16 +84,13 @@ class History:
 
     @property
     def mixed(self) -> str:
-        """What has changed since results were made that were kept nevertheless, and how many these are; else ""."""
+        """What has changed since results were made that were kept nevertheless; else ""."""
         each = [
             takewhile(lambda run: run.get("changed"), reversed(history.runs))
             for history in self.jobs.values() or [self]
         ]
         names = sorted({name for since in each for run in since for name in run["changed"]})
-        if not names:
-            return ""
-        new = f", {n_new} after it" if (n_new := len(self.after.intersection(self.results))) else ""
-        return f"{len(self.results) - n_new} results are of before a change of {named(names)}{new}"
+        return f"results of before and after a change of {named(names)}" if names else ""
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""
@@ -107,33 +103,13 @@ class History:
             del self.results[key]
 
 
-@dataclass(frozen=True)
-class Damage:
-    """A line of a journal that cannot be used.
-
-    Attributes:
-        number: of the line, from 1.
-        key: of its trial, None if not known.
-    """
-
-    number: int
-    key: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        trial = f" (trial {self.key})" if self.key is not None else ""
-        return f"line {self.number}{trial} is damaged: {self.reason}"
-
-
 def read_journal(folder: Path) -> History | None:
     """Read the journal in `folder`, and those of jobs that have joined its study; None where there is none.
 
-    What a job has that cannot be read is left out: its whole journal, or a damaged line. A line of the log names it.
-
-    Raises:
-        UsageError: for a line that is damaged or no record of this format, naming file, line number and trial.
+    A damaged line is left out, so its trial is evaluated again; so is the whole journal of a job that cannot be read. A
+    line of the log names it. Raises UsageError where the journal in `folder` itself has no sound header.
     """
-    history = _read(folder, of_job=False)
+    history = _read(folder)
     if history is None:
         return None
     if said := [each.ends[-1] for each in history.jobs.values() or [history] if each.complete]:
@@ -154,22 +130,19 @@ def counted(n_alone: int, keys: Iterable[str]) -> dict[str, Any]:
     return {"results": len(ordered), "digest": sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]}
 
 
-def _read(folder: Path, *, of_job: bool) -> History | None:
-    read = read_lines(folder)
-    if read is None:
+def _read(folder: Path) -> History | None:
+    history = _read_lines(folder)
+    if history is None:
         return None
-    history, damaged = read
-    if damaged:
-        more = f" ({len(damaged) - 1} more are)" if len(damaged) > 1 else ""
-        fix = f"run python -m mpitune status --repair {folder}, then the same command evaluates again what was lost"
-        if not of_job:
-            raise UsageError(f"{folder / NAME}, {damaged[0]}{more}: {fix}")
-        leave_out(folder / NAME, UsageError(f"{folder / NAME}, {damaged[0]}{more}: {fix}"), "it is not used")
+    if history.damaged:
+        more = f" ({len(history.damaged) - 1} more are)" if len(history.damaged) > 1 else ""
+        words = f"{folder / NAME}, {history.damaged[0]}{more}"
+        leave_out(folder / NAME, words, "it is left out; the same command evaluates again what was lost")
     history.lost.update(lost_arrays(folder, history.with_arrays) if history.with_arrays else ())
     jobs = {}
     for job in [] if history.half_moved else job_folders(folder):
         try:
-            if (theirs := _read(job, of_job=True)) is not None:
+            if (theirs := _read(job)) is not None:
                 require_same_study(job, theirs.header["settings"], history.header["settings"], fix="", first=folder)
                 jobs[job.name] = theirs
         except UsageError as error:
@@ -180,12 +153,12 @@ def _read(folder: Path, *, of_job: bool) -> History | None:
 _left_out: set[Path] = set()
 
 
-def leave_out(path: Path, why: Exception, done: str = "its results are not used") -> None:
-    """Say in a line that a file of another job is left out, once for each. The advice of an error does not fit."""
+def leave_out(path: Path, why: Exception | str, done: str = "its results are not used") -> None:
+    """Say in a line that a file is left out, or a part of it, once for each. The advice of an error does not fit."""
     if path in _left_out:
         return
     _left_out.add(path)
-    words = f"{path} cannot be read ({getattr(why, 'strerror', None) or why})"
+    words = why if isinstance(why, str) else f"{path} cannot be read ({getattr(why, 'strerror', None) or why})"
     if isinstance(why, UsageError):
         words = str(why) if isinstance(why.__cause__, OSError) else str(why).rpartition(": ")[0]
     log.warning("%s: %s", words, done)
@@ -200,19 +173,17 @@ def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
     jobs = {name: _parsed(history) for name, history in jobs.items()}
     first, *others = every = list(jobs.values())
-    trials, results, lost, after = dict(first.trials), dict(first.results), set(first.lost), set(first.after)
+    trials, results, lost = dict(first.trials), dict(first.results), set(first.lost)
     for history in others:
         for key, result in history.results.items():
             if counts(result, None if key in lost else results.get(key)):
                 trials[key], results[key] = history.trials[key], result
                 (lost.add if key in history.lost else lost.discard)(key)
-                (after.add if key in history.after else after.discard)(key)
     return replace(
         first,
         trials=trials,
         results=results,
         lost=lost,
-        after=after,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in every for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
@@ -222,8 +193,8 @@ def _joined(jobs: Mapping[str, History]) -> History:
     )
 
 
-def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
-    """What the sound lines of the journal in `folder` say, and the damaged ones in order; None where there is none.
+def _read_lines(folder: Path) -> History | None:
+    """What the sound lines of the journal in `folder` say; None where there is none.
 
     Raises:
         UsageError: where the file cannot be read, or its first line is no header that can be trusted.
@@ -234,20 +205,16 @@ def read_lines(folder: Path) -> tuple[History, list[Damage]] | None:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
     records: dict[str, Packed] = {}
-    before: dict[str, Packed] = {}  # the records when the code of known results changed last
-    damaged: list[Damage] = []
     start = 2
     with no_collection():
         for lines in read:
-            _read_some(lines, start, history, records, before, damaged)
+            _read_some(lines, start, history, records)
             start += len(lines)
-            if len(damaged) > MOST_DAMAGED:
+            if len(history.damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
         history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
-    if history.runs and history.runs[-1].get("changed"):
-        history.after = {key for key, record in records.items() if before.get(key) is not record}
     history.begun = history.size > len(first[0]) + 1
-    return history, damaged
+    return history
 
 
 def _read_some(
@@ -255,8 +222,6 @@ def _read_some(
     start: int,
     history: History,
     records: dict[str, Packed],
-    before: dict[str, Packed],
-    damaged: list[Damage],
 ) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
@@ -271,9 +236,6 @@ def _read_some(
                 other = read_other(line)
                 if isinstance(other, dict):
                     _read_note(other, history)
-                    if "run" in other and [bool(run.get("changed")) for run in history.runs[-2:]] in _CHANGES:
-                        before.clear()
-                        before.update(records)
                     continue
                 record = other
             try:
@@ -287,9 +249,11 @@ def _read_some(
             elif with_arrays:
                 with_arrays.discard(record.key)
         except UNREADABLE as error:
-            key = _KEY.search(line)
-            name = None if key is None else key[1].decode(errors="replace")
-            damaged.append(Damage(number, name, str(error) or type(error).__name__))
+            key = found[1].decode(errors="replace") if (found := _KEY.search(line)) else ""
+            records.pop(key, None)  # an older failure must not become the result again
+            with_arrays.discard(key)
+            trial = f" (trial {key})" if key else ""
+            history.damaged.append(f"line {number}{trial} is damaged: {error or type(error).__name__}")
 
 
 def studies_in(folder: Path) -> list[Path]:
@@ -345,10 +309,7 @@ def no_collection() -> Iterator[None]:
 
 
 def _read_note(record: dict[str, Any], history: History) -> None:
-    """Take in a line that is no trial: a start, an end, a death or a repair."""
-    if "repair" in record:  # it says for people what was set aside, which is not counted; older ends do not count
-        history.complete = history.complete and "results" in history.ends[-1]
-        return
+    """Take in a line that is no trial: a start, an end or a death."""
     history.complete = False
     if "run" in record:
         history.runs.append(checked(record["run"], RunLine))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from msgspec import Meta, Struct
 
 from mpitune.errors import UsageError
 from mpitune.storage.arrays import array_path
-from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, read_at_most
+from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder
 from mpitune.storage.history import leave_out, require_same_study
 from mpitune.storage.lines import LONGEST_LINE, header_of
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
@@ -112,20 +111,6 @@ class Claims:
             return Claim("", [])
 
 
-def n_claimed(folder: Path) -> Counter[str]:
-    """How many batches each job has claimed, for people."""
-    try:
-        paths = [path for path in (folder / JOBS / CLAIMS).iterdir() if path.name.isdecimal()]
-    except OSError:  # there is none, or it is not for this user
-        return Counter()
-    claimed: Counter[str] = Counter()
-    for path in paths:
-        with suppress(OSError, *UNREADABLE):
-            claim = msgspec.json.decode(read_at_most(path, LARGEST), type=Claim)
-            claimed[claim.job] += len(claim.batches)
-    return claimed
-
-
 def no_links(folder: Path, error: OSError) -> str:
     """The message for a user whose file system has no hard links."""
     return (
@@ -142,13 +127,10 @@ class Follower:
 
     Attributes:
         ended: whether the job has said that it ends.
-        written: the digest of the complete study whose tables and page it has written, "" of another; None while it may
-            still write.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None):
         self.name, self.ended = folder.name, False
-        self.written: str | None = None
         self._path, self._offset, self._settings = folder, 0, settings
         self._folder: OpenFolder | None = None
 
@@ -198,6 +180,5 @@ class Follower:
             there = not record.arrays or os.path.lexists(array_path(self._path, record.key))
             return record if there else None  # as if it had not been evaluated
         if "end" in record:
-            end = checked(record["end"], EndLine)
-            self.ended, self.written = not end.get("draining"), end.get("digest", "") if end.get("written") else None
+            self.ended = not checked(record["end"], EndLine).get("draining")
         return None

@@ -3,8 +3,8 @@
     journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
                               "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
-                              "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`,
-                              "compiled": seconds is the last of them, where there is one; "read": see `Evaluation`
+                              "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`;
+                              "read": see `Evaluation`
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
                              {"death": {...}}   of a worker, the fields of `mpitune.storage.records.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
@@ -34,7 +34,7 @@ import numpy as np
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.locks import NoLocks, try_lock
 from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
-from mpitune.storage.earlier import MADE, MOVED, keep_aside, keep_before, move_before
+from mpitune.storage.earlier import MADE, MOVED, keep_before, move_before
 from mpitune.storage.files import (
     ALIVE,
     JOBS,
@@ -91,7 +91,7 @@ class Journal:
             self._file = open_locked(folder / NAME, required=locks, fix=share)
             move_before(folder, files)  # what a start that was killed has left
             if restart and (size := self._file.tell()):
-                self._begin_after({**header, "aside": keep_aside(folder, size, files)})
+                self._begin_after({**header, "aside": keep_before(folder, size)})
             history = read_journal(folder)
             self._in_vain = history is None  # a new study, and no trial has succeeded
             if history is None:

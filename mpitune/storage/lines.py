@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,11 +14,6 @@ FORMAT = 2
 BEGINNING = b'{"format":'
 BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
-
-
-def whole_lines(folder: Path) -> list[bytes]:
-    """The lines of the journal in `folder` without newlines, as far as they are whole. Raises UsageError."""
-    return list(chain.from_iterable(blocks(folder)))
 
 
 def blocks(folder: Path) -> Iterator[list[bytes]]:

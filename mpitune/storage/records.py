@@ -35,6 +35,7 @@ Time = Annotated[float, Meta(ge=-9e9, le=9e9)]  # seconds: no time is farther fr
 Seconds = Annotated[float, Meta(ge=0, le=9e9)]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
+BeforeName = Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]  # a folder in that of a study
 PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
 
 
@@ -44,7 +45,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
     Attributes:
         values: infinity is a text, since JSON has no word for it.
         arrays: their names.
-        used: the first fields of `Used`; `compiled` is the last one.
+        used: the first fields of `Used`.
         read, attrs: see `Evaluation`.
     """
 
@@ -55,7 +56,6 @@ class TrialLine(Struct, kw_only=True, gc=False):
     seconds: Seconds
     ended: Time = 0.0
     used: Annotated[list[Number | None], Meta(max_length=4)] = []
-    compiled: Number | None = None
     read: Annotated[tuple[str, ...], Meta(max_length=10)] | None = None
     attrs: dict[str, Any] = {}
     place: PlaceParts
@@ -79,7 +79,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
             self.error,
             seconds=self.seconds,
             ended=self.ended,
-            used=Used(*self.used, compile_seconds=self.compiled),  # type: ignore[misc, arg-type]  # at most four
+            used=Used(*self.used),  # type: ignore[arg-type]
             place=_place(self.place),
             attempt=self.attempt,
             read=self.read,
@@ -114,7 +114,7 @@ class _Settings(Struct):
 class BeforeEntry(Struct):
     """A study whose results one of other settings may use, see `mpitune.storage.earlier`."""
 
-    folder: Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]
+    folder: BeforeName
     adapt: dict[str, int | float | str | bool | None] = {}
 
 
@@ -128,7 +128,7 @@ class HeaderLine(Struct):
     command: list[str] = []
     goal: str | None = None
     before: list[BeforeEntry] = []
-    aside: Annotated[int, Meta(ge=1, le=_LARGEST)] | None = None
+    aside: BeforeName | None = None
 
 
 class RunLine(Struct):
@@ -164,7 +164,6 @@ class EndLine(Struct):
     failed: Count = 0
     stopped: str = ""  # by what, see `Reporting.stopped`
     draining: bool = False  # trials that run may still end
-    written: bool = False  # its tables and its page; only jobs that join say it
 
 
 class Death(Struct):
@@ -233,7 +232,6 @@ def written(record: Mapping[str, Any]) -> bytes:
 def written_trial(trial: Trial, result: Result) -> bytes:
     """The line of a finished trial."""
     place, used = result.place, result.used
-    compiled = {} if used.compile_seconds is None else {"compiled": round(used.compile_seconds, 3)}
     return written(
         {
             "key": trial.key,
@@ -242,8 +240,7 @@ def written_trial(trial: Trial, result: Result) -> bytes:
             "arrays": list(result.arrays) or None,
             "seconds": round(result.seconds, 6),
             "ended": round(result.ended, 4),
-            "used": list(used[:4] if used[2:4] != (None, None) else used[:2]),
-            **compiled,
+            "used": list(used if used[2:] != (None, None) else used[:2]),
             **({} if result.read is None else {"read": result.read}),
             **({"attrs": dict(result.user_attrs)} if result.user_attrs else {}),
             "place": [place.host, place.rank, place.slot, place.device],

@@ -1,7 +1,6 @@
 """How far a study is: `python -m mpitune status RESULTS`, from its journal and what rank 0 says while it runs.
 
 It works on any machine that sees the results folder, such as a login node. With --json it prints an object for scripts.
-With --repair, damaged lines are first set aside in a file of their own, under the journal's lock.
 
 Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
 is more to do (the same command as before does it), 2 when there is no study. A halving search of `mpitune.sklearn` has
@@ -17,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.engine.progress import RUNNING, Seen, duration, note_of
-from mpitune.errors import Exit, UsageError, printable
+from mpitune.errors import Exit, printable
 from mpitune.settings import program, setting
-from mpitune.storage.files import job_folders
-from mpitune.storage.history import NAME, leave_out, read_study, studies_in
+from mpitune.storage.history import read_study, studies_in
 from mpitune.storage.journal import is_running
-from mpitune.storage.repair import repair
 from mpitune.tools.study_status import STOPPED, Status, status_of
 
 SHOWN = 20  # running trials
@@ -35,7 +32,6 @@ class StatusOptions:
 
     folder: Path = setting(help="results folder of the study")
     json: bool = setting(False, "print it for scripts, as JSON")
-    repair: bool = setting(False, "set damaged lines of the journal aside; the search then runs their trials again")
 
 
 def described(status: Status) -> list[str]:
@@ -61,7 +57,7 @@ def described(status: Status) -> list[str]:
         ]
     lines += [
         f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}, {job.a_minute:.3g} a "
-        f"minute, {job.claimed} batches claimed" + (f"; {now(job.seen)}" if job.seen is not None else "")
+        "minute" + (f"; {now(job.seen)}" if job.seen is not None else "")
         for job in status.jobs
     ]
     if status.twice:
@@ -98,26 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 def _show(options: StatusOptions) -> Exit:
     folders = studies_in(options.folder)
-    for folder in folders if options.repair else ():
-        _repair(folder)
     every = [look(folder) for folder in folders]
     for status in every:
         print(status.as_json() if options.json else "\n".join(described(status)))
     if folders != [options.folder] and not options.json:
         print(f"iterations {len(every)} have begun; only the search knows whether more follow: run it again to be sure")
     return max(status.exit for status in every)
-
-
-def _repair(folder: Path) -> None:
-    for each in [folder, *job_folders(folder)]:
-        try:
-            damaged, aside = repair(each)
-        except UsageError as error:
-            if each == folder:
-                raise
-            leave_out(each / NAME, error, "it is left as it is")
-            continue
-        for damage in damaged:
-            print(f"damaged    {printable(str(damage))}")
-        if damaged or each == folder:
-            print(f"repair     {len(damaged)} damaged lines" + (f", set aside in {aside}" if damaged else ""))

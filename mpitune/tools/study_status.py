@@ -14,7 +14,6 @@ from mpitune.errors import Exit
 from mpitune.settings import window_of
 from mpitune.storage.files import JOBS
 from mpitune.storage.history import History
-from mpitune.storage.jobs import n_claimed
 from mpitune.storage.journal import is_running
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
@@ -45,7 +44,6 @@ class Job:
 
     Attributes:
         trials: that it has finished; a minute: how many of them, since it began.
-        claimed: batches that it has taken.
         seen: what it said last, while it runs.
     """
 
@@ -53,7 +51,6 @@ class Job:
     running: bool
     trials: int
     a_minute: float
-    claimed: int
     seen: Seen | None
 
 
@@ -120,14 +117,14 @@ def _plain(seen: Seen) -> dict[str, Any]:
 
 def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[Job]:
     """The jobs that have joined the study in this folder, by what each has found."""
-    claimed, jobs = n_claimed(folder), []
+    jobs = []
     for own in [folder / JOBS / name for name in histories if name]:
         history, running = histories[own.name], is_running(own)
         began = history.runs[0].get("began", 0.0) if history.runs else 0.0
         last = max((result.ended for result in history.results.values()), default=began)
         rate = 60 * len(history.results) / max(last - began, 1e-3) if history.results else 0.0
         seen = read_status_file(own) if running else None
-        jobs.append(Job(own.name, running, len(history.results), round(rate, 3), claimed[own.name], seen))
+        jobs.append(Job(own.name, running, len(history.results), round(rate, 3), seen))
     return jobs
 
 

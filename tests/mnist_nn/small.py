@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from mnist_nn.experiment import Bagging
-from mpitune import evaluate
 from mpitune.trial import Outcome
+from tests.helpers import evaluate
 
 FULL = Bagging(
     2, 9, dataset="digits", train_size=150, test_size=40, folds=2, max_conv_layer=4, max_hidden_layer=16, epochs=6

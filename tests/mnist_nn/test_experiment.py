@@ -14,7 +14,6 @@ from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.shapes import weights_of
 from mnist_nn.tuning import best_set
-from mpitune import evaluate
 from mpitune.cli import parser_of
 from mpitune.engine.study import Study
 from mpitune.errors import Exit, UsageError
@@ -23,7 +22,7 @@ from mpitune.options import RunOptions
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
 from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
-from tests.helpers import ROOT, journal_lines, reported, table, table_without_run
+from tests.helpers import ROOT, evaluate, journal_lines, reported, table, table_without_run
 from tests.mnist_nn.small import TINY, computed, of_tiny
 from tests.stand_ins import A, Machine
 

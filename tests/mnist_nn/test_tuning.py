@@ -10,10 +10,10 @@ import pytest
 from mnist_nn.experiment import Bagging
 from mnist_nn.keys import EPOCH_LIMIT, Sample
 from mnist_nn.tuning import STRATEGIES, Ranges, best_set
-from mpitune import evaluate, per_trial
+from mpitune import per_trial
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Evaluation, Rounds, Trial
-from tests.helpers import ROOT, table_without_run
+from tests.helpers import ROOT, evaluate, table_without_run
 from tests.mnist_nn.small import FULL
 
 

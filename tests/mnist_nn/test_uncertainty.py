@@ -11,10 +11,9 @@ import pytest
 
 from common.images import outer_split
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mpitune import evaluate
 from mpitune.experiment import WorkerContext, per_trial
 from mpitune.trial import Evaluation, Outcome, Trial, seed_of
-from tests.helpers import reported, table
+from tests.helpers import evaluate, reported, table
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 pytestmark = of_tiny

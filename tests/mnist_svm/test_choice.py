@@ -14,10 +14,9 @@ import pytest
 from common.images import standardised
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.points import TuningGrid, best_point
-from mpitune import evaluate
 from mpitune.errors import Exit, UsageError
 from mpitune.figures.statistics import cross_validated
-from tests.helpers import table, table_without_run
+from tests.helpers import evaluate, table, table_without_run
 
 NAN = float("nan")
 

@@ -18,13 +18,12 @@ from common.images import standardised
 from mnist_svm.dataset import Dataset, Fit, GridPoint, check_classes
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.solvers import fit_cuml, fit_sklearn
-from mpitune import evaluate
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import WorkerContext, per_trial
 from mpitune.options import RunOptions
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
-from tests.helpers import PATIENCE, ROOT, journal_lines, reported, table, table_without_run, wait_for_lines
+from tests.helpers import PATIENCE, ROOT, evaluate, journal_lines, reported, table, table_without_run, wait_for_lines
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")

@@ -5,10 +5,9 @@ from functools import cache
 import numpy as np
 
 from mnist_svm.experiment import SvmGrid
-from mpitune import evaluate
 from mpitune.figures.panels import HeatMap, Note, Table
 from mpitune.trial import Outcome
-from tests.helpers import history_of
+from tests.helpers import evaluate, history_of
 
 STUDY = SvmGrid(3, dataset="digits", train_size=120, test_size=50, folds=3)
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import mpitune
-from mpitune import Experiment, RunOptions, Trial, evaluate, one_round, per_trial, run_study
+from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study
 from mpitune.errors import UsageError
 from mpitune.experiment import Reporting, WorkerContext
 from mpitune.studies import StudyError
-from mpitune.trial import NoRoom, Outcome
+from mpitune.trial import Outcome
 from tests.helpers import journal_lines, on_one_core
 from tests.toys import Toy
 
@@ -125,9 +125,9 @@ def plain(outcomes: list[Outcome]) -> list[tuple[str, dict[str, float]]]:
 def test_the_same_study_in_this_process_and_in_workers(capsys: Any) -> None:
     """And what each says of itself: nothing, little, or much."""
     toy = Toy(4, rounds=2, courses=2, array_size=3)
-    here = evaluate(toy)
+    here = run_study(toy, RunOptions(workers=0, quiet=True))
+    assert len(here) == 16 and not capsys.readouterr().err
     says = {
-        RunOptions(workers=0, quiet=True): [],
         RunOptions(workers=0): ["trials known"],
         RunOptions(gpu="none", workers=2, verbose=True): ["trials known", "started"],
     }
@@ -135,7 +135,6 @@ def test_the_same_study_in_this_process_and_in_workers(capsys: Any) -> None:
         assert plain(run_study(toy, options)) == plain(here)
         said = capsys.readouterr().err
         assert [word for word in ("trials known", "started") if word in said] == words and bool(said) == bool(words)
-    assert len(here) == 16 and here[0].result.place.host == ""
 
 
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
@@ -186,22 +185,14 @@ def test_only_what_is_kept_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert bool(synced) == keep
 
 
-def test_evaluate_raises_and_takes_what_is_known() -> None:
-    with pytest.raises(ZeroDivisionError, match="t0"):
-        evaluate(Listed(fails))
-    known = evaluate(Listed(lambda trial: {"x": 1.0}))
-    assert plain(evaluate(Listed(fails), known=known)) == plain(known)
+def test_what_an_objective_in_this_process_raises_is_raised() -> None:
     with pytest.raises(ZeroDivisionError, match="t0"):
         run_study(Listed(fails), RunOptions(workers=0, quiet=True))
 
 
-def test_a_trial_without_room_is_said() -> None:
-    with pytest.raises(UsageError, match="this process has no room for trial t0: it is large"):
-        evaluate(Listed(lambda trial: NoRoom(trial.key, "it is large")))
-
-
 def test_nan_is_a_failure_infinity_is_not() -> None:
-    (nan, inf) = evaluate(Listed(lambda trial: {"v": (float("nan"), float("inf"))[int(trial.params["x"])]}, 2))
+    values = Listed(lambda trial: {"v": (float("nan"), float("inf"))[int(trial.params["x"])]}, 2)
+    (nan, inf) = run_study(values, RunOptions(workers=0, quiet=True))
     assert nan.result.error == "the objective returned NaN as v" and not nan.result.values
     assert inf.result.values == {"v": float("inf")}
 

@@ -74,9 +74,6 @@ def test_jobs_make_the_table_of_one_each_trial_once(alone: Path, tmp_path: Path)
     require_equal(tmp_path, alone)
     workers = {tuple(line["place"][:2]) for line in journal_lines(tmp_path)}
     assert len(list(tmp_path.glob("jobs/*/journal.jsonl"))) == 3 and len(workers) == 2  # ranks 0 and 1
-    before = (tmp_path / "report.html").stat().st_mtime_ns
-    late = joins(tmp_path)
-    assert late.wait() == Exit.DONE and (tmp_path / "report.html").stat().st_mtime_ns == before
     (tmp_path / "report.html").unlink()
     (tmp_path / "trials.csv").unlink()
     assert joins(tmp_path).wait() == Exit.DONE
@@ -291,19 +288,6 @@ def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> No
     assert not any(result.failed for result in history.results.values())
 
 
-def test_a_job_hears_that_another_has_written_the_report_after_its_end(tmp_path: Path) -> None:
-    """The line that says so comes last. Here it comes once the other job has looked, and waits."""
-    assert joins(tmp_path).wait(PATIENCE) == Exit.DONE
-    (journal,) = tmp_path.glob("jobs/*/journal.jsonl")
-    *lines, written = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(lines))
-    other = start(tmp_path, *STUDY, "--join", "--heartbeat-timeout", "1000")
-    assert other.stderr is not None and any("makes the tables and figures" in line for line in other.stderr)
-    with open(journal, "ab") as file:
-        file.write(written)
-    assert other.wait(PATIENCE) == Exit.DONE
-
-
 @pytest.mark.slow
 def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_path: Path) -> None:
     """They come while a job is at work. The study is reported without them; none of their results counts."""
@@ -350,6 +334,8 @@ def test_claims_that_may_not_be_read_are_an_error_of_one_line(tmp_path: Path) ->
     """The folder is somebody else's; the job has not the rights of root."""
     arguments = [*STUDY, "--gpu", "none", "--results", tmp_path, "--join"]
     start(tmp_path, *STUDY, "--join").communicate()
+    (journal,) = tmp_path.glob("jobs/*/journal.jsonl")
+    journal.unlink()  # so that there is something to claim
     os.chown(tmp_path / "jobs/claims", 65534, -1)
     (tmp_path / "jobs/claims").chmod(0o700)
     plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable]
@@ -358,7 +344,7 @@ def test_claims_that_may_not_be_read_are_an_error_of_one_line(tmp_path: Path) ->
     assert job.returncode == Exit.ERROR and "Traceback" not in job.stderr and "passed over" not in job.stderr
     assert "Permission denied" in job.stderr.splitlines()[-1]
     told = subprocess.run([*plain, "-m", "mpitune", "status", tmp_path], **how)
-    assert told.returncode == Exit.DONE and not told.stderr
+    assert told.returncode == Exit.STOPPED and not told.stderr
 
 
 def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
@@ -423,5 +409,3 @@ def test_table_and_page_are_of_all_trials_and_of_jobs_that_have_enough(tmp_path:
     page.symlink_to(tmp_path / "r/trials.csv")
     (tmp_path / "r/trials.csv").unlink()
     assert rows(20) == 20 and not page.is_symlink()
-    before = page.stat().st_mtime_ns
-    assert rows(20) == 20 and page.stat().st_mtime_ns == before

@@ -28,7 +28,6 @@ from mpitune.options import RunOptions
 from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.history import NAME, read_study
 from mpitune.storage.records import with_checksum
-from mpitune.storage.repair import repair
 from mpitune.studies import run_study
 from mpitune.tools.status import status_of
 from tests.helpers import ROOT
@@ -138,8 +137,8 @@ FOLDERS = [lost, put(Path.touch), put(os.mkfifo), put(lambda path: path.symlink_
 
 
 def claim(folder: Path, rng: random.Random) -> None:
-    """By somebody: a job that has ended, or never was, or is no name; of any batches, the report too."""
-    names = [f"t{number}" for number in range(N)] + ["@report", "x"]
+    """By somebody: a job that has ended, or never was, or is no name; of any batches."""
+    names = [f"t{number}" for number in range(N)] + ["x"]
     content = {"job": rng.choice(["a", "nobody", "", "../../x", "x" * 300]), "batches": rng.sample(names, 4)}
     number = len(list((folder / "jobs/claims").iterdir())) + 1
     (folder / f"jobs/claims/{number:08}").write_text(json.dumps(content))
@@ -183,11 +182,6 @@ def check(folder: Path, values: dict[str, dict[str, float]], rng: random.Random,
         return was
     said = ""
     try:
-        if how == "repair":
-            for each in [folder, *(path for path in folder.glob("jobs/[abc]") if path.is_dir())]:
-                with suppress(UsageError):
-                    repair(each)
-            return looked(folder, values)
         if how == "here":
             work(folder)
         else:
@@ -247,7 +241,7 @@ def run_cases(base: tuple[Path, dict[str, dict[str, float]]], cases: Iterable[tu
     return came
 
 
-@pytest.mark.parametrize(("how", "seeds"), [("look", range(200)), ("repair", range(100)), ("here", range(13, 20))])
+@pytest.mark.parametrize(("how", "seeds"), [("look", range(200)), ("here", range(13, 20))])
 def test_a_damaged_study_is_not_complete_until_it_is(
     base: tuple[Path, dict[str, dict[str, float]]], how: str, seeds: range
 ) -> None:
@@ -263,7 +257,5 @@ def test_jobs_mend_a_damaged_study(base: tuple[Path, dict[str, dict[str, float]]
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
         whole, n = Path(place, "r"), int(os.environ.get("CASES", "20000"))
-        hows = [
-            "jobs" if n % 400 == 0 else "here" if n % 20 == 0 else "repair" if n % 5 == 0 else "look" for n in range(n)
-        ]
+        hows = ["jobs" if n % 400 == 0 else "here" if n % 20 == 0 else "look" for n in range(n)]
         print(run_cases((whole, joined_study(whole)), enumerate(hows)))

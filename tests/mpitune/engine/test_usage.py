@@ -10,7 +10,6 @@ import pytest
 from mpitune.devices.choose import visible_gpus
 from mpitune.engine.usage import Meter
 from mpitune.engine.worker import evaluated, unpacked
-from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial, Used
 from tests.helpers import ROOT, TOYS, table
@@ -83,15 +82,12 @@ def test_of_a_real_gpu_it_tells_both(program: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_the_library_a_gpu_is_used_all_the_same(program: Any, tmp_path: Path) -> None:
     program(*TOYS, "2", "--gpu", "0", "--results", tmp_path / "r", env=Machine(tmp_path / "machine").environ())
-    assert all(result.used[2:] == (None, None, None) for result in read_study(tmp_path / "r").results.values())
+    assert all(result.used[2:] == (None, None) for result in read_study(tmp_path / "r").results.values())
 
 
-def test_deaths_and_how_long_the_first_trial_of_a_worker_compiled_are_in_the_journal(
-    program: Any, tmp_path: Path
-) -> None:
-    """Of a worker that takes the place of a dead one, too; the timeline shows it before that trial. So is all use."""
+def test_deaths_and_what_trials_used_are_in_the_journal(program: Any, tmp_path: Path) -> None:
     (tmp_path / "marks").mkdir()
-    study = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--compiles", "0.4", "--at", "t2=sigkill")
+    study = (*TOYS, "6", "--gpu", "none", "--workers", "1", "--at", "t2=sigkill")
     program(*study, "--marks", tmp_path / "marks", "--results", tmp_path / "r")
     history = read_study(tmp_path / "r")
     began, lasted = history.runs[0]["began"], history.ends[0]["seconds"]
@@ -100,14 +96,6 @@ def test_deaths_and_how_long_the_first_trial_of_a_worker_compiled_are_in_the_jou
         assert (result.used.cpu_seconds or -1) >= 0 and (result.used.peak_bytes or 0) > 10 * MIB
     rows = table(tmp_path / "r" / "trials.csv")
     assert all(int(row["peak_mib"]) >= 10 and row["cpu_seconds"] for row in rows) and "gpu" not in rows[0]
-    ordered = sorted(history.results.values(), key=lambda result: result.ended)
-    compiled = [result.used.compile_seconds for result in ordered]
-    assert sum(one is not None for one in compiled) == 2 and compiled[0] is not None
-    assert all(one is None or one >= 0.4 for one in compiled), compiled
-    time = timeline_of(history)
-    assert time is not None and time.idle["compile"] == pytest.approx(sum(one or 0.0 for one in compiled), abs=0.01)
-    assert [bar.kind for bar in time.slots[0].bars].count("compile") == 2
-    assert "compiling, or reading what was compiled" in (tmp_path / "r" / "report.html").read_text()
     (death,) = history.deaths
     assert death.key == "t2" and "SIGKILL" in death.cause and death.place[3] == "cpu" and death.seconds >= 0
 

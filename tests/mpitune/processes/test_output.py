@@ -15,7 +15,7 @@ import pytest
 from mpitune.engine.progress import start_logging
 from mpitune.errors import Exit, named, printable, shortened, utf8
 from mpitune.options import RunOptions
-from mpitune.processes.output import lost_output, outliving
+from mpitune.processes.output import outliving
 from mpitune.storage.history import read_study
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines
 
@@ -78,8 +78,7 @@ def test_a_search_goes_on_without_its_log(tmp_path: Path, kind: str, where: str)
     assert not any(word in done.stderr for word in ("Traceback", "BrokenPipe", "Exception ignored")), done.stderr
     assert len(journal_lines(tmp_path / "r")) == (10 if kind == "grid" else 3)
     end = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[-1])["end"]
-    assert end["complete"] and ("No space left on device" in end.get("lost_output", "")) == ("full" in where)
-    assert (tmp_path / "r" / "report.html").exists()
+    assert end["complete"] and (tmp_path / "r" / "report.html").exists()
 
 
 def of_script(folder: Path, script: str, where: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -119,10 +118,9 @@ def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
         with outliving():
             os.dup2(full, stream.fileno())
             print("lost", flush=True)
-            assert lost_output() == "stdout: No space left on device"
             os.dup2(own, stream.fileno())
             print("kept")
-        assert sys.stdout is stream and not lost_output()
+        assert sys.stdout is stream
     os.close(own)
     os.close(full)
     assert log.read_text() == "kept\n"

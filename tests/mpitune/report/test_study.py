@@ -17,7 +17,6 @@ from mpitune.report.parts import learning_of, notes_of
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
-from mpitune.trial import Used
 from tests.mpitune.report.journals import BEGAN, SLOTS, death, header, many, trial_line, write
 
 LOSS = Goal("loss", maximize=False)
@@ -124,41 +123,14 @@ def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
     assert time is not None and not time.killed and time.runs == [(0.0, 100.0)]
     first, second, third = time.slots
     assert [first.idle, second.idle, third.idle] == [
-        pytest.approx({"start": 5, "compile": 0, "wait": 2, "restart": 0, "tail": 0, "report": 40}),
-        pytest.approx({"start": 10, "compile": 0, "wait": 5, "restart": 5, "tail": 10, "report": 40}),
-        pytest.approx({"start": 0, "compile": 0, "wait": 0, "restart": 0, "tail": 60, "report": 40}),
+        pytest.approx({"start": 5, "wait": 2, "restart": 0, "tail": 0, "report": 40}),
+        pytest.approx({"start": 10, "wait": 5, "restart": 5, "tail": 10, "report": 40}),
+        pytest.approx({"start": 0, "wait": 0, "restart": 0, "tail": 60, "report": 40}),
     ]
     assert [(bar.kind, bar.end - bar.begin) for bar in second.bars] == [("done", 10), ("lost", 15), ("done", 5)]
     assert second.deaths == [(40.0, "killed by SIGKILL")]
     assert time.utilisation == pytest.approx((53 + 30) / 300)
     assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
-
-
-def test_what_a_worker_compiled_lies_before_its_first_trial(tmp_path: Path) -> None:
-    """No more of it than there was time, whatever the journal says."""
-    lines = [
-        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=9, end=25, used=Used(compile_seconds=6.0)),
-        trial_line("b", {"x": 2}, {"loss": 1.0}, begin=27, end=60, used=Used(compile_seconds=50.0)),
-        trial_line("c", {"x": 3}, {"loss": 1.0}, begin=10, end=20, slot=1, used=Used(compile_seconds=-3.0)),
-        trial_line("d", {"x": 4}, {"loss": 1.0}, begin=10, end=20, slot=2, used=Used(1.0, 2)),
-    ]
-    time = timeline_of(write(tmp_path, lines))
-    assert time is not None
-    first, second, third = time.slots
-    assert (first.idle["start"], first.idle["compile"], first.idle["wait"]) == pytest.approx((3, 8, 0))
-    assert [(bar.kind, bar.begin, bar.end) for bar in first.bars if bar.kind == "compile"] == [
-        ("compile", 3, 9), ("compile", 25, 27)
-    ]  # fmt: skip
-    assert second.idle["compile"] == third.idle["compile"] == 0
-    assert time.utilisation == pytest.approx((16 + 33 + 10 + 10) / 300)
-    assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
-    short = [
-        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=9, end=9),  # both end in one millisecond
-        trial_line("b", {"x": 2}, {"loss": 1.0}, begin=9, end=9, used=Used(compile_seconds=6.0)),
-    ]
-    time = timeline_of(write(tmp_path / "short", short))
-    assert time is not None
-    assert (time.slots[0].idle["start"], time.slots[0].idle["compile"]) == pytest.approx((3, 6))
 
 
 def test_a_trial_that_failed_with_its_worker_ends_with_the_last_death(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
-"""Reading a journal, and repairing it: headers that cannot be trusted, notes between the trials, what is damaged."""
+"""Reading a journal: headers that cannot be trusted, notes between the trials, what is damaged."""
 
-import errno
 import json
-import os
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +13,6 @@ from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import NAME, History, read_journal, read_study
 from mpitune.storage.journal import Journal, join
 from mpitune.storage.lines import read_header
-from mpitune.storage.repair import repair
 from mpitune.tools import report
 from tests.helpers import HEADER, journal_of, outcome, studied
 
@@ -46,21 +43,18 @@ def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
     assert history.runs == [{"n_trials": 1, "seconds": 1.0}, {"n_trials": 1, "seconds": 2.5}]
 
 
-def test_what_was_made_before_a_change_of_code_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
-    """Whatever the clocks say. One result is kept, one was made again; a job that joined made a third."""
+def test_a_change_of_code_is_told_until_it_is_said_not_to_matter(tmp_path: Path) -> None:
+    """Of this job and of one that joined."""
     with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0, ended=9e9), outcome(1, ended=9e9)])
+        journal.append([outcome(0), outcome(1)])
         journal.note(run={"changed": ["f"], "began": 5e9})
-        journal.append([outcome(1)])
-        journal.note(run={"changed": ["f"], "began": 5e9})
-    assert read_study(tmp_path).mixed == "1 results are of before a change of f, 1 after it"
+    assert read_study(tmp_path).mixed == "results of before and after a change of f"
     with closing(join(tmp_path, HEADER, "job")) as job:
         job.note(run={"changed": ["g"], "began": 1e9})
-        job.append([outcome(2)])
-    assert read_study(tmp_path).mixed == "1 results are of before a change of f, g, 2 after it"
+    assert read_study(tmp_path).mixed == "results of before and after a change of f, g"
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.note(run={"began": 1.0})
-    assert read_study(tmp_path).mixed == "2 results are of before a change of g, 1 after it"
+    assert read_study(tmp_path).mixed == "results of before and after a change of g"
 
 
 @pytest.mark.parametrize("n_after", [1, 2])
@@ -76,20 +70,22 @@ def test_a_study_with_a_trial_after_its_end_is_not_complete(tmp_path: Path, n_af
 def test_a_death_that_says_no_such_thing_is_damaged(tmp_path: Path, wrong: dict[str, Any]) -> None:
     death = {"time": 1.7e9, "seconds": 2.5, "place": ["host", 0, 1, "cpu"], "key": "", "cause": "killed by SIGKILL"}
     assert history_of(tmp_path, {"death": death}).deaths[0].cause == death["cause"]
-    with pytest.raises(UsageError, match="line 2 is damaged"):
-        history_of(tmp_path, {"death": {**death, **wrong}})
+    history = history_of(tmp_path, {"death": {**death, **wrong}})
+    assert history.deaths == [] and history.damaged[0].startswith("line 2 is damaged: ")
 
 
-def test_damaged_lines_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"line 3 is damaged: it has no key, run or end: run "):
-        history_of(tmp_path, RUN, {"x": 1})
-    with pytest.raises(UsageError, match=r"line 2 is damaged: .* \(1 more are\): run "):
-        history_of(tmp_path, {"x": 1}, {"x": 2})
+def test_damaged_lines_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert history_of(tmp_path, RUN, {"x": 1}).damaged == ["line 3 is damaged: it has no key, run or end"]
+    assert len(history_of(tmp_path, {"x": 1}, {"x": 2}).damaged) == 2
+    assert caplog.messages == [
+        f"{tmp_path / NAME}, line 3 is damaged: it has no key, run or end: it is left out; the same command evaluates "
+        "again what was lost"
+    ]
     history_of(tmp_path, RUN)
     with open(tmp_path / NAME, "ab") as file:
         file.write(json.dumps(DONE).encode() + b"\n")  # without a checksum, in a journal that has them
-    with pytest.raises(UsageError, match="line 3 is damaged: its checksum"):
-        read_journal(tmp_path)
+    history = read_journal(tmp_path)
+    assert history is not None and "line 3 is damaged: its checksum" in history.damaged[0] and not history.complete
 
 
 NO_HEADERS = [
@@ -103,7 +99,7 @@ NO_HEADERS = [
 @pytest.mark.parametrize("content", NO_HEADERS)
 def test_a_file_without_a_header_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    for read in (read_journal, repair, lambda folder: Journal(folder, HEADER)):
+    for read in (read_journal, lambda folder: Journal(folder, HEADER)):
         with pytest.raises(UsageError, match=f"line 1 of .*{NAME} is not a journal header"):
             read(tmp_path)
     assert (tmp_path / NAME).read_bytes() == content
@@ -115,7 +111,6 @@ def test_a_header_is_read_alone(tmp_path: Path) -> None:
     assert read_header(tmp_path) == header == {"format": 2, **HEADER}
     (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes()[:40])
     assert read_header(tmp_path) is None and read_journal(tmp_path) is None
-    assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl")
     with pytest.raises(UsageError, match="holds no study"):
         read_study(tmp_path)
     (tmp_path / NAME).write_bytes(b'{"format": 2, "sett')  # torn: no study yet
@@ -135,33 +130,6 @@ def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, way: str) -> Non
             read(tmp_path)
 
 
-# Repair: damaged lines are set aside as they are, all else is kept.
-
-
-def test_what_is_not_damaged_is_not_touched(tmp_path: Path) -> None:
-    assert repair(tmp_path) == ([], tmp_path / "damaged-1.jsonl") and not any(tmp_path.iterdir())
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0)])
-    before = (tmp_path / NAME).read_bytes()
-    assert repair(tmp_path)[0] == []
-    assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == before
-
-
-def test_a_repair_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0)])
-    rotten = (tmp_path / NAME).read_bytes().replace(b"0.25", b"0.26")
-    (tmp_path / NAME).write_bytes(rotten)
-
-    def full(part: str, path: str, **folders: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(UsageError, match="cannot be repaired: No space left"):
-        repair(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [NAME] and (tmp_path / NAME).read_bytes() == rotten
-
-
 def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
     """In the file of arrays lies a text under the name of an array; an error is a number."""
     with closing(Journal(tmp_path, HEADER)) as journal:
@@ -171,9 +139,10 @@ def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
     lines[2]["error"] = 3
     (tmp_path / NAME).write_bytes(journal_of(lines))
-    reasons = [(damage.key, damage.reason) for damage in repair(tmp_path)[0]]
-    assert [key for key, _ in reasons] == ["a/0", "a/1"]
-    assert "its a is not an array" in reasons[0][1] and "Expected `str | null`, got `int`" in reasons[1][1]
+    history = read_study(tmp_path)
+    assert "Expected `str | null`, got `int`" in history.damaged[0] and history.results.keys() == {"a/0", "a/2"}
+    with pytest.raises(UsageError, match="its a is not an array"):
+        history.results["a/0"].arrays["a"]
 
 
 def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path: Path) -> None:
@@ -182,17 +151,15 @@ def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path:
         journal.append([outcome(1)])
     content = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(content[:-30] + b"?" + content[-29:])
-    damaged, _ = repair(tmp_path)
-    assert [damage.key for damage in damaged] == ["a/1"]
-    assert read_study(tmp_path).results.keys() == {"a/0"}
+    history = read_study(tmp_path)
+    assert history.damaged[0].startswith("line 4 (trial a/1) is damaged") and history.results.keys() == {"a/0"}
 
 
-def test_a_study_whose_start_was_set_aside_has_a_report(tmp_path: Path) -> None:
+def test_a_study_whose_start_is_damaged_has_a_report(tmp_path: Path) -> None:
     """Without a start there is no timeline; all else is there."""
     studied(tmp_path, 3)
     content = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(content.replace(b'"threads"', b'"thraeds"'))
-    assert [damage.number for damage in repair(tmp_path)[0]] == [2]
     assert report.main([str(tmp_path)]) == Exit.DONE
     page = (tmp_path / "report.html").read_text()
     assert "does not say when trials ended" in page and "3 candidates" in page

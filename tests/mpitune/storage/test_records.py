@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpitune.engine.study import Study
-from mpitune.errors import UsageError
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.records import (
@@ -29,7 +28,6 @@ from mpitune.storage.records import (
     unpacked,
     with_checksum,
 )  # fmt: skip
-from mpitune.storage.repair import repair
 from mpitune.trial import Result, Trial, Used, seed_of
 from tests.helpers import HEADER, outcome
 
@@ -39,7 +37,7 @@ ORDINARY = [
     outcome(2, values={}, error='Traceback\n  File "a.py"\tin C:\\x\nValueError: x', attempt=2),
     outcome(3, arrays={"p": np.zeros(2), "q": np.zeros(1)}),
     outcome(4, ended=1.7e9, used=Used(0.5, 1 << 30, None, 1 << 33)),
-    outcome(5, used=Used(0.5, 1 << 30, None, None, 1.25)),
+    outcome(5, used=Used(0.5, 1 << 30)),
     (Trial("t000007/3", {"lr": -1.5e-5, "n": 10**20, "act": "re lu", "on": True, "off": False}), Result("t000007/3")),
 ]
 
@@ -60,7 +58,7 @@ def test_a_text_that_is_not_utf8_is_kept_as_it_is(tmp_path: Path) -> None:
         journal.append([failed, named, outcome(2, arrays={"a": np.zeros(1)})])
         journal.append([(Trial("é" + half, {}), replace(outcome(2, arrays={half: np.zeros(2)})[1], key="é" + half))])
     history = read_study(tmp_path)
-    assert history.results["a/0"].error == f"ValueError: {half}" and repair(tmp_path)[0] == []
+    assert history.results["a/0"].error == f"ValueError: {half}" and history.damaged == []
     assert history.trials[half].params == {"file": half} and history.results[half].values == {half: 1.0}
     assert history.results["é" + half].arrays[half].shape == (2,)
     assert seed_of(0, half).spawn_key != seed_of(0, "caf.png").spawn_key
@@ -71,9 +69,7 @@ WRONG = '1. 01 .5 +1 1e 1e+ - 1.5.2 --1 inf [] "a 1, NaN'.split()
 
 @pytest.mark.parametrize("wrong", [*WRONG, "", '{"b":1}', "1]},{", "1e999", "1" * 400])
 @pytest.mark.parametrize("place", [b'"x":', b'"loss":', b'"seconds":', b'"attempt":'])
-def test_a_line_with_a_right_checksum_that_is_no_trial_is_told_and_repaired(
-    tmp_path: Path, wrong: str, place: bytes
-) -> None:
+def test_a_line_with_a_right_checksum_that_is_no_trial_is_left_out(tmp_path: Path, wrong: str, place: bytes) -> None:
     trial_lines(tmp_path)
     lines = (tmp_path / NAME).read_bytes().splitlines()
     content = lines[2][:-18]
@@ -84,11 +80,8 @@ def test_a_line_with_a_right_checksum_that_is_no_trial_is_told_and_repaired(
     if (wrong, place) == ("1e999", b'"loss":'):  # which is infinite, and so may a value be
         assert read_study(tmp_path).results["a/1"].values["loss"] == float("inf")
         return
-    for read in (read_journal, read_study):
-        with pytest.raises(UsageError, match=r"line 3 \(trial a/1\) is damaged.*--repair"):
-            read(tmp_path)
-    assert [damage.number for damage in repair(tmp_path)[0]] == [3]
-    assert len(read_study(tmp_path).results) == len(ORDINARY) - 1
+    history = read_study(tmp_path)
+    assert len(history.results) == len(ORDINARY) - 1 and "line 3 (trial a/1) is damaged" in history.damaged[0]
 
 
 @given(st.data())

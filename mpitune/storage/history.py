@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 NAME = JOURNAL
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
+_CHANGES = [True], [False, True]  # whether the code of the last two starts is another than that of known results
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
@@ -58,6 +59,7 @@ class History:
     deaths: list[Death] = field(default_factory=list)
     with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
     lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
+    after: set[str] = field(default_factory=set)  # keys of results whose code has changed since others were made
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # an end line says so, and all that it has counted is here
@@ -84,13 +86,16 @@ class History:
 
     @property
     def mixed(self) -> str:
-        """What has changed since results were made that were kept nevertheless; else ""."""
+        """What has changed since results were made that were kept nevertheless, and how many these are; else ""."""
         each = [
             takewhile(lambda run: run.get("changed"), reversed(history.runs))
             for history in self.jobs.values() or [self]
         ]
         names = sorted({name for since in each for run in since for name in run["changed"]})
-        return f"results of before and after a change of {named(names)}" if names else ""
+        if not names:
+            return ""
+        new = f", {n_new} after it" if (n_new := len(self.after.intersection(self.results))) else ""
+        return f"{len(self.results) - n_new} results are of before a change of {named(names)}{new}"
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""
@@ -173,17 +178,19 @@ def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
     jobs = {name: _parsed(history) for name, history in jobs.items()}
     first, *others = every = list(jobs.values())
-    trials, results, lost = dict(first.trials), dict(first.results), set(first.lost)
+    trials, results, lost, after = dict(first.trials), dict(first.results), set(first.lost), set(first.after)
     for history in others:
         for key, result in history.results.items():
             if counts(result, None if key in lost else results.get(key)):
                 trials[key], results[key] = history.trials[key], result
                 (lost.add if key in history.lost else lost.discard)(key)
+                (after.add if key in history.after else after.discard)(key)
     return replace(
         first,
         trials=trials,
         results=results,
         lost=lost,
+        after=after,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in every for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
@@ -205,14 +212,17 @@ def _read_lines(folder: Path) -> History | None:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
     records: dict[str, Packed] = {}
+    before: dict[str, Packed] = {}  # the records when the code of known results changed last
     start = 2
     with no_collection():
         for lines in read:
-            _read_some(lines, start, history, records)
+            _read_some(lines, start, history, records, before)
             start += len(lines)
             if len(history.damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
         history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
+    if history.runs and history.runs[-1].get("changed"):
+        history.after = {key for key, record in records.items() if before.get(key) is not record}
     history.begun = history.size > len(first[0]) + 1
     return history
 
@@ -222,6 +232,7 @@ def _read_some(
     start: int,
     history: History,
     records: dict[str, Packed],
+    before: dict[str, Packed],
 ) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
@@ -236,6 +247,9 @@ def _read_some(
                 other = read_other(line)
                 if isinstance(other, dict):
                     _read_note(other, history)
+                    if "run" in other and [bool(run.get("changed")) for run in history.runs[-2:]] in _CHANGES:
+                        before.clear()
+                        before.update(records)
                     continue
                 record = other
             try:

@@ -43,18 +43,21 @@ def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
     assert history.runs == [{"n_trials": 1, "seconds": 1.0}, {"n_trials": 1, "seconds": 2.5}]
 
 
-def test_a_change_of_code_is_told_until_it_is_said_not_to_matter(tmp_path: Path) -> None:
-    """Of this job and of one that joined."""
+def test_what_was_made_before_a_change_of_code_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
+    """Whatever the clocks say. One result is kept, one was made again; a job that joined made a third."""
     with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0), outcome(1)])
+        journal.append([outcome(0, ended=9e9), outcome(1, ended=9e9)])
         journal.note(run={"changed": ["f"], "began": 5e9})
-    assert read_study(tmp_path).mixed == "results of before and after a change of f"
+        journal.append([outcome(1)])
+        journal.note(run={"changed": ["f"], "began": 5e9})
+    assert read_study(tmp_path).mixed == "1 results are of before a change of f, 1 after it"
     with closing(join(tmp_path, HEADER, "job")) as job:
         job.note(run={"changed": ["g"], "began": 1e9})
-    assert read_study(tmp_path).mixed == "results of before and after a change of f, g"
+        job.append([outcome(2)])
+    assert read_study(tmp_path).mixed == "1 results are of before a change of f, g, 2 after it"
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.note(run={"began": 1.0})
-    assert read_study(tmp_path).mixed == "results of before and after a change of g"
+    assert read_study(tmp_path).mixed == "2 results are of before a change of g, 1 after it"
 
 
 @pytest.mark.parametrize("n_after", [1, 2])

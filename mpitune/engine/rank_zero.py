@@ -111,10 +111,11 @@ class RankZero:
         ending["failed"] = len(failed)
         seconds = self._note_end(**ending)
         if load_finish:
-            print(f"time taken: {duration(seconds)}")
+            said = sys.stderr if self.scheduling.prints_plainly else sys.stdout  # which is the trials' own
+            print(f"time taken: {duration(seconds)}", file=said)
             with working("report.html is written", rank=0):
                 load_finish()(folder, self.experiment, self.data)
-            print(f"results: {folder}")
+            print(f"results: {folder}", file=said)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)

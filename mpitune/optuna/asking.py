@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import TPESampler
 from optuna.search_space import intersection_search_space
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -20,7 +20,7 @@ from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import UsageError
 from mpitune.optuna.records import packed_params, unpacked_params
-from mpitune.optuna.view import Studies, View, running, seed_in
+from mpitune.optuna.view import Studies, View, is_optunas, running, seed_in
 
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
 BEGUN = "_mpitune_begun"  # of a sampler: how many studies it has begun
@@ -39,7 +39,7 @@ class Asking:
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
         self._view = view_of(study, seed)
-        self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=not is_optunas(study.sampler))
+        self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=True)
         self._waiting: dict[int, FrozenTrial] = {}
         self._adopted: set[int] = set()  # trials that were enqueued, and run here
         self._look()
@@ -166,9 +166,12 @@ class Asking:
 
 def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
     """What the sampler proposes for parameters that are known before the objective asks for them."""
+    sampler = trial.study.sampler
+    if getattr(sampler, "_initial_popsize", 0) is None:  # CmaEsSampler before Optuna 4.4 remembers that of its begin
+        key, known = sampler._attr_keys.popsize(), trial.study.get_trials(deepcopy=False)
+        sampler._initial_popsize = next((one.system_attrs[key] for one in known if key in one.system_attrs), None)
     params = dict(trial.relative_params)
     space = dict(trial.relative_search_space or {})
-    sampler = trial.study.sampler
     lies = isinstance(sampler, TPESampler) and getattr(sampler, "_constant_liar", False) and not space
     if lies or not is_optunas(sampler):
         # It looks at the parameters of running trials, or keeps a state: in the order of numbers.
@@ -178,11 +181,6 @@ def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribu
                 params[name] = sampler.sample_independent(trial.study, frozen, name, drawn_from)
                 space[name] = drawn_from
     return params, space
-
-
-def is_optunas(sampler: BaseSampler) -> bool:
-    """Whether a sampler is one of Optuna's, whose state is in the study alone."""
-    return type(sampler).__module__.startswith("optuna.")
 
 
 def numbered(trial: FrozenTrial) -> FrozenTrial:

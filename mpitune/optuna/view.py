@@ -176,21 +176,31 @@ class ViewedStudy(Study):
 class Studies:
     """The studies of a view, one for each thing to do, with samplers and pruners that nothing was done with before.
 
-    keeps: whether the sampler itself does all, as it may have a state.
+    keeps: whether a sampler of the user's own itself does all, as it may have a state.
     """
 
     def __init__(self, view: View, sampler: BaseSampler, pruner: BasePruner, seed: int, keeps: bool = False):
-        self._view, self._seed, self._packed = view, seed, cloudpickle.dumps((sampler, pruner))  # quicker than a copy
-        self._kept = sampler if keeps else None
+        self._view, self._seed, self._keeps = view, seed, keeps
+        # Optuna's are unpickled, which is quicker than a copy. A class of the script would be set anew by that.
+        both = sampler, pruner
+        self._own = [None if is_optunas(thing) else thing for thing in both]
+        self._packed = cloudpickle.dumps([thing if is_optunas(thing) else None for thing in both])
 
     def at(self, what: str) -> ViewedStudy:
         """The study, whose sampler's random numbers are those of this name."""
-        sampler, pruner = pickle.loads(self._packed)
-        sampler = self._kept or sampler
+        own = self._own if self._keeps else copy.deepcopy(self._own)
+        sampler, pruner = (
+            theirs if mine is None else mine for mine, theirs in zip(own, pickle.loads(self._packed), strict=True)
+        )
         reseed(sampler, f"{self._seed}/{what}")
         study = ViewedStudy(self._view.get_study_name_from_id(0), self._view, sampler, pruner)
         study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
         return study
+
+
+def is_optunas(thing: BaseSampler | BasePruner) -> bool:
+    """Whether a sampler or a pruner is one of Optuna's, whose state is in the study alone."""
+    return type(thing).__module__.startswith("optuna.")
 
 
 def reseed(sampler: BaseSampler, name: str) -> None:

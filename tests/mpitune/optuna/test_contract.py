@@ -173,6 +173,21 @@ def test_a_samplers_own_state_is_kept_in_the_order_of_numbers(options: RunOption
     assert [trial.params["n"] for trial in study.trials] == list(range(2, 21, 2))
 
 
+@pytest.mark.parametrize("options", [HERE, TWO])
+def test_a_samplers_class_stays_as_it_is(options: RunOptions) -> None:
+    heard: list[int] = []
+
+    class Hearing(optuna.samplers.RandomSampler):
+        n = 0
+
+        def before_trial(self, study: Any, trial: Any) -> None:
+            heard.append(trial.number)
+            Hearing.n += 1
+
+    optimize(optuna.create_study(sampler=Hearing()), square, 3, options=options)
+    assert heard == [0, 1, 2] and Hearing.n == 3
+
+
 def everything(trial: Trial) -> float:
     """All that a trial can be asked."""
     values = [
@@ -210,6 +225,16 @@ def test_a_trial_can_be_asked_all_that_optunas_can() -> None:
     assert all(trial.duration is not None and trial.intermediate_values[1] == float("inf") for trial in study.trials)
     assert study.trials[0].state == TrialState.COMPLETE
     assert len(optuna.importance.get_param_importances(study)) == 6
+
+
+def test_parameters_may_go_under_cma_es() -> None:
+    def objective(trial: Trial) -> float:
+        return sum(trial.suggest_float(name, 0, 1) for name in ("xyz" if trial.number != 5 else "xy"))
+
+    study = new(sampler=optuna.samplers.CmaEsSampler(seed=1, warn_independent_sampling=False))
+    for n in (9, 5):
+        optimize(study, objective, n, window=1, options=HERE)
+    assert states(study) == "C" * 14
 
 
 @pytest.mark.parametrize("sampler", ["TPESampler", "NSGAIISampler", "QMCSampler"])

@@ -101,7 +101,7 @@ def _in_tensorboard(folder: Path) -> Logged:
 
 
 def _in_mlflow(folder: Path) -> Logged:
-    """Lines of time, value and step, as MLflow's file store has them; MLflow itself has ceased to read it unasked."""
+    """Lines of time, value and step, as MLflow's file store has them; MLflow 3.17 reads it only if it is allowed to."""
     for path in sorted(path for path in folder.glob("mlruns/*/*/metrics/**/*") if path.is_file()):
         lines = [line.split() for line in path.read_text().splitlines()]
         for _, value, step in sorted((line for line in lines if len(line) == 3), key=lambda line: int(line[2])):

@@ -127,8 +127,8 @@ def test_all_that_is_imported_is_declared() -> None:
         "pynvml": "nvidia-ml-py",
     }
     lines = lines_of("requirements-cu12.txt").union(PROJECT["optional-dependencies"]["search"])
-    lines = lines.union(PROJECT["optional-dependencies"]["export"])
-    named |= {"mlflow": "mlflow-skinny", "markupsafe": "jinja2"}
+    lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("export", "sweeps")))
+    named |= {"mlflow": "mlflow-skinny", "markupsafe": "jinja2", "yaml": "pyyaml"}
     declared = {Requirement(line).name for line in lines}
     for path in [path for room in rooms() for path in (ROOT / room).rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -14,6 +14,7 @@ from mpitune.folders import set_cache_variables
 from mpitune.processes.output import outlive_readers
 
 TOOLS = {
+    "run": "a sweep file of Weights & Biases: on all devices, without its server",
     "status": "how far a study is, and what has failed",
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",

@@ -37,16 +37,16 @@ class Caller(Enum):
 
 # Options that are arguments of every search, and of `RunOptions`.
 ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
-_caller = Caller.PROGRAM
+_caller: Caller | None = None  # nobody has said it: as PROGRAM
 _kept = True
 
 
 @contextmanager
 def called_from(caller: Caller) -> Iterator[None]:
-    """Advice in messages is for this caller from now on; within another one in Python it stays for that one."""
+    """Advice in messages is for this caller from now on; within another one it stays for that one."""
     global _caller
     before = _caller
-    _caller = caller if before is Caller.PROGRAM else before
+    _caller = caller if before is None else before
     try:
         yield
     finally:
@@ -55,7 +55,7 @@ def called_from(caller: Caller) -> Iterator[None]:
 
 def typed(name: str, value: object = True) -> str:
     """An option of `RunOptions` as who calls types it: --gpu none, or gpu="none"; "" where the call has no such."""
-    if _caller is Caller.PROGRAM:
+    if _caller in (None, Caller.PROGRAM):
         if isinstance(value, list):
             return f"--{name} {shlex.join(value)}"
         plain = str(value).replace(",", "").isalnum()

@@ -27,7 +27,7 @@ from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import TRIALS, copy_folder, make_folder
 from mpitune.trial import Outcome, Parameter, Trial
 
-RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal)\(")  # how a parameter begins; all else is a constant
+RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any|Quantile|Weighted)\(")  # how a parameter begins
 BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends on the other options
 READS = ("number", "seed")  # of a trial: its results may depend on them
 IGNORED = tuple(f"trial.{name}" for name in READS)

@@ -14,7 +14,8 @@ import shlex
 import signal
 import string
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds
 from mpitune.storage.files import regular_file
+from mpitune.trial import Evaluation
 
 OUTPUT = "output.txt"  # in the trial's folder
 LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what started this job
@@ -38,6 +40,7 @@ LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what 
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 # Words that only a shell understands, and those that begin with > or <, as 2>&1, or end with a semicolon.
 FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
+LOOK_S = 0.5  # between two looks at whether a program may end
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
 
@@ -123,7 +126,7 @@ class Command:
                 made.launcher.append("--allow-run-as-root")
         return made
 
-    def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any]:
+    def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any] | Evaluation:
         nodes = {"hosts": ",".join(trial.hosts), "nodes": len(trial.hosts)}
         templates = [*((self.launcher or []) if trial.hosts else []), *self.words]
         asked = {name for text in templates for name in _names(text)} | self._names()  # no others count as read
@@ -132,18 +135,10 @@ class Command:
         given |= {**nodes, **trial.params}
         words = [word for template in templates if (word := _filled(template, given)) is not None]
         environment = {name: _filled(text, given) or "" for name, text in self.environment.items()}
-        output = trial.folder / OUTPUT
-        around = dict(os.environ)
-        if trial.hosts and trial.device == "cuda":
-            del around["CUDA_VISIBLE_DEVICES"]  # names of this node's GPUs, which mean nothing on another
-        status, late = _run(words, {**around, **environment}, output, self.timeout)
-        if late:
-            raise RuntimeError(f"no end within {self.timeout:g} s: {shlex.join(words)} was killed, see {output}")
-        if status != 0:
-            ended = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            raise RuntimeError(f"{ended}: {shlex.join(words)}: {_last_line(output)}")
+        if failed := self.run(trial, words, environment):
+            raise RuntimeError(failed)
         if self.result is None:
-            return _last_object(output)
+            return _last_object(trial.folder / OUTPUT)
         path = Path(_filled(self.result, given) or "")
         try:
             return dict(json.loads(path.read_text()))
@@ -151,6 +146,28 @@ class Command:
             raise NoValue(
                 f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
             ) from None
+
+    def run(
+        self,
+        trial: ObjectiveTrial,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        enough: Callable[[], bool] | None = None,
+    ) -> str:
+        """Run a program with these variables until it ends, or `enough` says so, which is asked now and then.
+
+        Returns why it failed, "" if it did not.
+        """
+        output, around = trial.folder / OUTPUT, dict(os.environ)
+        if trial.hosts and trial.device == "cuda":
+            del around["CUDA_VISIBLE_DEVICES"]  # names of this node's GPUs, which mean nothing on another
+        status, late = _run(words, {**around, **environment}, output, self.timeout, enough)
+        if late:
+            return f"no end within {self.timeout:g} s: {shlex.join(words)} was killed, see {output}"
+        if status != 0:
+            ended = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            return f"{ended}: {shlex.join(words)}: {_last_line(output)}"
+        return ""
 
     def _names(self) -> set[str]:
         return {name for text in [*self.words, *self.environment.values(), self.result or ""] for name in _names(text)}
@@ -184,7 +201,13 @@ def _filled(template: str, given: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, timeout: float | None) -> tuple[int, bool]:
+def _run(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    output: Path,
+    timeout: float | None,
+    enough: Callable[[], bool] | None = None,
+) -> tuple[int, bool]:
     """(exit status, whether it was killed for taking too long) of a program that writes to `output`."""
     parent = os.getpid()
     with open(regular_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -192,14 +215,19 @@ def _run(words: Sequence[str], environment: Mapping[str, str], output: Path, tim
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
             start_new_session=True, preexec_fn=None if has_keeper() else lambda: die_with(parent),
         )  # fmt: skip
-        late = False
+        late, ends = False, None if timeout is None else time.monotonic() + timeout
         try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            late = True
-            _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_S)
+            while process.poll() is None:
+                left = None if ends is None else max(0.0, ends - time.monotonic())
+                try:
+                    process.wait(left if enough is None else min(LOOK_S, LOOK_S if left is None else left))
+                except subprocess.TimeoutExpired:
+                    late = ends is not None and time.monotonic() >= ends
+                    if late or (enough is not None and enough()):
+                        _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
+                        with suppress(subprocess.TimeoutExpired):
+                            process.wait(END_S)
+                        break
         finally:
             _kill(process.pid)  # what it left behind
     return process.wait(), late

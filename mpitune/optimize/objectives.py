@@ -83,6 +83,11 @@ class ObjectiveTrial:
         """Names of the nodes that it has to itself with `nodes=`, this one first; else empty."""
         return hosts_here()
 
+    @property
+    def stop(self) -> str:
+        """What its strategy says of when to stop, see `TrialSegment.stop`."""
+        return self._segment.stop
+
     @cached_property
     def seed(self) -> int:
         """For its random numbers: made of the study's seed and the trial alone."""

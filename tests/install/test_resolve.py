@@ -127,8 +127,8 @@ def test_all_that_is_imported_is_declared() -> None:
         "pynvml": "nvidia-ml-py",
     }
     lines = lines_of("requirements-cu12.txt").union(PROJECT["optional-dependencies"]["search"])
-    lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("export", "hydra")))
-    named |= {"mlflow": "mlflow-skinny", "markupsafe": "jinja2"}
+    lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("export", "hydra", "sweeps")))
+    named |= {"mlflow": "mlflow-skinny", "markupsafe": "jinja2", "yaml": "pyyaml"}
     named |= {"hydra": "hydra-core", "omegaconf": "hydra-core"}  # which is made of it
     declared = {Requirement(line).name for line in lines}
     for path in [path for room in rooms() for path in (ROOT / room).rglob("*.py")]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,17 @@ class Float:
 
     def drawn(self, value: Any) -> float:
         return float(value)
+
+
+class Quantile(Float):
+    """A number of any distribution: `at(u)` is its quantile. Samplers of Optuna draw u from 0 to 1, both included."""
+
+    def place(self, value: float) -> float:
+        """The least u that has this value."""
+        return bisect_left(range(2**40), value, key=lambda n: self.at(n / 2**40)) / 2**40
+
+    def drawn(self, value: Any) -> Any:
+        return value
 
 
 @dataclass(frozen=True)

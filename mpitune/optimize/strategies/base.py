@@ -81,6 +81,7 @@ class TrialSegment:
         start, until: steps done before and to be done after it; until 0: as many as the objective has.
         fold: for objectives that are evaluated fold by fold, else -1.
         parent: key of the segment whose checkpoint this one begins with; "" for none but the trial's own.
+        stop: what a whole trial is compared with while it runs, for an objective that can stop itself.
     """
 
     number: int
@@ -91,6 +92,7 @@ class TrialSegment:
     until: int = 0
     fold: int = -1
     parent: str = ""
+    stop: str = ""
 
     @property
     def key(self) -> str:
@@ -109,6 +111,8 @@ class TrialSegment:
             extra = {name: value for name, value in extra.items() if value != _UNSAID[name]}
         if self.parent:
             extra["@parent"] = self.parent
+        if self.stop:
+            extra["@stop"] = self.stop
         return Trial(self.key, {**self.point, **extra})
 
     @classmethod
@@ -117,7 +121,7 @@ class TrialSegment:
         number, _, stage = trial.key.removeprefix("t").partition("/")
         point = {name: value for name, value in trial.params.items() if name[:1] != "@"}
         if not stage:
-            return cls(int(number), point)
+            return cls(int(number), point, stop=str(trial.params.get("@stop", "")))
         extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[:1] == "@"}
         return cls(int(number), point, int(stage), **{"last": True, **extra})
 

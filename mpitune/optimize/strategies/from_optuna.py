@@ -18,7 +18,7 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
-from mpitune.optimize.spaces.parameters import shown
+from mpitune.optimize.spaces.parameters import Quantile, shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Sampling
@@ -291,6 +291,8 @@ def suggested(trial: Any, name: str, part: Part) -> Parameter:
     if isinstance(part, Int):
         drawn = int(trial.suggest_int(name, part.low, part.high, log=part.log, step=part.step))
         return drawn if max(-part.low, part.high) < EXACT else min(part.high, max(part.low, drawn))
+    if isinstance(part, Quantile):
+        return part.at(trial.suggest_float(name, 0.0, 1.0))
     return float(trial.suggest_float(name, part.low, part.high, log=part.log, step=part.step))
 
 
@@ -311,6 +313,8 @@ def _distribution(library: Any, part: Part) -> Any:
     if isinstance(part, Int):
         high = part.low + (part.high - part.low) // part.step * part.step
         return distributions.IntDistribution(part.low, high, log=part.log, step=part.step)
+    if isinstance(part, Quantile):
+        return distributions.FloatDistribution(0.0, 1.0)
     with _quiet():
         return distributions.FloatDistribution(part.low, part.high, log=part.log, step=part.step)
 
@@ -320,6 +324,8 @@ def _nearest(part: Part, value: Parameter, distribution: Any) -> Any:
     if isinstance(part, Choice):
         place = part.place(value)
         return place if isinstance(part, Ordinal) else distribution.choices[place]
+    if isinstance(part, Quantile):
+        return part.place(float(value))
     if isinstance(part, Float):
         return min(distribution.high, part.on_step(float(value)))
     return part.on_step(int(value)) if part.step > 1 else value

@@ -1,0 +1,113 @@
+"""The values of a metric that a program logs, read while it runs: W&B's run file, JSON lines, TensorBoard, MLflow."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mpitune.exchange.trials import needs
+from mpitune.optimize.commands import OUTPUT
+
+Logged = Iterator[tuple[str, Any, int | None]]  # names, values, steps; those without a step are of a summary
+HEAD, BLOCK, WHOLE, LAST = struct.Struct("<IHB"), 32768, 1, 4  # of LevelDB's log format, which W&B's run file has
+
+
+class Metric:
+    """What is known of a metric.
+
+    Attributes:
+        steps: Its values by step, those that are finite.
+        end: Its value in the summary, or the last one; None where it was never logged.
+        others: Names of all that is logged.
+    """
+
+    def __init__(self, name: str, maximize: bool, logged: Logged):
+        self.steps: dict[int, float] = {}
+        self.others: set[str] = set()
+        ends: dict[bool, Any] = {}
+        for other, value, step in logged:
+            self.others |= {other} if other[:1] != "_" else set()
+            if isinstance(value, dict):  # of `define_metric(..., summary="min")`
+                value = value.get("max" if maximize else "min", next(iter(value.values()), None))
+            if other == name and isinstance(value, int | float) and not isinstance(value, bool):
+                ends[step is None] = value
+                if step is not None and math.isfinite(value):
+                    self.steps[step] = float(value)
+        end = ends.get(True, ends.get(False))
+        worst = -math.inf if maximize else math.inf  # what a training that has diverged counts as
+        self.end = None if end is None else worst if math.isnan(end) else float(end)
+
+
+def metric_in(folder: Path, source: str | None, name: str, maximize: bool) -> Metric:
+    """What the program of a trial's folder has logged by now. source: None for W&B where it has a run, else JSON."""
+    if source is None:
+        source = "wandb" if any(folder.glob("wandb/*run-*/*.wandb")) else "json"
+    return Metric(name, maximize, SOURCES[source](folder))
+
+
+def _in_wandb(folder: Path) -> Logged:
+    with needs("wandb"):
+        from wandb.proto.wandb_internal_pb2 import Record
+    for path in sorted(folder.glob("wandb/*run-*/*.wandb")):
+        for content in _records(path.read_bytes()):
+            record = Record.FromString(content)
+            history = record.WhichOneof("record_type") == "history"
+            for item in record.history.item if history else record.summary.update:
+                name = item.key or ".".join(item.nested_key)
+                yield name, json.loads(item.value_json), record.history.step.num if history else None
+
+
+def _records(content: bytes, at: int = 7) -> Iterator[bytes]:
+    """The whole records of a run file, after the head that it has itself. W&B 0.31 has no reader for it in Python."""
+    part = b""
+    while True:
+        at += BLOCK - at % BLOCK if BLOCK - at % BLOCK < HEAD.size else 0
+        begin = at + HEAD.size
+        size, kind = HEAD.unpack(content[at:begin])[1:] if begin <= len(content) else (0, 0)
+        if not kind or begin + size > len(content):
+            return
+        part, at = part + content[begin : begin + size], begin + size
+        if kind in (WHOLE, LAST):
+            yield part
+            part = b""
+
+
+def _in_output(folder: Path) -> Logged:
+    n = 0
+    for line in (folder / OUTPUT).read_text(errors="replace").splitlines() if (folder / OUTPUT).exists() else ():
+        with suppress(ValueError):
+            if isinstance(values := json.loads(line), dict):
+                step = values.get("step", n)
+                yield from ((name, value, step if isinstance(step, int) else n) for name, value in values.items())
+                n += 1
+
+
+def _in_tensorboard(folder: Path) -> Logged:
+    with needs("tensorboard"):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.util.tensor_util import make_ndarray
+    for place in sorted({path.parent for path in folder.rglob("events.out.tfevents.*")}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+        for name in events.Tags()["scalars"]:
+            yield from ((name, event.value, event.step) for event in events.Scalars(name))
+        for name in events.Tags()["tensors"]:
+            known = [(make_ndarray(event.tensor_proto), event.step) for event in events.Tensors(name)]
+            yield from ((name, value.item(), step) for value, step in known if value.size == 1)
+
+
+def _in_mlflow(folder: Path) -> Logged:
+    """Lines of time, value and step, as MLflow's file store has them; MLflow 3.17 reads it only if it is allowed to."""
+    for path in sorted(path for path in folder.glob("mlruns/*/*/metrics/**/*") if path.is_file()):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        for _, value, step in sorted((line for line in lines if len(line) == 3), key=lambda line: int(line[2])):
+            yield path.as_posix().rpartition("/metrics/")[2], float(value), int(step)
+
+
+SOURCES: dict[str, Callable[[Path], Logged]] = {
+    "wandb": _in_wandb, "json": _in_output, "tensorboard": _in_tensorboard, "mlflow": _in_mlflow,
+}  # fmt: skip

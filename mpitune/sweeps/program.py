@@ -1,0 +1,146 @@
+"""The program of a sweep file as an objective. It is started as W&B's agent starts it, and its metric is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mpitune.errors import named
+from mpitune.optimize.commands import OUTPUT, Command
+from mpitune.optimize.objectives import ObjectiveTrial
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.values import NoValue
+from mpitune.storage.files import remove_folder
+from mpitune.sweeps.metrics import Metric, metric_in
+from mpitune.sweeps.stopping import AT_BANDS, band_behind, bands_of
+from mpitune.trial import CHOSEN, PRUNED, Evaluation
+
+MACRO = re.compile(r"\$\{([^}]*)\}")
+PARAMS, ARGS = "sweep-params.yaml", "sweep-args.json"  # in the trial's folder
+MOST_STEPS = 1000  # of a trial that are kept
+ARGUMENTS = re.compile(r"unrecognized arguments|arguments are required|[Nn]o such option")  # a script that reads others
+
+
+class Program(Command):
+    """Runs a program for each trial, in W&B's offline mode.
+
+    Args:
+        content: Of the sweep file, with its defaults.
+        paths: Where each parameter is in the configuration: `("optimizer", "lr")` is nested.
+        sweep_id: Begins the id of each run.
+    """
+
+    def __init__(self, content: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]], sweep_id: str):
+        program = str(content.get("program"))
+        super().__init__([program if word == "${program}" else str(word) for word in content["command"]])
+        self.content, self.paths, self.sweep_id = content, paths, sweep_id
+
+    def check(self, space: Space) -> None:
+        """Nothing: its macros were looked at when its file was read."""
+
+    def _names(self) -> set[str]:
+        return set()
+
+    def __call__(self, trial: ObjectiveTrial) -> Evaluation:
+        folder, limits = trial.folder, json.loads(trial.stop or "{}")
+        early, sign = self.content.get("early_terminate", {}), -1 if self._maximize else 1
+        for left in ("wandb", "mlruns"):  # by an attempt before
+            remove_folder(folder / left)
+        (folder / OUTPUT).unlink(missing_ok=True)
+
+        def look() -> tuple[Metric, int | None]:
+            metric = self._metric(folder)
+            losses = [sign * value for _, value in sorted(metric.steps.items())]
+            return metric, band_behind(losses, limits, early.get("strict", True))
+
+        enough = (lambda: look()[1] is not None) if limits else None
+        failed = self.run(trial, self._words(trial, folder), self._variables(folder), enough)
+        metric, band = look()
+        if band is None and (failed or metric.end is None):
+            raise self._error(failed, metric)
+        name, steps = self.content["metric"]["name"], sorted(metric.steps.items())[:band]
+        end = metric.end if band is None else steps[-1][1]
+        assert end is not None
+        every = -(-len(steps) // MOST_STEPS)
+        kept = {f"{name}@{n}": value for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
+        bands = bands_of(early, len(steps))
+        attrs: dict[str, Any] = {AT_BANDS: {str(b): sign * steps[b - 1][1] for b in bands}} if bands else {}
+        if band is not None:
+            attrs[CHOSEN] = {"state": PRUNED}
+        return Evaluation(folder.name, {name: end, **kept}, read=("folder",), user_attrs=attrs)
+
+    @property
+    def _maximize(self) -> bool:
+        return bool(self.content["metric"]["goal"] == "maximize")
+
+    def _metric(self, folder: Path) -> Metric:
+        return metric_in(folder, self.content["mpitune"].get("read"), self.content["metric"]["name"], self._maximize)
+
+    def _error(self, failed: str, metric: Metric) -> Exception:
+        if ARGUMENTS.search(failed):
+            return NoValue(f"{failed}: give parameters the names that it reads, or change command in the sweep file")
+        if failed:
+            return RuntimeError(failed)
+        name, there = self.content["metric"]["name"], named(sorted(metric.others), "nothing")
+        return NoValue(f"it has logged no {name}, but {there}: name one of these in metric, or log {name}")
+
+    def _words(self, trial: ObjectiveTrial, folder: Path) -> list[str]:
+        """The command of a trial. Its parameters are in two files, too."""
+        import yaml
+
+        config: dict[str, Any] = {}
+        for name, value in trial.params.items():
+            inside = config
+            for group in self.paths[name][:-1]:
+                inside = inside.setdefault(group, {})
+            inside[self.paths[name][-1]] = value
+        params = {"wandb_version": 1, **{name: {"value": value} for name, value in config.items()}}
+        (folder / PARAMS).write_text(yaml.safe_dump(params, sort_keys=False))
+        (folder / ARGS).write_text(json.dumps(config))
+        macros = {
+            "env": ["/usr/bin/env"], "interpreter": [sys.executable], "folder": [str(folder)],
+            "args_json_file": [str(folder / ARGS)], **arguments(config),
+        }  # fmt: skip
+        words = [word.format(hosts=",".join(trial.hosts), nodes=len(trial.hosts)) for word in self.launcher or ()]
+        for word in self.words:
+            macro = MACRO.fullmatch(word)
+            words += macros.get(macro[1] if macro else "") or [with_variables(word)]
+        return words
+
+    def _variables(self, folder: Path) -> dict[str, str]:
+        run = f"{self.sweep_id}-{folder.name}"
+        own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "DIR": str(folder), "SWEEP_PARAM_PATH": str(folder / PARAMS)}
+        usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
+        usual |= {f"WANDB_{key.upper()}": self.content[key] for key in ("project", "entity") if key in self.content}
+        if self.content["mpitune"].get("read") == "mlflow":
+            usual |= {"MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+        given = {name: value for name, value in usual.items() if name not in os.environ}
+        return {**given, **{f"WANDB_{name}": value for name, value in own.items()}}
+
+
+def with_variables(word: str) -> str:
+    """A word with the values of environment variables; as W&B's agent, with the name of one that is not there."""
+    return re.sub(r"\$\{envvar:([A-Z0-9_]*)\}", lambda found: os.environ.get(found[1], found[1]), word)
+
+
+def arguments(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What W&B's macros stand for, see `create_sweep_command_args` there."""
+    plain = [f"{name}={value}" for name, value in config.items()]
+    flags = [f"--{n}" if value is True else f"--{n}={value}" for n, value in config.items() if value is not False]
+    return {
+        "args": [f"--{text}" for text in plain],
+        "args_no_equals": [word for name, value in config.items() for word in (f"--{name}", str(value))],
+        "args_no_hyphens": plain,
+        "args_no_boolean_flags": flags,
+        "args_json": [json.dumps(config)],
+        "args_append_hydra": [f"+{text}" for text in plain],
+        "args_override_hydra": [f"++{text}" for text in plain],
+    }
+
+
+MACROS = ("env", "interpreter", "program", "folder", "args_json_file", *arguments({}))

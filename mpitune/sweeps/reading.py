@@ -1,0 +1,150 @@
+"""Reads a sweep file of Weights & Biases, as it is. What it must not have is refused by name, in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mpitune.errors import UsageError, named
+from mpitune.optimize.spaces import Space
+from mpitune.optimize.spaces.parameters import shown
+from mpitune.optimize.strategies import Strategy, strategy_of
+from mpitune.sweeps.distributions import part_of
+from mpitune.sweeps.program import MACRO, MACROS
+from mpitune.sweeps.stopping import EarlyTerminate, bands_of
+
+SCHEMA = json.loads(Path(__file__).with_name("sweep.schema.json").read_text())
+TYPES: dict[str, Any] = {
+    "object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": int | float,
+}  # fmt: skip
+Paths = dict[str, tuple[str, ...]]
+
+
+def read(path: Path) -> tuple[dict[str, Any], Space, Paths, Strategy]:
+    """What a file says, with the schema's defaults; its space, the place of each parameter, its strategy.
+
+    Raises UsageError.
+    """
+    try:
+        content = checked("", _content(path), SCHEMA)
+        parts, paths = dict[str, Any](), Paths()
+        for at, given in _flat(content["parameters"]):
+            if (name := ".".join(at)) in paths:
+                raise UsageError(f"parameters has {name} twice: keep one")
+            try:
+                parts[name], paths[name] = part_of(_kind(given), given, content["method"]), at
+            except (UsageError, ValueError, OverflowError) as error:
+                raise UsageError(f"parameters.{name}: {error}") from error
+        _check_command(content["command"], content.get("program", ""))
+        usual = {"bayes": "tpe"}.get(content["method"], content["method"])
+        strategy = strategy_of(content["mpitune"].get("strategy", usual))
+        if early := content.get("early_terminate"):
+            if not (bands := bands_of(early)):
+                raise UsageError("early_terminate has no band: give min_iter, or max_iter and s")
+            strategy = EarlyTerminate(strategy, bands, early["eta"])
+        return content, Space(parts), paths, strategy
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
+
+
+def _content(path: Path) -> Any:
+    text = path.read_text(errors="replace")
+    try:
+        if path.suffix == ".json":
+            return json.loads(text)
+        import yaml
+
+        class Loader(yaml.SafeLoader):  # 1e-5 is a number, as in YAML 1.2
+            yaml_implicit_resolvers = {k: [*v] for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+
+        number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+        Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+        return yaml.load(text, Loader)
+    except ImportError as error:
+        raise UsageError('pyyaml is not installed: pip install "mpitune[sweeps]"') from error
+    except Exception as error:  # of both readers, which say where
+        raise UsageError(f"it cannot be read: {error}") from error
+
+
+def checked(where: str, given: Any, rule: Mapping[str, Any]) -> Any:
+    """What is given there, with defaults. Raises UsageError unless it is as the schema says."""
+    what = where or "it"
+    if "$ref" in rule:
+        rule = SCHEMA["definitions"][rule["$ref"].rpartition("/")[2]]
+    if "anyOf" in rule:
+        if not isinstance(given, dict):
+            raise UsageError(f"{what} is {shown(given)}: write {{value: {given}}}, or values, or min and max")
+        if (kind := _kind(given)) not in SCHEMA["definitions"]:
+            known = [each["$ref"].rpartition("/")[2] for each in rule["anyOf"][:-1]]
+            raise UsageError(f"{what} has distribution {shown(kind)}: give one of {named(known)}")
+        rule = SCHEMA["definitions"][kind]
+    if "not" in rule:
+        raise UsageError(f"{what} is not supported: {rule['description']}")
+    kind = rule.get("type", "")
+    if kind and (not isinstance(given, TYPES[kind]) or (isinstance(given, bool) and kind != "boolean")):
+        raise UsageError(f"{what} is {shown(given)}: give a value of type {kind}")
+    if "enum" in rule and given not in rule["enum"]:
+        raise UsageError(f"{what} is {shown(given)}: give {' or '.join(rule['enum'])}")
+    low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
+    if (low is not None and given < low) or (above is not None and given <= above):
+        raise UsageError(f"{what} is {given}: give " + (f"at least {low}" if above is None else f"more than {above}"))
+    if kind == "array" and len(given) < rule.get("minItems", 0):
+        raise UsageError(f"{what} is empty: give it at least one")
+    return _checked_inside(where, given, rule) if kind == "object" else given
+
+
+def _checked_inside(where: str, given: dict[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
+    what, known = where or "it", rule.get("properties", {})
+    if len(given) < rule.get("minProperties", 0):
+        raise UsageError(f"{what} is empty: give it at least one")
+    whole = {key: each["default"] for key, each in known.items() if "default" in each}
+    for key, value in given.items():
+        inside = known.get(key, rule.get("additionalProperties", {}))
+        if inside is False:
+            close = get_close_matches(str(key), known, 1)
+            fix = f"did you mean {close[0]}?" if close else f"there are {named(known)}"
+            raise UsageError(f"{what} has {key!r}: {fix}")
+        whole[key] = checked(f"{where}.{key}".lstrip("."), value, inside)
+    if missing := [key for key in rule.get("required", ()) if key not in given]:
+        raise UsageError(f"{what} has no {missing[0]}: it needs {named(rule['required'])}")
+    return whole
+
+
+def _kind(given: Mapping[str, Any]) -> str:
+    """The definition of a parameter: its distribution, or the one that it has by its keys."""
+    if "distribution" in given or "parameters" in given:
+        return str(given.get("distribution", "nested"))
+    if "value" in given or "values" in given:
+        return "constant" if "value" in given else "categorical" + "_w_probabilities" * ("probabilities" in given)
+    return "int_uniform" if all(isinstance(given.get(end, 0), int) for end in ("min", "max")) else "uniform"
+
+
+def _flat(
+    parameters: Mapping[str, Any], outer: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The parameters with the place of each; those of a group are inside it."""
+    for name, given in parameters.items():
+        at = (*outer, str(name))
+        yield from _flat(given["parameters"], at) if "parameters" in given else [(at, given)]
+
+
+def _check_command(command: list[Any], program: str) -> None:
+    """Raise UsageError for a macro that there is not, a program that is not there or lacks W&B."""
+    for word in map(str, command):
+        for macro in MACRO.finditer(word):
+            if not macro[1].startswith("envvar:") and (macro[1] not in MACROS or macro[0] != word):
+                raise UsageError(f"command has {word}: give words of their own, of {named(MACROS)}")
+    if "${program}" in command and not os.path.isfile(program):
+        raise UsageError(f"program: {program or 'none'} is not in {os.getcwd()}: start where it is, or give its path")
+    if {"${program}", "${interpreter}"} <= {*map(str, command)} and find_spec("wandb") is None:
+        text = Path(program).read_text(errors="replace")
+        if re.search(r"^\s*(import|from) wandb\b", text, re.MULTILINE):
+            raise UsageError(f"{program} imports wandb, which is not installed: pip install wandb")

@@ -1,0 +1,72 @@
+"""W&B's early_terminate: at each band a run is stopped that is not among the best 1 / eta.
+
+A trial is compared with those that its strategy was told of before it began. So the window alone decides which trials
+are stopped, and not how quickly each of them comes to a band.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.plain import Points, WholeTrials
+from mpitune.trial import CHOSEN
+
+AT_BANDS = "at_bands"  # the user attribute with a trial's loss at each band
+
+
+@dataclass(frozen=True)
+class EarlyTerminate(Strategy):
+    """Stops whole trials, whose points `sampler` draws, when a band's number of values is logged."""
+
+    sampler: Any
+    bands: tuple[int, ...]
+    eta: float
+
+    def describe(self, problem: Problem) -> str:
+        return f"EarlyTerminate({self.sampler.describe(problem)}, bands={self.bands}, eta={self.eta})"
+
+    def begin(self, problem: Problem) -> list[TrialScheduler]:
+        return [_Comparing(Points(self.sampler.draws(problem), problem), self.eta)]
+
+
+class _Comparing(WholeTrials):
+    def __init__(self, points: Points, eta: float):
+        super().__init__(points)
+        self._eta = eta
+        self._known: dict[str, list[float]] = {}  # losses at each band
+
+    def ask(self, most: int) -> list[TrialSegment]:
+        limits = {}
+        for band, losses in self._known.items():
+            if (place := int((len(losses) + 1) / self._eta)) < len(losses):  # 1: the trial's own
+                limits[band] = sorted(losses)[place]
+        return [replace(segment, stop=json.dumps(limits)) for segment in super().ask(most)]
+
+    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+        for band, loss in feedback.user_attrs.get(AT_BANDS, {}).items():
+            self._known.setdefault(band, []).append(loss)
+        self._points.known(segment.number)
+        self._points.tell(segment, feedback, pruned=CHOSEN in feedback.user_attrs)
+
+
+def bands_of(early: Mapping[str, Any], most: int = 10**9) -> tuple[int, ...]:
+    """How many values are logged at each band of an early_terminate."""
+    if "max_iter" in early and "s" in early:
+        bands = [int(early["max_iter"] / early["eta"] ** n) for n in range(early["s"], 0, -1)]
+    else:
+        bands = [int(early["min_iter"] * early["eta"] ** n) for n in range(100)] if "min_iter" in early else []
+    return tuple(dict.fromkeys(band for band in bands if 0 < band <= most))
+
+
+def band_behind(losses: Sequence[float], limits: Mapping[str, float], strict: bool) -> int | None:
+    """The first band at which a trial with these losses is stopped, None where it goes on."""
+    for band in sorted(map(int, limits)):
+        if band <= len(losses):
+            loss = losses[band - 1] if strict else min(losses[:band])
+            if loss > limits[str(band)]:
+                return band
+    return None

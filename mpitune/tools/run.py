@@ -1,0 +1,79 @@
+"""python -m mpitune run sweep.yaml: a sweep file of Weights & Biases on all devices, without its server.
+
+mpirun or srun may start it; all ranks read the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpitune.errors import Caller, Exit, StudyError, StudyInterrupted, UsageError, called_from
+from mpitune.optimize.search import search
+from mpitune.optimize.search_study import FAILED, SearchStudy, TrialRecord
+from mpitune.options import RunOptions, seconds
+from mpitune.ranks.launch import launched
+from mpitune.settings import program, setting
+from mpitune.sweeps.program import Program
+from mpitune.sweeps.reading import read
+from mpitune.trial import COMPLETE
+
+PROG = "python -m mpitune run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(RunOptions):
+    """The command line. What it says wins over the file."""
+
+    file: Path = setting(help="sweep file, YAML or JSON")
+    trials: int | None = setting(None, "the most trials (default: run_cap of the file)", low=1, metavar="N")
+    window: int | None = setting(None, "so many trials are open at a time", low=1, metavar="N")
+    timeout: float | None = seconds(None, "seconds after which no trial begins any more", low=0.001)
+    workers: int | None = setting(None, "CPU workers per node, 0 for none: all in this process", low=0, high=4096)
+
+
+def main(arguments: Sequence[str] | None = None) -> Exit:
+    """The command line. Returns the exit status."""
+    with called_from(Caller.PROGRAM):
+        return program(SweepOptions, _run, arguments, prog=PROG, description="Run a sweep file of Weights & Biases.")
+
+
+def _run(options: SweepOptions) -> Exit:
+    try:
+        failed = any(trial.state == FAILED for trial in _searched(options).trials)
+    except (UsageError, StudyError, StudyInterrupted) as error:
+        if launched().rank:
+            return Exit.DONE  # rank 0 says it
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return error.status
+    return Exit.FAILED_TRIALS if failed else Exit.DONE
+
+
+def _searched(options: SweepOptions) -> SearchStudy:
+    content, space, paths, strategy = read(options.file)
+    ours, metric = content["mpitune"], content["metric"]
+    folder = options.results or Path("results", options.file.stem)
+    sweep_id = os.environ.get("WANDB_SWEEP_ID") or hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:8]
+    sign = -1 if metric["goal"] == "maximize" else 1
+
+    def reached(study: SearchStudy, trial: TrialRecord) -> bool:
+        return trial.state == COMPLETE and sign * trial.values[metric["name"]] <= sign * metric["target"]
+
+    n_trials = options.trials or ours.get("trials", content.get("run_cap"))
+    if n_trials is None and (method := ours.get("strategy", content["method"])) != "grid":
+        raise UsageError(f"{options.file}: {method} has no end: give run_cap, or --trials 50")
+    return search(
+        Program(content, paths, sweep_id), space, strategy=strategy,
+        n_trials=n_trials,
+        minimize=metric["name"] if sign > 0 else (), maximize=metric["name"] if sign < 0 else (),
+        seed=ours.get("seed", 0), window=options.window or ours.get("window"),
+        timeout=options.timeout or ours.get("timeout"),
+        trial_timeout=options.trial_timeout or ours.get("trial_timeout"),
+        devices=ours.get("devices", 1), nodes=ours.get("nodes", 0),
+        callbacks=[reached] if "target" in metric else [],
+        options=replace(options, results=folder, gpu=options.gpu or (None if options.workers is None else "none")),
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""What a sweep file may say, and what it is told where it says something else."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune.errors import UsageError
+from mpitune.sweeps import reading
+from mpitune.sweeps.program import MACROS, arguments
+from mpitune.sweeps.reading import SCHEMA, read
+from mpitune.sweeps.stopping import bands_of
+from tests.helpers import ROOT
+from tests.mpitune.sweeps.scripts import WITH_WANDB, written
+
+
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:
+    file = written(tmp_path, **changes)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        read(file)
+    return str(error.value).removeprefix(f"{file}: ")
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"metod": "grid"}, "it has 'metod': did you mean method?"),
+    ({"method": None}, "it has no method: it needs method, metric, parameters"),
+    ({"method": "custom"}, "method is 'custom': give grid or random or bayes"),
+    ({"metric": None}, "it has no metric: it needs method, metric, parameters"),
+    ({"metric": {"name": "loss", "goal": "max"}}, "metric.goal is 'max': give minimize or maximize"),
+    ({"metric": {"name": "loss", "impute": "best"}}, "metric.impute is not supported: a failed run teaches"),
+    ({"job": "me/project/job:latest"}, "job is not supported: give program"),
+    ({"scheduler": {"engine": "optuna"}}, "scheduler is not supported: give method"),
+    ({"run_cap": 0}, "run_cap is 0: give at least 1"),
+    ({"run_cap": True}, "run_cap is True: give a value of type integer"),
+    ({"mpitune": {"strategy": "asha"}}, "mpitune.strategy is 'asha': give grid or random or sobol"),
+    ({"mpitune": {"gpus": 2}}, "mpitune has 'gpus': there are strategy, trials, seed"),
+    ({"early_terminate": {"type": "hyperband"}}, "early_terminate has no band: give min_iter, or max_iter and s"),
+    ({"early_terminate": {"type": "envelope"}}, "early_terminate.type is 'envelope': give hyperband"),
+    ({"command": ["python", "--lr=${lr}"]}, "command has --lr=${lr}: give words of their own, of env, interpreter"),
+    ({"program": "trian.py"}, "program: trian.py is not in "),
+    ({"program": None}, "program: none is not in "),
+    ({"parameters": {}}, "parameters is empty"),
+    ({"parameters": {"a": {"value": 1}}}, "the space has no parameters but constants (a)"),
+    ({"parameters": {"a.b": {"values": [1]}, "a": {"parameters": {"b": {"value": 1}}}}}, "parameters has a.b twice"),
+]
+BAD_PARAMETERS: list[tuple[Any, str]] = [
+    (0.1, " is 0.1: write {value: 0.1}, or values, or min and max"),
+    ({}, " has no min: it needs min, max"),
+    ({"mim": 1, "max": 2}, " has 'mim': did you mean min?"),
+    ({"min": "a", "max": 2}, ".min is 'a': give a value of type number"),
+    ({"min": 2, "max": 1}, ": Int(low=2, high=1, log=False, step=1): low must be below high"),
+    ({"values": []}, ".values is empty"),
+    ({"values": [1, 2], "probabilities": [0.5, 0.6]}, ": give a probability for each value, 1 together"),
+    ({"distribution": "log_unifrom", "min": 1, "max": 2}, " has distribution 'log_unifrom': give one of constant,"),
+    ({"distribution": "log_uniform_values", "min": 0, "max": 2}, ".min is 0: give more than 0"),
+    ({"distribution": "normal", "mu": 1, "q": 2}, " has 'q': there are mu, sigma, distribution"),
+    ({"distribution": "log_uniform", "min": 0, "max": 1000}, ": math range error"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=str)
+def test_what_is_wrong_is_said_by_name(
+    changes: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(tmp_path, monkeypatch, **changes).startswith(said)
+
+
+@pytest.mark.parametrize(("given", "said"), BAD_PARAMETERS, ids=str)
+def test_what_is_wrong_with_a_parameter_is_said(
+    given: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(tmp_path, monkeypatch, parameters={"lr": given}).startswith(f"parameters.lr{said}")
+
+
+def test_a_script_that_needs_wandb_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
+    file = written(tmp_path, WITH_WANDB)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="train.py imports wandb, which is not installed: pip install wandb"):
+        read(file)
+
+
+YAML = """
+program: train.py
+method: bayes
+metric: {name: loss}
+parameters:
+  lr: {min: 1e-5, max: 1E-1}
+  net:
+    parameters:
+      units: {values: [16, 2.5e1, 1e2, text-1e5]}
+early_terminate: {type: hyperband, max_iter: 27, s: 2}
+"""
+
+
+def test_yaml_is_read_as_people_mean_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    written(tmp_path)
+    (file := tmp_path / "sweep.yaml").write_text(YAML)
+    monkeypatch.chdir(tmp_path)
+    content, space, paths, strategy = read(file)
+    assert repr(space) == (
+        "{lr: Float(low=1e-05, high=0.1, log=False, step=None), net.units: Choice(16, 25.0, 100.0, 'text-1e5')}"
+    )
+    assert paths == {"lr": ("lr",), "net.units": ("net", "units")}
+    assert content["command"] == ["${env}", "${interpreter}", "${program}", "${args}"]
+    assert repr(strategy) == ("EarlyTerminate(sampler=Optuna(sampler='TPESampler', arguments={}), bands=(3, 9), eta=3)")
+    for bad in ("a: [", "- 1", "", "a: \t"):
+        file.write_text(bad)
+        with pytest.raises(UsageError) as error:
+            read(file)
+        assert "\n" not in str(error.value)
+
+
+def test_bands_are_those_of_hyperband() -> None:
+    assert bands_of({"max_iter": 27, "s": 2, "eta": 3}) == (3, 9)
+    assert bands_of({"max_iter": 5, "s": 4, "eta": 2}) == (1, 2)  # as 5 / 8 is less than one
+    assert bands_of({"min_iter": 4, "eta": 2}, 50) == (4, 8, 16, 32)
+    assert bands_of({"min_iter": 1, "eta": 1.2}, 3) == (1, 2, 3)
+
+
+def test_the_schema_is_published_and_takes_what_is_read() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    assert json.loads((ROOT / "docs" / "sweep.schema.json").read_text()) == SCHEMA
+    validator = jsonschema.Draft7Validator(SCHEMA)
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    yaml = pytest.importorskip("yaml")
+    assert validator.is_valid({**yaml.safe_load(YAML), "parameters": {"x": {"min": 1, "max": 2}}})
+    for changes, _ in BAD[:14]:
+        sweep = {"method": "grid", "metric": {"name": "a"}, "parameters": {"x": {"values": [1]}}, **changes}
+        given = {key: value for key, value in sweep.items() if value is not None}
+        if changes != {"early_terminate": {"type": "hyperband"}}:  # which needs one of two keys
+            assert not validator.is_valid(given), given
+
+
+def test_arguments_are_those_of_wandbs_agent() -> None:
+    utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
+    config = {"lr": 1e-05, "fast": True, "slow": False, "none": None, "net": {"units": [1, 2]}, "text": "a b"}
+    theirs = utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in config.items()}})
+    theirs.pop("args_dict")
+    assert arguments(config) == theirs
+    assert set(MACROS) == {*theirs, "env", "interpreter", "program", "args_json_file", "folder"}

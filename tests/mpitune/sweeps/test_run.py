@@ -1,0 +1,198 @@
+"""`python -m mpitune run`: scripts as they are, on any number of workers; stopped early, killed, continued."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune.sweeps.metrics import HEAD, _records, metric_in
+from tests.helpers import journal_lines, table, wait_for_lines
+from tests.mpitune.sweeps.scripts import PLAIN, WITH_WANDB, begun, ran, written
+
+FAST = {"WANDB_DISABLE_SERVICE": "", "WANDB_X_DISABLE_STATS": "true"}
+NET = {
+    "lr": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.1},
+    "net": {"parameters": {"units": {"value": 2}}},
+}
+VAL = {"name": "val.loss", "goal": "minimize"}
+
+
+def test_the_table_is_the_same_on_any_layout(tmp_path: Path) -> None:
+    layouts = {"none": ("--workers", 0), "two": ("--workers", 2), "ranks": ("--workers", 1, "--expect-nodes", 2)}
+    file = written(tmp_path / "sweep", early_terminate={"type": "hyperband", "min_iter": 2, "eta": 2})
+    tables = []
+    for name, options in layouts.items():
+        ran(file, *options, "--window", 3, "--results", tmp_path / name, ranks=2 * (name == "ranks"))
+        tables.append((tmp_path / name / "trials.csv").read_text())
+    assert tables == [tables[0]] * 3
+    states = [row["state"] for row in table(tmp_path / "two" / "trials.csv")]
+    assert len(states) == 8 and {"complete", "pruned"} == {*states}
+    assert (tmp_path / "two" / "report.html").exists()
+
+
+def stopped_by_hyperband(
+    lines: list[dict[str, Any]], name: str, window: int, eta: float, bands: list[int]
+) -> list[int]:
+    """Which trials W&B's rule stops, where each is compared with those that were told before it began: at its band."""
+    histories = []
+    for line in sorted(lines, key=lambda line: line["key"]):
+        steps = {int(key.split("@")[1]): value for key, value in line["values"].items() if key.startswith(f"{name}@")}
+        histories.append([steps[step] for step in sorted(steps)])
+    ended = []
+    for number, history in enumerate(histories):
+        known = histories[: max(0, number - window + 1)]
+        at = [0]
+        for band in (band for band in bands if band <= len(history)):
+            losses = sorted([*(other[band - 1] for other in known if len(other) >= band), history[band - 1]])
+            at += [band] * (history[band - 1] > losses[int(len(losses) / eta)] and at == [0])
+        ended.append(at[-1])
+    return ended
+
+
+def test_early_terminate_stops_what_hyperband_would(tmp_path: Path) -> None:
+    early = {"type": "hyperband", "min_iter": 2, "eta": 2}
+    ran(written(tmp_path, early_terminate=early, run_cap=30), "--workers", 2, "--window", 4, "--results", "kept")
+    lines = journal_lines(tmp_path / "kept")
+    expected = stopped_by_hyperband(lines, "loss", 4, 2, [2, 4, 8])
+    rows = table(tmp_path / "kept" / "trials.csv")
+    assert [row["state"] == "pruned" for row in rows] == [band > 0 for band in expected]
+    n_steps = [sum("@" in name for name in line["values"]) for line in sorted(lines, key=lambda line: line["key"])]
+    assert n_steps == [band or 8 for band in expected]
+    assert 5 < sum(map(bool, expected)) < 30
+
+
+def test_a_wandb_script_runs_unchanged_and_is_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    file = written(
+        tmp_path, WITH_WANDB, metric=VAL, parameters=NET, run_cap=6, mpitune={"window": 2, "seed": 3},
+        early_terminate={"type": "hyperband", "min_iter": 3, "eta": 2},
+        command=["${env}", "${interpreter}", "${program}", "--wait", "${args}"],
+    )  # fmt: skip
+    ran(file, "--workers", 2, **FAST)
+    rows = table(tmp_path / "results" / "sweep" / "trials.csv")
+    for row in rows:
+        lr = float(row["param_lr"])
+        steps = [abs(lr - 0.1) * 2 + 1 / (epoch + 1) for epoch in range(12)]
+        assert any(math.isclose(float(row["value_val.loss"]), steps[last]) for last in (2, 5, 11))
+        assert row["state"] == ("complete" if math.isclose(float(row["value_val.loss"]), steps[11]) else "pruned")
+    assert any(row["state"] == "pruned" and float(row["param_lr"]) > 0.5 for row in rows)
+    folder = tmp_path / "results" / "sweep" / "trials" / "t000000"
+    (run,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert run.name.endswith("-t000000.wandb")
+
+
+def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    ran(file, "--workers", 2, "--results", "whole")
+    job = begun(file, "--workers", 2, "--results", "part", NAP="0.1")
+    wait_for_lines(tmp_path / "part", 2, job)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+    known = len(journal_lines(tmp_path / "part"))
+    assert known < 8
+    ran(file, "--workers", 2, "--results", "part")
+    assert (tmp_path / "part" / "trials.csv").read_text() == (tmp_path / "whole" / "trials.csv").read_text()
+    assert "changed" not in ran(file, "--workers", 2, "--results", "part")
+
+
+def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:
+    parameters = {"lr": {"values": [0.1, 0.5]}, "units": {"min": 1, "max": 3}}
+    file = written(tmp_path, method="grid", parameters=parameters, run_cap=None)
+    ran(file, "--workers", 2)
+    assert len(table(tmp_path / "results" / "sweep" / "trials.csv")) == 6
+    file = written(tmp_path, metric={"name": "loss", "target": 100}, mpitune={"strategy": "sobol"}, run_cap=200)
+    ran(file, "--workers", 1, "--results", "met")
+    assert len(table(tmp_path / "met" / "trials.csv")) < 100
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "said"),
+    [
+        (
+            "print('{\"acc\": 1}')",
+            {},
+            "it has logged no loss, but acc: name one of these in metric, or log loss (trial 0)",
+        ),
+        (
+            PLAIN.replace("--units", "--width"),
+            {},
+            ": give parameters the names that it reads, or change command in the sweep file (trial 0)",
+        ),
+        (PLAIN, {"run_cap": None}, "random has no end: give run_cap, or --trials 50"),
+        ("print('{\"loss\": 1}')", {"mpitune": {"devices": 99}}, "devices=99 for each trial"),
+    ],
+)
+def test_what_newcomers_do_wrong_is_one_line(tmp_path: Path, script: str, changes: dict[str, Any], said: str) -> None:
+    err = ran(written(tmp_path, script, **changes), "--workers", 2, status=2)
+    (line,) = [line for line in err.splitlines() if line.startswith("python -m mpitune run: ")]
+    assert said in line
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    err = ran(written(tmp_path), "--workers", 2, status=2)
+    assert err.startswith("python -m mpitune run: ") and err.count("\n") == 1 and "results/sweep" in err
+
+
+def test_a_crash_is_one_failed_trial(tmp_path: Path) -> None:
+    script = (
+        "import sys\nlr = float(sys.argv[1].split('=')[1])\nsys.exit(3) if lr > 0.1 else print('{\"loss\": %s}' % lr)"
+    )
+    ran(written(tmp_path, script), "--workers", 2, status=3)
+    rows = table(tmp_path / "results" / "sweep" / "trials.csv")
+    assert all((row["state"] == "failed") == (float(row["param_lr"]) > 0.1) for row in rows)
+    assert any("exit status 3" in row["error"] for row in rows)
+
+
+def test_metrics_of_tensorboard_and_mlflow_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    events = writer.EventFileWriter(str(tmp_path / "runs" / "a"))
+    for step, value in enumerate([3.0, 2.0, math.nan, 2.5]):
+        events.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=value)])))
+    events.close()
+    metric = metric_in(tmp_path, "tensorboard", "loss", False)
+    assert (metric.steps, metric.end) == ({0: 3.0, 1: 2.0, 3: 2.5}, 2.5)
+    mlflow = pytest.importorskip("mlflow")
+    assert metric_in(tmp_path, "mlflow", "loss", False).end is None
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+    run = client.create_run(client.create_experiment("toy"))
+    for step in range(3):
+        client.log_metric(run.info.run_id, "loss", 3.0 - step, step=step)
+    metric = metric_in(tmp_path, "mlflow", "loss", False)
+    assert (metric.steps, metric.end) == ({0: 3.0, 1: 2.0, 2: 1.0}, 1.0)
+
+
+def run_file(contents: list[bytes]) -> bytes:
+    """Records in LevelDB's log format, after a head of seven bytes."""
+    written = b":W&B\xe1\xbe\x00"
+    for content in contents:
+        first = True
+        while first or content:
+            left = 32768 - len(written) % 32768
+            if left < HEAD.size:
+                written += bytes(left)
+                continue
+            piece, content = content[: left - HEAD.size], content[left - HEAD.size :]
+            kind = {(True, False): 1, (True, True): 2, (False, True): 3, (False, False): 4}[first, bool(content)]
+            written += struct.pack("<IHB", 0, len(piece), kind) + piece
+            first = False
+    return written
+
+
+def test_a_run_file_is_read_as_it_grows() -> None:
+    contents = [bytes([n]) * size for n, size in enumerate([10, 32700, 40, 100_000, 32768, 5, 21])]
+    whole = run_file(contents)
+    assert list(_records(whole)) == contents
+    for length in (0, 7, 12, 32767, 32768, 90_000, len(whole) - 1):
+        read = list(_records(whole[:length]))
+        assert read == contents[: len(read)] and len(read) < len(contents)

@@ -24,8 +24,8 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.exchange.trials import needs
-from mpitune.optimize.spaces import Choice, Float, Int
 from mpitune.optimize.spaces.parameters import label_of
+from mpitune.optimize.spaces.reading import of_distribution
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.tuning import Tuning, described
 from mpitune.storage.earlier import earlier_studies
@@ -280,13 +280,10 @@ def _known(study: Any, names: Sequence[str]) -> Known:
 
 def _part(distribution: Any) -> str:
     """How a space says a distribution of Optuna."""
-    kind = type(distribution).__name__
     try:
-        if kind == "CategoricalDistribution":
-            return repr(Choice(*distribution.choices))
-        part = {"FloatDistribution": Float, "IntDistribution": Int}[kind]
-        return repr(part(distribution.low, distribution.high, distribution.log, distribution.step))
-    except (UsageError, KeyError):  # a range of one value, or a distribution of an older version
+        part = of_distribution(distribution)
+        return ANY if part is None else repr(part)
+    except UsageError:  # a range of one value
         return ANY
 
 

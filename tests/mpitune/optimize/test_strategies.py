@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -277,11 +278,12 @@ class Seeded(optuna.samplers.BaseSampler):
     """For Optuna's own loop: a sampler whose random numbers come from the seed and the trial's number, as ours do."""
 
     def __init__(self, sampler: Any, seed: int):
-        self._sampler, self._seed = sampler, seed
+        self._sampler, self._fresh, self._seed = sampler, copy.deepcopy(sampler), seed
         self.before_trial, self.infer_relative_search_space = sampler.before_trial, sampler.infer_relative_search_space
         self.after_trial = sampler.after_trial
 
     def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        self._sampler = copy.deepcopy(self._fresh)  # a Gaussian process begins with what it has fitted before
         reseed(self._sampler, f"{self._seed}/{trial.number}/joint")
         params: dict[str, Any] = self._sampler.sample_relative(study, trial, search_space)
         reseed(self._sampler, f"{self._seed}/{trial.number}")

@@ -132,9 +132,6 @@ class Tuning(Experiment):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "plan": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
     def objective(self, worker: WorkerContext) -> Objective:
         problem, objective = self.task.problem, self.task.objective
         if isinstance(objective, Chain):

@@ -7,21 +7,22 @@ drawn in the worker that runs the trial.
 
 from __future__ import annotations
 
+import base64
 import copy
-import warnings
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import TPESampler
-from optuna.search_space import intersection_search_space
+from optuna.logging import get_logger
+from optuna.samplers import BruteForceSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
-from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import UsageError
+from mpitune.optimize.strategies.view import Studies, View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import packed_params, unpacked_params
-from mpitune.optuna.view import Studies, View, is_optunas, running, seed_in
+from mpitune.processes.process import packed
 
+log = get_logger("optuna.study")  # whose verbosity the user sets
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
 BEGUN = "_mpitune_begun"  # of a sampler: how many studies it has begun
 OURS = "mpitune"  # of a trial that was run here: how others saw it while it ran
@@ -39,17 +40,25 @@ class Asking:
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
         self._view = view_of(study, seed)
-        self._studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=True)
+        self.studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=True)
+        goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
+        self._goes_through_all = isinstance(goes_on, BruteForceSampler)
         self._waiting: dict[int, FrozenTrial] = {}
         self._adopted: set[int] = set()  # trials that were enqueued, and run here
         self._look()
         trials = study.get_trials(deepcopy=False)
+        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and any(map(is_ours, trials)):
+            setattr(study.sampler, BEGUN, 0)
+            log.warning(
+                "%s is not of Optuna: what it keeps begins anew, as an earlier process ran trials of %s",
+                type(study.sampler).__name__, study.study_name,
+            )  # fmt: skip
         # Results of an earlier run that its trials after them may not see yet.
         last = max((trial.number for trial in trials if trial.state.is_finished()), default=-1)
         self._hidden = {
             trial.number: numbered(trial)
             for trial in trials
-            if OURS in trial.system_attrs and trial.state.is_finished() and trial.number > last + 1 - window
+            if is_ours(trial) and trial.state.is_finished() and trial.number > last + 1 - window
         }
         for number, trial in self._hidden.items():  # they were seen as they began
             joint = trial.system_attrs[OURS]
@@ -58,19 +67,23 @@ class Asking:
             self._view.trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
         self._attrs: dict[int, dict[str, Any]] = {}  # the study's, as the sampler left them when it was asked
-        self.stopped = False
 
     def _look(self) -> list[FrozenTrial]:
         """See trials that the script has added. Returns those that have ended."""
         new = self._study.get_trials(deepcopy=False)[len(self._view.trials) :]
         self._waiting.update((trial.number, trial) for trial in new if trial.state == TrialState.WAITING)
-        self._view.trials += map(numbered, new)
+        self._view.trials = [*self._view.trials, *map(numbered, new)]
         return [trial for trial in self._view.trials[-len(new) :] if trial.state.is_finished()] if new else []
 
     @property
     def first(self) -> list[FrozenTrial]:
         """What every worker knows at its start."""
         return [trial for trial in self._view.trials if trial.state.is_finished()]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the sampler has ended the study; one that goes through all points takes those that run for done."""
+        return self.studies.stopped and not (self._goes_through_all and self.open)
 
     def reveal(self, number: int) -> list[FrozenTrial]:
         """Results of an earlier run that the trial of this number may see."""
@@ -79,31 +92,35 @@ class Asking:
             self._view.trials[trial.number] = self._hidden.pop(trial.number)
         return seen
 
-    def ask(self) -> tuple[int, list[FrozenTrial], dict[str, Any]]:
-        """The next trial: its number, what has become known, and what its worker needs besides."""
+    def ask(self) -> tuple[int, list[FrozenTrial], dict[str, Any] | None]:
+        """The next trial: its number, what has become known, and what its worker needs besides.
+
+        That is None where all points that are known are done or open: others need to be told first.
+        """
         added = [] if self.open else self._look()  # as by a callback
         enqueued = self._waiting.pop(min(self._waiting)) if self._waiting else None
         number = len(self._view.trials) if enqueued is None else enqueued.number
         seen = [*added, *self.reveal(number)]
         if enqueued is None:
-            self._view.create_new_trial(0)
+            self._view.begin()
         else:
             self._adopted.add(number)
             self._view.trials[number] = running(
                 number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
             )
-        study = self._studies.at(f"{number}/joint")
-        params, space = proposed(OptunaTrial(study, number))
-        self.stopped |= study.stopped
-        trial = self._view.trials[number] = copy.copy(self._view.trials[number])
-        trial.params, trial.distributions = params, {name: space[name] for name in params}
+        params, space = self.studies.propose(number)
+        others = self._view.trials[:-1]
+        if self._goes_through_all and enqueued is None and self.open and any(t.params == params for t in others):
+            self._view.trials = others
+            return number, seen, None
+        trial = self._view.get_trial(number)
+        trial.params, trial.distributions = params, space
         self.open.append(number)
-        self._attrs[number] = attrs_of(study)
-        asked = {
-            "params": packed_params(params, space),
-            "user_attrs": trial.user_attrs,
-            "system_attrs": trial.system_attrs,
-        }
+        self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
+        joint = packed_params(params, space)
+        asked = {"params": joint, "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
+        if unpacked_params(joint) != (params, space):
+            asked["pickled"] = base64.b64encode(packed((params, space))).decode()
         return number, seen, asked
 
     def tell(self, ended: FrozenTrial, values: Any, state: TrialState | None) -> FrozenTrial:
@@ -116,12 +133,10 @@ class Asking:
         joint = {"params": packed_params(begun.params, begun.distributions), "attrs": sorted(begun.system_attrs)}
         ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: joint}
         self._view.trials[number] = ended
-        study = self._studies.at(f"{number}/after")
+        self.studies.stopped &= not self._goes_through_all  # it says so again
         try:
-            with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
-                study.tell(number, values, state)
-        finally:  # Optuna keeps a trial also where the sampler's `after_trial` raises
-            self.stopped |= study.stopped
+            self.studies.tell(number, values, state)
+        finally:  # also where the sampler's `after_trial` raises
             told = self._view.trials[number]
             told.datetime_complete = complete or told.datetime_complete
             self._keep(told)
@@ -164,23 +179,9 @@ class Asking:
         storage.set_trial_state_values(trial_id, told.state, told.values)
 
 
-def proposed(trial: OptunaTrial) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
-    """What the sampler proposes for parameters that are known before the objective asks for them."""
-    sampler = trial.study.sampler
-    if getattr(sampler, "_initial_popsize", 0) is None:  # CmaEsSampler before Optuna 4.4 remembers that of its begin
-        key, known = sampler._attr_keys.popsize(), trial.study.get_trials(deepcopy=False)
-        sampler._initial_popsize = next((one.system_attrs[key] for one in known if key in one.system_attrs), None)
-    params = dict(trial.relative_params)
-    space = dict(trial.relative_search_space or {})
-    lies = isinstance(sampler, TPESampler) and getattr(sampler, "_constant_liar", False) and not space
-    if lies or not is_optunas(sampler):
-        # It looks at the parameters of running trials, or keeps a state: in the order of numbers.
-        for name, drawn_from in intersection_search_space(trial.study.get_trials(deepcopy=False)).items():
-            if name not in params and not drawn_from.single():
-                frozen = trial.storage.get_trial(trial._trial_id)
-                params[name] = sampler.sample_independent(trial.study, frozen, name, drawn_from)
-                space[name] = drawn_from
-    return params, space
+def is_ours(trial: FrozenTrial) -> bool:
+    """Whether it was run here."""
+    return OURS in trial.system_attrs
 
 
 def numbered(trial: FrozenTrial) -> FrozenTrial:
@@ -197,7 +198,7 @@ def attrs_of(study: Study) -> dict[str, Any]:
 
 def view_of(study: Study, seed: int) -> View:
     """A view of a study, without its trials. Hyperband draws by its name: one that Optuna has made up is replaced."""
-    name = f"mpitune-{seed}" if study.study_name.startswith("no-name-") else study.study_name
+    name = name_of(seed) if study.study_name.startswith("no-name-") else study.study_name
     return View(name, study.directions, study.user_attrs, attrs_of(study), study._study_id)
 
 

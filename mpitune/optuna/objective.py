@@ -8,21 +8,21 @@ import json
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import TrialPruned
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
-from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import own_traceback
+from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite
+from mpitune.optimize.strategies.view import Studies, View
 from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params, whole
 from mpitune.optuna.records import packed as packed_trial
-from mpitune.optuna.view import Studies, View, ViewedStudy, running
 from mpitune.processes.process import packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 
@@ -55,6 +55,7 @@ class InWorker:
     ):
         self._function, self._view, self._names, self._collects = function, view, names, collects
         self._studies = Studies(view, sampler, pruner, seed)
+        self._constraints = constraints_func_of(sampler)
         self._told: list[FrozenTrial] = []  # in the order in which the study has them
         self._known: list[FrozenTrial | None] = []  # by number
         self._take(view.trials)
@@ -77,27 +78,26 @@ class InWorker:
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         asked = json.loads(str(trial.params[ASKED]))
-        number = asked["number"]
-        study = self._study_of(asked)
-        before = self._view.get_study_user_attrs(study._study_id)
+        before = dict(self._view.get_study_user_attrs(self._view.study_id))
+        of_optuna = self._begun(asked)
         returned: Any = None
         state: TrialState | None = None
         text, raised = "", b""
         try:
-            returned = self._function(OptunaTrial(study, number))
+            returned = self._function(of_optuna)
         except TrialPruned:
             state = TrialState.PRUNED
         except (Exception, KeyboardInterrupt) as error:
             state, text = TrialState.FAIL, own_traceback(error)
             raised = packed_error(error, text)
-        ended = self._view.get_trial(number)
+        ended = self._view.get_trial(asked["number"])
         ended.datetime_complete = datetime.now()
         said = {
             "trial": packed_trial(ended), "returned": _floats(returned), "state": state and state.name,
-            "raised": text, "stopped": study.stopped, "study": plain(self._view.new_attrs(before)),
+            "raised": text, "stopped": of_optuna.study.stopped, "study": plain(self._view.new_attrs(before)),
         }  # fmt: skip
         is_whole = unpacked(said["trial"]) == ended  # else it holds what JSON cannot say, and a journal has a text
-        messages = b"" if is_whole and not raised else packed((number, raised, None if is_whole else ended))
+        messages = b"" if is_whole and not raised else packed((ended.number, raised, None if is_whole else ended))
         values = _values(said["returned"], self._names) if state is None else {}
         chosen = {
             "params": plain(ended.params),
@@ -105,20 +105,17 @@ class InWorker:
             "error": text or (None if values or state else f"the objective returned {returned!r}"),
         }
         shown = {**values, **_steps(ended, self._names[0])}
-        attrs = {**plain(ended.user_attrs), **_constraints(ended), CHOSEN: chosen, ATTRIBUTE: said}
+        constraints = _constraints(ended, self._constraints) if values else {}
+        attrs = {**plain(ended.user_attrs), **constraints, CHOSEN: chosen, ATTRIBUTE: said}
         return Evaluation(trial.key, shown, messages=messages, user_attrs=attrs)
 
-    def _study_of(self, asked: Mapping[str, Any]) -> ViewedStudy:
-        """The study as the trial that rank 0 has asked for sees it; the trial is its last."""
+    def _begun(self, asked: Mapping[str, Any]) -> OptunaTrial:
+        """The trial that rank 0 has asked for, the last of the study as it sees it."""
         number, pickled = asked["number"], asked.get("pickled")
         self._view.show(self._known, number, self._told[asked["known"] :])
-        begun = running(number, user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
-        study = self._studies.at(str(number))
-        self._view.create_new_trial(study._study_id, begun)
+        self._view.begin(user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
         content = base64.b64decode(pickled) if pickled else b""  # rank 0 has just made it: no journal is read for it
-        joint = pickle.loads(content) if content else unpacked_params(asked["params"])
-        study.sampler = _Proposed(study.sampler, *joint)
-        return study
+        return self._studies.trial(number, pickle.loads(content) if content else unpacked_params(asked["params"]))
 
 
 def _steps(trial: FrozenTrial, name: str) -> dict[str, float]:
@@ -127,10 +124,12 @@ def _steps(trial: FrozenTrial, name: str) -> dict[str, float]:
     return {at: value for at, value in values.items() if not math.isnan(value)}
 
 
-def _constraints(trial: FrozenTrial) -> dict[str, Any]:
-    """What `set_constraint` of Optuna 5 was told, as a user attribute of a journal."""
-    said = [plain(v) for name, v in sorted(trial.system_attrs.items()) if name.startswith("constraints:")]
-    return {CONSTRAINTS: said} if said else {}
+def _constraints(trial: FrozenTrial, function: Any) -> dict[str, Any]:
+    """What `set_constraint` of Optuna 5 was told, or the sampler's function says, as a user attribute of a journal."""
+    said = [value for name, value in sorted(trial.system_attrs.items()) if name.startswith("constraints:")]
+    with suppress(Exception):  # which rank 0 raises when the trial is told
+        said = said or list(function(trial) if function else ())
+    return {CONSTRAINTS: finite(said)} if said else {}
 
 
 def _floats(returned: Any) -> Any:
@@ -148,23 +147,3 @@ def _values(returned: Any, names: Sequence[str]) -> dict[str, float]:
     if len(several) != len(names) or any(value is None or math.isnan(value) for value in several):
         return {}
     return dict(zip(names, several, strict=True))
-
-
-class _Proposed(BaseSampler):
-    """The user's sampler, of which rank 0 has asked what is proposed for all parameters together."""
-
-    def __init__(self, sampler: BaseSampler, params: Mapping[str, Any], space: Mapping[str, BaseDistribution]):
-        self._sampler, self._params, self._space = sampler, dict(params), dict(space)
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._space
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return self._params
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import copyreg
 import importlib
@@ -16,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import optuna
-from optuna.logging import get_logger, get_verbosity, set_verbosity
+from optuna.logging import get_verbosity, set_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
@@ -31,19 +30,17 @@ from mpitune.experiment import Data, Experiment, Objective, Reporting, Schedulin
 from mpitune.joblib.pickles import packed_call, read_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
-from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite
+from mpitune.optimize.strategies.view import View
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
-from mpitune.optuna.asking import WINDOW, Asking, attrs_of, seed_of_study, view_of
+from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study, view_of
 from mpitune.optuna.objective import ASKED, InWorker
-from mpitune.optuna.records import ATTRIBUTE, unpacked, unpacked_params, whole
-from mpitune.optuna.view import View
+from mpitune.optuna.records import ATTRIBUTE, unpacked, whole
 from mpitune.processes.process import packed, unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
-from mpitune.trial import CONSTRAINTS, Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window
 
-log = get_logger("optuna.study")  # whose verbosity the user sets
 FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
 
@@ -67,6 +64,7 @@ class Leader:
     trials: dict[int, FrozenTrial] = field(default_factory=dict)  # those that hold what a journal cannot
     keeps: bool = False  # whether a journal is kept
     raised: BaseException | None = None
+    stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
     n_known: int = 0  # results that workers have
@@ -75,7 +73,7 @@ class Leader:
     @property
     def stops(self) -> bool:
         """Whether no trial may begin any more."""
-        return self.raised is not None or self.asking.stopped or self.study._stop_flag
+        return self.raised is not None or self.stopped or self.asking.stopped or self.study._stop_flag
 
     def known(self, trials: Sequence[FrozenTrial]) -> None:
         """Workers hear of these results before later trials."""
@@ -88,14 +86,13 @@ class Leader:
         news, self.outbox = self.outbox, []
         return news
 
-    def next(self) -> Trial:
-        """The next trial."""
+    def next(self) -> Trial | None:
+        """The next trial; None where one that runs must be told before."""
         number, seen, asked = self.asking.ask()
         self.known(seen)
+        if asked is None:
+            return None
         asked = {"number": number, "known": self.n_known, **asked}
-        begun = self.asking.begun(number)
-        if unpacked_params(asked["params"]) != (joint := (begun.params, begun.distributions)):
-            asked["pickled"] = base64.b64encode(packed(joint)).decode()
         return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
 
     def tell(self, result: Result) -> None:
@@ -109,7 +106,7 @@ class Leader:
             state = said["state"] and TrialState[said["state"]]
             values = whole(said["returned"])
             cause = said["raised"] or f"the objective returned {values}, not {len(self.study.directions)} number(s)"
-            self.asking.stopped |= said["stopped"]
+            self.stopped |= said["stopped"]
             ended = unpacked(said["trial"])
             if (given := self.trials.pop(number, None)) is not None:
                 self._require_kept(given, ended)
@@ -174,9 +171,6 @@ class Optimizing(Experiment):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "leader": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
     def searches(self) -> Iterable[Rounds]:
         assert self.leader is not None
         return [_rounds(self.leader, self.batch)]
@@ -200,13 +194,6 @@ class Optimizing(Experiment):
 
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
-
-    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
-        """Note the sampler's constraints, so that the journal knows which trials may be the best."""
-        said, function = evaluation.user_attrs.get(ATTRIBUTE), constraints_func_of(self.sampler)
-        if said is not None and function is not None and evaluation.values:
-            attrs = cast(dict[str, Any], evaluation.user_attrs)
-            attrs[CONSTRAINTS] = finite(function(unpacked(said["trial"])))
 
     def hear(self, content: bytes) -> None:
         number, error, trial = pickle.loads(content)
@@ -232,8 +219,9 @@ def _rounds(leader: Leader, window: int) -> Rounds:
             and len(open_) < window
             and (leader.n_trials is None or n_asked < leader.n_trials)
             and time.monotonic() < leader.ends
+            and (trial := leader.next()) is not None
         ):
-            new.append((leader.next(),))
+            new.append((trial,))
             open_.append(new[-1])
             n_asked += 1
         if leader.stops or not open_:

@@ -63,7 +63,7 @@ def part_of(name: str, part: Any) -> Any:
             one = f'"{name}.{inner}": {shown(part[inner])}'
             raise UsageError(f"{name} is a dict with ranges in it: give each a name of its own in the space, as {one}")
         return part
-    if (known := _of_distribution(part)) is not None:
+    if (known := of_distribution(part)) is not None:
         return known
     if isinstance(part, type | np.generic):
         return part
@@ -80,10 +80,10 @@ def _is_drawn_from(value: Any) -> bool:
     """Whether a value in another one is a part of a space, which nobody would draw from there."""
     if isinstance(value, Mapping):
         return any(map(_is_drawn_from, value.values()))
-    return isinstance(value, Part | When) or _of_distribution(value) is not None
+    return isinstance(value, Part | When) or of_distribution(value) is not None
 
 
-def _of_distribution(part: Any) -> Part | None:
+def of_distribution(part: Any) -> Part | None:
     """The range that a distribution of scipy.stats or Optuna is; None for anything else."""
     kind = type(part).__name__
     if kind == "CategoricalDistribution":

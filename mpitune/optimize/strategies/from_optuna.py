@@ -1,16 +1,15 @@
-"""Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other.
+"""Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other, for a declared space.
 
-The study that Optuna sees is in memory, on rank 0; it is made again from the journal, and named by the seed, since
-pruners may draw by its name. Optuna's samplers are seeded by the search, so that their points depend on its seed and on
-what they were told. A sampler of a user's own seeds itself. One that stops its study ends the search.
+The study that they see is that of `view.py`, on rank 0, as where an objective of Optuna asks for its parameters: random
+numbers come from the search's seed and the number of the trial. It is made again from the journal.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -28,7 +27,6 @@ from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
 LARGEST = 2**63
 EXACT = 2**53  # whole numbers below are floats without rounding
-DRAWN = 2**32  # a seed above is one that Optuna has drawn itself
 MISSING = 'Optuna is not installed: pip install "mpitune[search]", or use another strategy'
 
 
@@ -48,33 +46,26 @@ class Optuna(Sampling):
 
     Attributes:
         sampler: "TPESampler" or `optuna.samplers.TPESampler(multivariate=True)`.
-        arguments: For a sampler that is named.
     """
 
     sampler: Any
-    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def describe(self, problem: Problem) -> str:
-        name = self.sampler if isinstance(self.sampler, str) else type(self.sampler).__name__
-        return without_address(f"Optuna({name}{''.join(f', {n}={v!r}' for n, v in self.arguments.items())})")
+        return f"Optuna({self.sampler if isinstance(self.sampler, str) else type(self.sampler).__name__})"
 
     def made(self, problem: Problem) -> Any:
-        """The sampler, seeded. Raises UsageError if it does not fit, or needs a package that is not installed."""
+        """The sampler. Raises UsageError if it does not fit, or needs a package that is not installed."""
         library = optuna()
-        seed = int(problem.rng("optuna").integers(2**31))
         if isinstance(self.sampler, str):
-            if not hasattr(library.samplers, self.sampler):
-                raise UsageError(f"Optuna has no sampler {self.sampler!r}: see optuna.samplers")
-            arguments = dict(self.arguments)
-            if self.sampler == "TPESampler" and problem.round_size > 1:
-                arguments.setdefault("constant_liar", True)  # points of one round are not all the same
+            # So that points of one round are not all the same.
+            how = {"constant_liar": True} if self.sampler == "TPESampler" and problem.round_size > 1 else {}
             try:
                 with warnings.catch_warnings(action="ignore", category=library.exceptions.ExperimentalWarning):
-                    made = getattr(library.samplers, self.sampler)(**{"seed": seed, **arguments})
-            except TypeError as error:
-                raise UsageError(f"{self.describe(problem)}: {error}: see optuna.samplers") from error
+                    made = getattr(library.samplers, self.sampler)(**how)
+            except (AttributeError, TypeError) as error:
+                raise UsageError(f"Optuna has no sampler {self.sampler!r} that needs no more: {error}") from error
         elif isinstance(self.sampler, library.samplers.BaseSampler):
-            made = _seeded(copy.deepcopy(self.sampler), np.random.RandomState(seed))
+            made = copy.deepcopy(self.sampler)
         else:
             raise UsageError(
                 f"{self.sampler!r} is not a sampler of Optuna: give one such as optuna.samplers.TPESampler()"
@@ -102,16 +93,15 @@ class Optuna(Sampling):
 class _Asking(Sampler):
     """An Optuna study that is asked for each trial and told of each. drawn: draws points in place of its sampler."""
 
-    def __init__(self, problem: Problem, sampler: Any, drawn: Sampler | None = None):
-        self._library, self._problem, self._drawn = optuna(), problem, drawn
-        self._study = self._library.create_study(
-            study_name=f"mpitune-{problem.seed}",
-            sampler=sampler,
-            directions=["maximize" if up else "minimize" for up in problem.objectives.values()],
-            pruner=self._library.pruners.NopPruner(),
-        )
-        self._study.stop = self._stop  # which Optuna allows in its own loop alone
-        self._stopped = False
+    def __init__(self, problem: Problem, sampler: Any, pruner: Any = None, drawn: Sampler | None = None):
+        from mpitune.optimize.strategies.view import Studies, View, name_of
+
+        library, self._problem, self._drawn = optuna(), problem, drawn
+        ways = [library.study.StudyDirection(2 if up else 1) for up in problem.objectives.values()]
+        self._view = View(name_of(problem.seed), ways)
+        pruner = pruner or library.pruners.NopPruner()
+        self._studies = Studies(self._view, sampler, pruner, problem.seed, keeps=True)
+        self._sampler, self._states = type(sampler).__name__, library.trial.TrialState
         self._open: dict[int, Any] = {}
         if drawn is not None:
             self.adaptive, self.finite = drawn.adaptive, drawn.finite
@@ -119,59 +109,46 @@ class _Asking(Sampler):
     def point(self, index: int) -> Point | None:
         if self._drawn is not None:
             if (drawn := self._drawn.point(index)) is not None:
-                self._open[index] = self._begun(drawn)
+                self._open[index], _ = self._begun(drawn)
             return drawn
         space = self._problem.space
         for _ in range(TRIES if space.constraints else 1):
-            if self._stopped:
-                break
-            trial, point = self._asked()
+            if self._studies.stopped:
+                return None
+            trial, point = self._begun()
             if space.allows(point):
                 self._open[index] = trial
                 return point
-            with _quiet():
-                self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
-        if self._stopped:
-            return None
+            self._studies.tell(trial.number, None, self._states.FAIL)
         rng = self._problem.rng(f"trial/{index}")
         return space.draw(lambda: rng.random(space.dimensions))
 
-    def _asked(self) -> tuple[Any, Point]:
+    def _begun(self, given: Point | None = None) -> tuple[Any, Point]:
+        """The study's next trial with its point; given: one that the study's sampler has not drawn."""
         space = self._problem.space
+        known = {} if given is None else {"system_attrs": {"fixed_params": _as_told(self._problem, given)["params"]}}
+        point: Point = {}
         with _quiet():
-            trial = self._study.ask()
-            point: Point = {}
+            number = self._view.begin(**known)
+            trial = self._studies.trial(number, self._studies.propose(number))
             for name, part in space.parts.items():
-                if space.is_active(name, point):
+                if space.is_active(name, point) if given is None else name in given:
                     point[name] = self._suggested(trial, name, part)
         return trial, point
 
     def _suggested(self, trial: Any, name: str, part: Part) -> Parameter:
-        sampler = type(self._study.sampler).__name__
         try:
             value = suggested(trial, name, part)
-        except UsageError:
-            raise
         except ValueError as error:
-            raise UsageError(f"{sampler} has no value for {name}, which is {part}: {error}") from error
+            raise UsageError(f"{self._sampler} has no value for {name}, which is {part}: {error}") from error
         if not isinstance(part, Choice) and not part.takes(value):
-            raise UsageError(f"{sampler} draws {name} = {shown(value)}, which is not in {part}: correct it")
+            raise UsageError(f"{self._sampler} draws {name} = {shown(value)}, which is not in {part}: correct it")
         return value
-
-    def _stop(self) -> None:
-        self._stopped = True
-
-    def _begun(self, point: Point) -> Any:
-        """A trial of a point that the study's sampler has not drawn."""
-        told = _as_told(self._problem, point)
-        with _quiet():
-            self._study.enqueue_trial(told["params"])
-            return self._study.ask(told["distributions"])
 
     def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
         """The trial, which knows the values of its steps and what its objective says of it."""
         if index not in self._open:
-            self._open[index] = self._begun(point)
+            self._open[index], _ = self._begun(point)
         trial = self._open[index]
         with _quiet():
             if len(self._problem.objectives) == 1:
@@ -183,13 +160,12 @@ class _Asking(Sampler):
         return trial
 
     def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
-        states = self._library.trial.TrialState
+        states = self._states
         state = states.FAIL if feedback.losses is None else states.PRUNED if pruned else states.COMPLETE
-        trial = self.reported(index, point, feedback)
+        number = self.reported(index, point, feedback).number
         del self._open[index]
         values = self._problem.values(feedback.losses or ())
-        with _quiet():
-            self._study.tell(trial, values if state == states.COMPLETE else None, state)
+        self._studies.tell(number, values if state == states.COMPLETE else None, state)
         if self._drawn is not None:
             self._drawn.tell(index, point, feedback, pruned)
 
@@ -206,28 +182,29 @@ class OptunaPruner(Staged):
     def begin(self, problem: Problem) -> list[TrialScheduler]:
         return [self.lanes(problem)]
 
+    def draws(self, problem: Problem) -> _Asking:
+        library, pruner = optuna(), copy.deepcopy(self.pruner)
+        if not isinstance(pruner, library.pruners.BasePruner):
+            raise UsageError(f"OptunaPruner({pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
+        if isinstance(self.sampler, Optuna):
+            return _Asking(problem, self.sampler.made(problem), pruner)
+        return _Asking(problem, library.samplers.RandomSampler(), pruner, super().draws(problem))
+
     def lanes(self, problem: Problem) -> TrialScheduler:
-        library = optuna()
-        if not isinstance(self.pruner, library.pruners.BasePruner):
-            raise UsageError(f"OptunaPruner({self.pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
-        points = self.points(problem)
-        if not isinstance(points.sampler, _Asking):
-            points.sampler = _Asking(problem, library.samplers.RandomSampler(seed=0), points.sampler)
-        points.sampler._study.pruner = copy.deepcopy(self.pruner)
-        return _Pruning(points, self.rungs(), points.sampler)
+        return _Pruning(self.points(problem), self.rungs())
 
 
 class _Pruning(OneAtATime):
-    def __init__(self, points: Points, rungs: Sequence[int], asking: _Asking):
+    def __init__(self, points: Points, rungs: Sequence[int]):
         super().__init__(points, rungs)
-        self._asking = asking
         self._going: dict[int, TrialSegment] = {}
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         super().tell(segment, feedback)
         self._going.pop(segment.number, None)
         ends, index = segment.last or feedback.losses is None, self._points.index_of(segment.number)
-        if ends or self._asking.reported(index, segment.point, feedback).should_prune():
+        sampler: Any = self._points.sampler
+        if ends or sampler.reported(index, segment.point, feedback).should_prune():
             self._points.tell(segment, feedback, pruned=not ends)
         else:
             self._going[segment.number] = self.next_stage(segment)
@@ -263,15 +240,13 @@ def constraints_func_of(thing: Any) -> Any:
     """The `constraints_func` of a sampler, or of the sampler within a strategy; None without one."""
     inner = getattr(thing, "sampler", getattr(thing, "_base_sampler", None))
     found = getattr(thing, "_constraints_func", None)
-    if isinstance(thing, Optuna):
-        found = thing.arguments.get("constraints_func")
     return found if inner is None or found is not None else constraints_func_of(inner)
 
 
 def _as_told(problem: Problem, point: Point) -> dict[str, dict[str, Any]]:
     """What Optuna is told of a point."""
-    library, parts = optuna(), problem.space.parts
-    drawn_from = {name: _distribution(library, parts[name]) for name in point}
+    parts = problem.space.parts
+    drawn_from = {name: _distribution(parts[name]) for name in point}
     params = {name: _nearest(parts[name], value, drawn_from[name]) for name, value in point.items()}
     return {"params": params, "distributions": drawn_from}
 
@@ -283,17 +258,12 @@ def _quiet() -> Any:
 
 def suggested(trial: Any, name: str, part: Part) -> Parameter:
     """What a trial of Optuna says for a parameter."""
-    if isinstance(part, Ordinal):
-        return part.labels[trial.suggest_int(name, 0, len(part.labels) - 1)]
+    drawn = trial._suggest(name, _distribution(part))
     if isinstance(part, Choice):
-        choices = choices_of(part)
-        return part.labels[choices.index(trial.suggest_categorical(name, choices))]
+        return part.labels[drawn if isinstance(part, Ordinal) else choices_of(part).index(drawn)]
     if isinstance(part, Int):
-        drawn = int(trial.suggest_int(name, part.low, part.high, log=part.log, step=part.step))
-        return drawn if max(-part.low, part.high) < EXACT else min(part.high, max(part.low, drawn))
-    if isinstance(part, Quantile):
-        return part.at(trial.suggest_float(name, 0.0, 1.0))
-    return float(trial.suggest_float(name, part.low, part.high, log=part.log, step=part.step))
+        return int(drawn) if max(-part.low, part.high) < EXACT else min(part.high, max(part.low, int(drawn)))
+    return part.at(drawn) if isinstance(part, Quantile) else float(drawn)
 
 
 def choices_of(part: Choice) -> list[Any]:
@@ -304,8 +274,8 @@ def choices_of(part: Choice) -> list[Any]:
     return choices
 
 
-def _distribution(library: Any, part: Part) -> Any:
-    distributions = library.distributions
+def _distribution(part: Part) -> Any:
+    distributions = optuna().distributions
     if isinstance(part, Ordinal):
         return distributions.IntDistribution(0, len(part.labels) - 1)
     if isinstance(part, Choice):
@@ -329,15 +299,3 @@ def _nearest(part: Part, value: Parameter, distribution: Any) -> Any:
     if isinstance(part, Float):
         return min(distribution.high, part.on_step(float(value)))
     return part.on_step(int(value)) if part.step > 1 else value
-
-
-def _seeded(sampler: Any, rng: np.random.RandomState) -> Any:
-    """The sampler with the random streams of Optuna's classes begun again: Optuna's own way takes the clock's seed."""
-    for part in vars(sampler).values():
-        if isinstance(stream := getattr(part, "rng", None), np.random.RandomState):
-            stream.seed(rng.randint(2**31))
-        elif hasattr(part, "sample_relative"):
-            _seeded(part, rng)
-    if type(sampler).__name__ == "QMCSampler" and sampler._seed >= DRAWN:  # of its scrambling
-        sampler._seed = int(rng.randint(2**31))
-    return sampler

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.plain import Points, Sampling
 
 
@@ -50,9 +50,14 @@ class Staged(Strategy):
     def points(self, problem: Problem) -> Points:
         """The trials to begin; raises UsageError where the strategy does not fit."""
         problem.requires(type(self).__name__, staged=True)
+        return Points(self.draws(problem), problem, staged=True)
+
+    def draws(self, problem: Problem) -> Sampler:
+        """What draws their points."""
         if not isinstance(self.sampler, Sampling):
             raise UsageError(f"{type(self).__name__}: its sampler draws points, such as 'random' or 'tpe'")
-        return Points(self.sampler.draws(problem), problem, staged=True)
+        drawn: Sampler = self.sampler.draws(problem)
+        return drawn
 
 
 @dataclass(frozen=True)

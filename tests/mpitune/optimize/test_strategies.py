@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -38,6 +40,7 @@ from mpitune.optimize.strategies import (
 )
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.racing import Race, winning
+from mpitune.optimize.strategies.view import reseed
 from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
@@ -259,6 +262,34 @@ def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
     assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
 
 
+class Seeded(optuna.samplers.BaseSampler):
+    """For Optuna's own loop: a sampler whose random numbers come from the seed and the trial's number, as ours do."""
+
+    def __init__(self, sampler: Any, seed: int):
+        self._sampler, self._fresh, self._seed = sampler, copy.deepcopy(sampler), seed
+        self.before_trial, self.infer_relative_search_space = sampler.before_trial, sampler.infer_relative_search_space
+        self.after_trial = sampler.after_trial
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        self._sampler = copy.deepcopy(self._fresh)  # a Gaussian process begins with what it has fitted before
+        reseed(self._sampler, f"{self._seed}/{trial.number}/joint")
+        params: dict[str, Any] = self._sampler.sample_relative(study, trial, search_space)
+        reseed(self._sampler, f"{self._seed}/{trial.number}")
+        return params
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> Any: ...
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        return self._sampler.sample_independent(study, trial, name, distribution)
+
+
+def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
+    study = optuna.create_study(sampler=Seeded(optuna.samplers.TPESampler(), 5))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
+    segments = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
+    assert [x_of(p) for p in segments] == [trial.params["x"] for trial in study.trials]
+
+
 def curves(params: Any, step: int) -> tuple[float, float]:
     return (params["x"] - 1) ** 2 + params["n"] / 5 + 3 / step - (step > 5) * params["y"], (params["x"] + 1) ** 2
 
@@ -326,7 +357,8 @@ def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: s
         minimize=[name for name, up in ups.items() if not up], maximize=[name for name, up in ups.items() if up],
     )  # fmt: skip
     alone = optuna.create_study(
-        study_name="mpitune-3", sampler=made.made(Problem(space, ups, 3)), pruner=decides or optuna.pruners.NopPruner(),
+        study_name="mpitune-3", sampler=Seeded(SAMPLERS[sampler](**given), 3),
+        pruner=decides or optuna.pruners.NopPruner(),
         directions=["maximize" if up else "minimize" for up in ups.values()],
     )  # fmt: skip
     alone.optimize(theirs, n_trials=n)
@@ -339,8 +371,21 @@ def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: s
     assert any(over) == ("c" in goals)
     if len(ups) > 1:
         assert [t.number for t in study.pareto] == [t.number for t in alone.best_trials]
-    elif pruner != "hyperband":
+    elif pruner != "hyperband" and any(t.state == "complete" for t in study.trials):
         assert study.best.number == alone.best_trial.number
+
+
+@pytest.mark.parametrize("made", [lambda: optuna.pruners.HyperbandPruner(1, 9), optuna.pruners.HyperbandPruner])
+def test_pruners_of_optuna_repeat_and_go_on(made: Callable[[], Any], tmp_path: Path) -> None:
+    """Hyperband's brackets come from the name of its study, and their number from its longest trial."""
+    strategy = OptunaPruner(9, pruner=made(), sampler="tpe")
+    how: dict[str, Any] = dict(strategy=strategy, window=2)
+    for n in (9, 30):
+        gone_on = searched(stepping, LINE, n_trials=n, results=tmp_path / "r", **how)
+    whole = searched(stepping, LINE, n_trials=30, **how)
+    assert [(t.params, t.state, t.values["loss"]) for t in gone_on.trials] == [
+        (t.params, t.state, t.values["loss"]) for t in whole.trials
+    ]
 
 
 @pytest.mark.parametrize("join", [False, True])
@@ -464,12 +509,21 @@ def test_samplers_without_a_seed_get_that_of_the_study(made: Callable[[], Any], 
     assert [t.params for t in study.trials] != [t.params for t in other.trials]
 
 
-def test_seeds_of_a_users_own_count() -> None:
-    drawn = OwnSampler(np.random.default_rng(7), lambda s: s.random())
-    points = [x_of(p) for p in played(drawn, x_of, n_trials=3)]
-    assert points == np.random.default_rng(7).random(3).tolist()
-    qmc = optuna.samplers.QMCSampler(scramble=True, seed=7)
-    assert Optuna(qmc).made(Problem(LINE, {"loss": False}))._seed == 7
+@pytest.mark.parametrize("streams", [np.random.default_rng(), random.Random(), np.random.RandomState()])
+def test_a_sampler_of_ones_own_is_seeded_by_the_search(streams: Any) -> None:
+    one, same, other = (
+        [x_of(p) for p in played(OwnSampler(streams, lambda s: s.random()), x_of, n_trials=9, seed=seed)]
+        for seed in (1, 1, 2)
+    )
+    assert one == same != other and len({*one, *other}) == 18
+
+
+def test_the_seed_of_a_scrambling_counts() -> None:
+    seeds = []
+    for given in (7, None, None):
+        reseed(sampler := optuna.samplers.QMCSampler(scramble=True, seed=given), "3/0")
+        seeds.append(sampler._seed)
+    assert seeds[0] == 7 != seeds[1] == seeds[2]
 
 
 @pytest.mark.parametrize("strategy", ["random", "sobol", "grid", "tpe", "cmaes", "nsga2", Halving(9, sampler="tpe")])

@@ -14,9 +14,9 @@ import optuna
 import pytest
 from optuna.trial import Trial, TrialState
 
-from mpitune import RunOptions
+from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
-from mpitune.optuna import optimize
+from mpitune.optuna import asking, optimize
 from tests.mpitune.optuna.made import digest
 
 HERE = RunOptions(gpu="none", workers=0, quiet=True)
@@ -328,3 +328,51 @@ def test_one_sampler_gives_two_studies_other_points_and_the_same_in_the_next_run
             optimize(study, square, 4, window=2, options=HERE)
         both.append([digest(study) for study in studies])
     assert both[0] == both[1] and both[0][0] != both[0][1]
+
+
+def branching(trial: Trial) -> float:
+    if trial.suggest_categorical("kind", ["a", "b", "c"]) == "a":
+        return float(trial.suggest_int("x", 1, 4))
+    return float(trial.suggest_int("y", 1, 3) + trial.suggest_int("z", 0, 1))
+
+
+@pytest.mark.parametrize("window", [1, 3, 20])
+def test_brute_force_tries_each_point_once(window: int) -> None:
+    digests = set()
+    for options in (HERE, TWO):
+        study = optuna.create_study(sampler=optuna.samplers.BruteForceSampler(seed=2))
+        optimize(study, branching, window=window, options=options)
+        assert len(study.trials) == 16 == len({tuple(trial.params.items()) for trial in study.trials})
+        digests.add(digest(study))
+    assert len(digests) == 1
+
+
+def test_a_state_that_begins_anew_in_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(asking.log, "warning", lambda text, *more: said.append(text % more))
+    storage = optuna.storages.InMemoryStorage()
+    for _ in range(2):  # as another process would
+        study = optuna.create_study(sampler=Climbing(), storage=storage, study_name="s", load_if_exists=True)
+        for _ in range(2):
+            optimize(study, lambda trial: trial.suggest_int("n", 0, 100), 2, window=1, options=HERE)
+    assert said == ["Climbing is not of Optuna: what it keeps begins anew, as an earlier process ran trials of s"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"multivariate": False},
+        {"multivariate": True, "constant_liar": False},
+        {"multivariate": False, "constant_liar": True},
+    ],
+)
+def test_a_search_of_a_declared_space_is_the_same_study(more: dict[str, Any]) -> None:
+    study = new(sampler=optuna.samplers.TPESampler(seed=1, n_startup_trials=4, **more))
+    optimize(study, lambda trial: square(trial) + trial.suggest_int("n", 1, 9, step=2), 14, window=3, options=HERE)
+    found = search(
+        lambda trial: {"loss": trial.params["x"] ** 2 + trial.params["n"]},
+        {"x": Float(-1, 1), "n": Int(1, 9, step=2)}, strategy=optuna.samplers.TPESampler(n_startup_trials=4, **more),
+        n_trials=14, minimize="loss", seed=study._storage.get_study_system_attrs(0)["mpitune:seed"], window=3,
+        workers=0, options=RunOptions(quiet=True),
+    )  # fmt: skip
+    assert [dict(trial.params) for trial in found.trials] == [trial.params for trial in study.trials]

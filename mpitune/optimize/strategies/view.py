@@ -1,0 +1,277 @@
+"""A study of Optuna as one trial sees it: with the results of the trials that it may know, and others without values.
+
+The random numbers of a trial's sampler are made of the study's seed and the trial's number. So what is proposed and
+pruned is a pure function of the study's past, and any process that has this past can answer for it: rank 0, which asks
+for what a sampler proposes jointly in the order of numbers, and who runs the trial, who asks for the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+import random
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.pruners import BasePruner, HyperbandPruner
+from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, TPESampler
+from optuna.search_space import intersection_search_space
+from optuna.storages import BaseStorage, InMemoryStorage
+from optuna.storages._in_memory import _StudyInfo
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+DRAWN = 2**32  # a seed above is one that Optuna has drawn
+READ_ONLY = "an objective can only read its study: add trials in the script"
+Joint = tuple[dict[str, Any], dict[str, BaseDistribution]]  # parameters that were proposed, and from what
+
+
+def running(number: int, **more: Any) -> FrozenTrial:
+    """A trial of which nothing is known but its number, or these things. Its id is its number."""
+    nothing: dict[str, Any] = {
+        "state": TrialState.RUNNING, "value": None, "datetime_start": datetime.now(), "datetime_complete": None,
+        "params": {}, "distributions": {}, "user_attrs": {}, "system_attrs": {}, "intermediate_values": {},
+    }  # fmt: skip
+    return FrozenTrial(number=number, trial_id=number, **{**nothing, **more})
+
+
+def name_of(seed: int) -> str:
+    """The name of a study that has none: Hyperband draws its brackets by it."""
+    return f"mpitune-{seed}"
+
+
+class View(InMemoryStorage):
+    """Optuna's storage in memory with one study, whose trials a caller sets: the number of one is its id."""
+
+    get_best_trial = BaseStorage.get_best_trial  # of those that are set, without a note of the best
+
+    def __init__(
+        self,
+        name: str,
+        directions: Sequence[StudyDirection],
+        user_attrs: Mapping[str, Any] | None = None,
+        system_attrs: Mapping[str, Any] | None = None,
+        study_id: int = 0,
+    ):
+        super().__init__()
+        self.study_id, self._study = study_id, _StudyInfo(name, list(directions))  # samplers remember the id
+        self._studies, self._study_name_to_id = {study_id: self._study}, {name: study_id}
+        self._study.user_attrs, self._study.system_attrs = dict(user_attrs or {}), dict(system_attrs or {})
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """All, by their numbers."""
+        return self._study.trials
+
+    @trials.setter
+    def trials(self, trials: list[FrozenTrial]) -> None:
+        ids = self._trial_id_to_study_id_and_number
+        ids.update((number, (self.study_id, number)) for number in range(len(ids), len(trials)))
+        self._study.trials, self._max_trial_id = trials, len(trials) - 1
+        self._prev_waiting_trial_number = {self.study_id: 0}  # of Optuna 5
+
+    def show(self, known: Sequence[FrozenTrial | None], n: int, hidden: Iterable[FrozenTrial]) -> None:
+        """Have n trials: those known by number but for the hidden ones, and running ones in all other places."""
+        trials = list(known[:n]) + [None] * (n - len(known))
+        for trial in hidden:
+            if trial.number < n:
+                trials[trial.number] = None
+        self.trials = [running(number) if trial is None else trial for number, trial in enumerate(trials)]
+
+    def begin(self, **more: Any) -> int:
+        """The number of a new trial that runs, of which these things are known."""
+        number = len(self.trials)
+        self.trials = [*self.trials, running(number, **more)]
+        return number
+
+    def new_attrs(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The study's user attributes that were set since it had these, which it has again."""
+        after, self._study.user_attrs = self._study.user_attrs, before
+        return {name: value for name, value in after.items() if name not in before or before[name] is not value}
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
+    ) -> None:
+        before = (trial.distributions[param_name] for trial in self.trials if param_name in trial.distributions)
+        self._study.param_distribution = {param_name: next(before, distribution)}  # which Optuna compares
+        super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+
+    def _update_cache(self, trial_id: int, study_id: int) -> None:
+        pass
+
+
+class ViewedStudy(Study):
+    """A study of a view, which may be stopped at any moment."""
+
+    stopped = False
+
+    def enqueue_trial(self, *given: Any, **more: Any) -> None:
+        raise RuntimeError(READ_ONLY)
+
+    add_trial = add_trials = enqueue_trial
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Studies:
+    """The studies of a view, one for each thing to do, with samplers and pruners that nothing was done with before.
+
+    keeps: whether those that are not Optuna's are used themselves, as they may have a state.
+    """
+
+    def __init__(self, view: View, sampler: BaseSampler, pruner: BasePruner, seed: int, keeps: bool = False):
+        self.view, self._seed, self.stopped, self._keeps = view, seed, False, keeps
+        # Optuna's are unpickled, which is quicker than a copy. A class of the script would be set anew by that.
+        both = sampler, pruner
+        self._own = [None if is_optunas(part) else part for part in both]
+        self._packed = cloudpickle.dumps([part if is_optunas(part) else None for part in both])
+
+    def _at(self, what: str) -> ViewedStudy:
+        """The study, whose sampler's random numbers are those of this name."""
+        own = self._own if self._keeps else copy.deepcopy(self._own)
+        sampler, pruner = (
+            theirs if mine is None else mine for mine, theirs in zip(own, pickle.loads(self._packed), strict=True)
+        )
+        reseed(sampler, f"{self._seed}/{what}")
+        study = ViewedStudy(self.view.get_study_name_from_id(self.view.study_id), self.view, sampler, pruner)
+        if isinstance(pruner, HyperbandPruner) and not pruner._pruners:
+            pruner._try_initialization(study)  # so that the sampler sees the trials of the bracket
+        study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
+        return study
+
+    def propose(self, number: int) -> Joint:
+        """What the sampler proposes for parameters that are known before they are asked for, in the order of numbers.
+
+        The trial of this number is there.
+        """
+        study = self._at(f"{number}/joint")
+        if getattr(study.sampler, "_initial_popsize", 0) is None:  # CmaEsSampler before Optuna 4.4: that of its begin
+            key = study.sampler._attr_keys.popsize()
+            known = (one.system_attrs[key] for one in study.get_trials(deepcopy=False) if key in one.system_attrs)
+            study.sampler._initial_popsize = next(known, None)
+        trial = Trial(study, number)
+        params = dict(trial.relative_params)
+        space = dict(trial.relative_search_space or {})
+        sampler = getattr(study.sampler, "_base_sampler", study.sampler)
+        lies = isinstance(sampler, TPESampler) and sampler._constant_liar and not space
+        if lies or not is_optunas(sampler):  # it looks at the parameters of running trials, or keeps a state
+            for name, drawn_from in intersection_search_space(study.get_trials(deepcopy=False)).items():
+                trial._suggest(name, drawn_from)
+        elif isinstance(sampler, BruteForceSampler):
+            while after := _next(study.get_trials(deepcopy=False, states=ENDED), trial.params):
+                trial._suggest(*after)
+        self.stopped |= study.stopped
+        begun = self.view.get_trial(number)
+        params, space = {**params, **begun.params}, {**space, **begun.distributions}
+        return params, {name: space[name] for name in params}
+
+    def trial(self, number: int, joint: Joint) -> Trial:
+        """The trial for who runs it: for these parameters the sampler is not asked again."""
+        study = self._at(str(number))
+        study.sampler = _Proposed(study.sampler, *joint)
+        return Trial(study, number)
+
+    def tell(self, number: int, values: Any, state: TrialState | None) -> None:
+        """End a trial."""
+        study = self._at(f"{number}/after")
+        try:
+            with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
+                study.tell(number, values, state)
+        finally:  # Optuna keeps a trial also where the sampler's `after_trial` raises
+            self.stopped |= study.stopped
+
+
+ENDED = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
+
+
+def _next(ended: Iterable[FrozenTrial], params: Mapping[str, Any]) -> tuple[str, BaseDistribution] | None:
+    """The parameter that a trial with these first ones has asked for next."""
+    first, n = list(params.items()), len(params)
+    for trial in ended:
+        known = list(trial.params.items())
+        if len(known) > n and known[:n] == first:
+            return known[n][0], trial.distributions[known[n][0]]
+    return None
+
+
+class _Proposed(BaseSampler):
+    """A sampler that was asked for what it proposes for several parameters together."""
+
+    def __init__(self, sampler: BaseSampler, params: dict[str, Any], space: dict[str, BaseDistribution]):
+        self._sampler, self._params, self._space = sampler, params, space
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._space
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self._params
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def is_optunas(part: BaseSampler | BasePruner) -> bool:
+    """Whether a sampler or pruner is one of Optuna's, whose state is in the study alone."""
+    return type(part).__module__.startswith("optuna.")
+
+
+def reseed(sampler: BaseSampler, name: str) -> None:
+    """Seed each source of random numbers of a sampler by this name, `SEED/WHAT`."""
+    for number, source in enumerate(_sources(sampler)):
+        words = np.frombuffer(hashlib.sha256(f"{name}/{number}".encode()).digest(), np.uint32)
+        if isinstance(source, QMCSampler):  # whose scrambling has a seed, which it may have drawn itself
+            drawn = hashlib.sha256(name.partition("/")[0].encode()).digest()[:4]
+            source._seed = source._seed if source._seed < DRAWN else int.from_bytes(drawn, "little")
+        elif isinstance(source, np.random.Generator):
+            state = type(source.bit_generator)(np.random.SeedSequence(words.tolist())).state
+            source.bit_generator.state = state
+        elif isinstance(source, np.random.RandomState):
+            source.seed(words)
+        else:
+            source.seed(words.tobytes())
+
+
+def seed_in(sampler: BaseSampler) -> int | None:
+    """A seed made of the state of its random numbers; None where they begin anew in each process."""
+    sources = [s for s in _sources(copy.deepcopy(sampler), unseeded=False) if not isinstance(s, QMCSampler)]
+    digest = hashlib.sha256()
+    for source in sources:
+        state = source.bit_generator.state if isinstance(source, np.random.Generator) else (
+            source.getstate() if isinstance(source, random.Random) else source.get_state()
+        )  # fmt: skip
+        digest.update(repr(state).encode())
+    return int.from_bytes(digest.digest()[:4], "little") if sources else None
+
+
+def _sources(sampler: BaseSampler, unseeded: bool = True) -> list[Any]:
+    """The sources of random numbers within a sampler, in a fixed order; those without a seed only if asked."""
+    seen: set[int] = set()
+
+    def walk(thing: Any) -> Iterator[Any]:
+        if id(thing) in seen:
+            return
+        seen.add(id(thing))
+        if isinstance(thing, np.random.RandomState | np.random.Generator | random.Random):
+            yield thing
+        elif type(thing).__name__ == "LazyRandomState":
+            if unseeded or thing._rng is not None:
+                yield thing.rng
+        elif isinstance(thing, dict | list | tuple):
+            for value in thing.values() if isinstance(thing, dict) else thing:
+                yield from walk(value)
+        elif hasattr(thing, "__dict__") and not isinstance(thing, type | Study | BaseStorage) and not callable(thing):
+            yield from [thing] if isinstance(thing, QMCSampler) else []
+            yield from walk(vars(thing))
+
+    return list(walk(sampler))

@@ -5,9 +5,9 @@
 Each row runs both in turns in one process, without workers, with the same folds (3 for ensembles and Pipelines, 5 for
 the others), and without the refit; "faster by" is the median over the turns of the ratio of their CPU seconds. For
 ensembles the fits of the largest and of all sizes are timed alone; "bound", their ratio, is what sharing the fits can
-bring at most (shared predictions may add to it). Pipelines have two peers more, where they are installed:
-joblib.Memory, scikit-learn's own way to keep fitted steps (on disk), and dask-ml, which merges equal steps. The rows
-mnist, ridge and those above a minute run only where they are named.
+bring at most. Pipelines have two peers more, where they are installed: joblib.Memory, scikit-learn's own way to keep
+fitted steps (on disk), and dask-ml, which merges equal steps. The rows mnist, ridge and those above a minute run only
+where they are named.
 """
 
 from __future__ import annotations

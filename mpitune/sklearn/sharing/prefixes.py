@@ -11,11 +11,6 @@ first n members of the largest ensemble are bitwise those of an ensemble of n:
 - gradient boosting, also with histograms: a stage is fitted to what the stages before it left over. Early stopping
   looks at the scores of stages so far; an n beyond the last stage has all.
 
-A forest adds up the predictions of its trees in their order, and divides by their number. Gradient boosting with
-histograms begins with its baseline and adds what each iteration says. So the sum of a large ensemble after n members
-is that of an ensemble of n, and these two share sums, too. (With `n_jobs` above 1 the trees of a forest are added in
-the order in which they end, so results differ by rounding from run to run: then nothing is known.)
-
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
 nothing to be equal to: nothing is shared. The same holds for a model within it that may be another at each fit
 (`chance.py`). The out-of-bag score of bagging is computed for each number of members, by scikit-learn's own function; a
@@ -28,7 +23,7 @@ may add, all candidates are fitted alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from numbers import Integral
 from types import MethodType
@@ -36,14 +31,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.utils import check_array
 
 from mpitune.sklearn.sharing.chance import why_unsure
@@ -56,31 +43,6 @@ _ALWAYS = frozenset(
     }
 )  # fmt: skip
 _OUT_OF_BAG = ("oob_score_", "oob_decision_function_", "oob_prediction_")  # computed anew for each size
-Computed = Callable[[Any, Any, Sequence[int]], Iterator[np.ndarray]]  # of (whole, X, sizes), an array for each size
-
-
-class Answers:
-    """What the whole ensemble says of samples X at the sizes of all candidates; computed when first asked for."""
-
-    def __init__(self, computed: Computed, whole: Any, X: Any, sizes: Iterable[int]):
-        self.X, self._computed, self._whole, self._sizes = X, computed, whole, sorted(set(sizes))
-        self._of_size: dict[int, np.ndarray] = {}
-
-    def of(self, n: int) -> np.ndarray:
-        """The array of size n, which all candidates of this size share."""
-        if not self._of_size:
-            self._of_size = dict(zip(self._sizes, self._computed(self._whole, self.X, self._sizes), strict=True))
-        return self._of_size[n]
-
-
-class KnowsAnswers:
-    """An ensemble that knows answers for some samples."""
-
-    _known: tuple[Answers, ...] = ()
-
-    def _answer(self, X: Any, n: int) -> np.ndarray | None:
-        """That of n members for exactly these samples, None where it is not known."""
-        return next((answers.of(n) for answers in self._known if answers.X is X), None)
 
 
 class Prefixes(Family):
@@ -160,59 +122,6 @@ def _gradient_boosting(whole: Any, n: int) -> dict[str, Any]:
     return own
 
 
-class _KnowsSums(KnowsAnswers):
-    """A forest that knows the sums of its trees' predictions."""
-
-    def _mean(self, X: Any) -> np.ndarray | None:
-        n = len(self.estimators_)  # type: ignore[attr-defined]
-        sums = None if self.n_outputs_ > 1 else self._answer(X, n)  # type: ignore[attr-defined]
-        return None if sums is None else sums / n
-
-
-class _ForestClassifier(_KnowsSums):
-    def predict_proba(self, X: Any) -> Any:
-        mean = self._mean(X)
-        return super().predict_proba(X) if mean is None else mean  # type: ignore[misc]
-
-
-class _ForestRegressor(_KnowsSums):
-    def predict(self, X: Any) -> Any:
-        mean = self._mean(X)
-        return super().predict(X) if mean is None else mean  # type: ignore[misc]
-
-
-class _Histograms(KnowsAnswers):
-    def _raw_predict(self, X: Any, n_threads: int | None = None) -> Any:
-        if (sums := self._answer(X, self.n_iter_)) is not None:  # type: ignore[attr-defined]
-            return sums.copy(order="K")
-        return super()._raw_predict(X, n_threads)  # type: ignore[misc]
-
-
-def _knowing(knows: type, kind: type) -> type:
-    """A class of scikit-learn whose models know answers; its name is known here, so that they can be pickled."""
-    name = f"PrefixOf{kind.__name__}"
-    globals()[name] = made = type(name, (knows, kind), {"__module__": __name__})
-    return made
-
-
-_KNOWING: dict[type, type] = {
-    RandomForestClassifier: _knowing(_ForestClassifier, RandomForestClassifier),
-    ExtraTreesClassifier: _knowing(_ForestClassifier, ExtraTreesClassifier),
-    RandomForestRegressor: _knowing(_ForestRegressor, RandomForestRegressor),
-    ExtraTreesRegressor: _knowing(_ForestRegressor, ExtraTreesRegressor),
-    HistGradientBoostingClassifier: _knowing(_Histograms, HistGradientBoostingClassifier),
-    HistGradientBoostingRegressor: _knowing(_Histograms, HistGradientBoostingRegressor),
-}
-
-
-def _know(computed: Computed, sizes: Mapping[Any, int], part: SplitPart) -> None:
-    """Let fitted ensembles, each with its number of members, know what the largest of them says of `part.asked`."""
-    whole = copy(max(sizes, key=lambda ensemble: sizes[ensemble]))
-    known = tuple(Answers(computed, whole, X, sizes.values()) for X in part.asked)
-    for ensemble in sizes:
-        ensemble._known, ensemble.__class__ = known, _KNOWING[type(ensemble)]
-
-
 def _first_trees(whole: Any, n: int) -> dict[str, Any]:
     return {"estimators_": whole.estimators_[:n]}
 
@@ -230,10 +139,7 @@ class Forests(Prefixes):
         return super().why_not(model)
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        made = self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
-        if model.n_jobs in (None, 1):
-            _know(_sums_of_trees, {forest: forest.n_estimators for forest in made if forest is not None}, part)
-        return made
+        return self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
 
     def _grown(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
         right = {
@@ -248,43 +154,17 @@ class Forests(Prefixes):
         return [copy(at[right[place]]) if place in right else None for place in range(len(settings))]
 
 
-def _sums_of_trees(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    X = whole._validate_X_predict(X)
-    total: np.ndarray | float = 0.0
-    for n, tree in enumerate(whole.estimators_, 1):
-        total = total + getattr(tree, "predict_proba", tree.predict)(X, check_input=False)
-        if n in sizes:
-            yield np.asarray(total)
-
-
-class Histograms(Prefixes):
-    """Candidates that differ in the number of iterations."""
-
-    def __init__(self) -> None:
-        kept = (
-            "_baseline_prediction", "_bin_mapper", "_feature_subsample_rng", "_is_categorical_remapped",
-            "_label_encoder", "_loss", "_n_features", "_preprocessor", "_random_seed", "_scorer",
-            "_use_validation_data", "do_early_stopping_", "is_categorical_", "n_trees_per_iteration_",
-            "_fitted_with_sw",
-        )  # fmt: skip
-        super().__init__("max_iter", _iterations, kept)
-
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        made = super().fit(model, settings, part)
-        _know(_sums_of_iterations, {model: model.n_iter_ for model in made if model is not None}, part)
-        return made
-
-
-def _sums_of_iterations(whole: Any, X: Any, sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    return (sums for n, sums in enumerate(whole._staged_raw_predict(X), 1) if n in sizes)
-
-
 def _iterations(whole: Any, n: int) -> dict[str, Any]:
     """Scores have one value more than there are iterations: that of the beginning."""
     scores = {name: getattr(whole, name)[: n + 1] for name in ("train_score_", "validation_score_")}
     return {"_predictors": whole._predictors[:n], **scores}
 
 
+_HISTOGRAMS = (
+    "_baseline_prediction", "_bin_mapper", "_feature_subsample_rng", "_is_categorical_remapped", "_label_encoder",
+    "_loss", "_n_features", "_preprocessor", "_random_seed", "_scorer", "_use_validation_data", "do_early_stopping_",
+    "is_categorical_", "n_trees_per_iteration_", "_fitted_with_sw",
+)  # fmt: skip
 _BOOSTING = ("_loss", "_rng", "alpha", "init_", "max_features_", "n_trees_per_iteration_")
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
@@ -292,4 +172,4 @@ for _kind in ("Classifier", "Regressor"):
     FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost, ())
     FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting, _BOOSTING)
     FAMILIES[f"RandomForest{_kind}"] = FAMILIES[f"ExtraTrees{_kind}"] = Forests()
-    FAMILIES[f"HistGradientBoosting{_kind}"] = Histograms()
+    FAMILIES[f"HistGradientBoosting{_kind}"] = Prefixes("max_iter", _iterations, _HISTOGRAMS)

@@ -237,7 +237,7 @@ def test_several_scores_come_from_one_prediction(caplog: Any, monkeypatch: pytes
     monkeypatch.setattr(RandomForestClassifier, "predict", counted)
     scoring = ["accuracy", "f1_macro", "balanced_accuracy"]
     compared(caplog, RandomForestClassifier(random_state=0), {"n_estimators": [2, 4]}, X, Y, scoring=scoring)
-    assert len(calls) == 2 * 2 * 3 and calls.count(RandomForestClassifier) == 2 * 3
+    assert len(calls) == 2 * 2 * 3
 
 
 def test_halving_says_what_its_candidates_share() -> None:

@@ -36,17 +36,6 @@ def fitted(model: Any, number: str) -> list[Any]:
     return family.fit(model, [{number: n} for n in (4, 1, 12, 12)], PART)
 
 
-@pytest.mark.parametrize("stop", [False, True])
-def test_what_histograms_answer_is_the_callers_own(stop: bool) -> None:
-    """Who may change it."""
-    shared = {"min_samples_leaf": 3, "early_stopping": stop, "n_iter_no_change": 2, "random_state": 0}
-    for one in fitted(HistGradientBoostingClassifier(**shared), "max_iter"):
-        assert any(known.X is PART.X_test for known in one._known)
-        for ask in (one.predict_proba, one.decision_function, one.predict):
-            ask(PART.X_test)[:] = 0
-            np.testing.assert_array_equal(ask(PART.X_test), ask(PART.X_test.copy()))
-
-
 def test_rounds_of_lightgbm_without_a_split_are_dropped_so_nothing_is_shared() -> None:
     lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
     model = lightgbm.LGBMClassifier(verbose=-1, n_jobs=1, min_split_gain=5.0, colsample_bytree=0.4, min_child_samples=3)

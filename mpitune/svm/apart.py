@@ -1,4 +1,4 @@
-"""Whether the solver is compiled, and its compilation by processes that nobody waits for, without numba in this one."""
+"""Whether the solver is compiled, and its compilation by a process that nobody waits for, without numba in this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpitune._jit.cache import digest_of
 from mpitune.folders import library_folder, private_folder
 from mpitune.locks import open_lock, try_lock
 
-ANNOUNCED = "warm-up.lock"  # of who has said that something is compiled
+STARTED = "warm-up.lock"  # of the process that was started for it
 LATER = 2.0  # seconds: a search that ends before needs no solver, and its script the processor
 NAMES = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # lines that say what a processor can do
 
@@ -28,7 +28,7 @@ def is_compiled() -> bool:
 
 
 def is_ready() -> bool:
-    """Whether everything has been compiled. If not, processes are begun that do it, unless some are at it."""
+    """Whether everything has been compiled. If not, a process is begun that does it, unless one is at it."""
     if not (compiled := is_compiled()):
         compile_apart()
     return compiled
@@ -52,30 +52,21 @@ def compile_apart() -> None:
 
     Nobody waits for it, and it may outlive this one. It has the lock, so that nobody begins another.
     """
-    with open(open_or_own(ANNOUNCED)) as lock:
+    with suppress(OSError), open(open_lock(private_folder(local=True) / STARTED)) as lock:
         if try_lock(lock.fileno()):
             os.set_inheritable(lock.fileno(), True)
-            start("give_way", after=LATER)
+            start()
 
 
-def start(function: str, session: bool = True, after: float = 0.0) -> None:
-    """Call a function of `compiling` in a process, of a session of its own or of this one's, after so many seconds."""
+def start() -> None:
+    """Compile in a process of a session of its own, in a while."""
     # This process's folders come last, so no file beside a script stands for a module of Python or of a library.
     folders = list(map(os.path.abspath, sys.path))
     code = f"""if True:
         import sys, time
-        time.sleep({after})
+        time.sleep({LATER})
         sys.path += {folders!r}
         from mpitune.svm import compiling
-        compiling.{function}()"""
+        compiling.give_way()"""
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
-    command = [sys.executable, "-P", "-c", code]
-    os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsid=session)
-
-
-def open_or_own(name: str) -> int:
-    """A descriptor of a lock of this node and user; where no folder can be written, of a file of this process alone."""
-    try:
-        return open_lock(private_folder(local=True) / name)
-    except OSError:
-        return os.memfd_create(name)
+    os.posix_spawn(sys.executable, [sys.executable, "-P", "-c", code], os.environ, file_actions=silent, setsid=True)

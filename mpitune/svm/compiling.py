@@ -1,4 +1,4 @@
-"""Compilation, once per node, by all processes that need it together, and by others that are started for it (`apart`).
+"""Compilation, once per node, by the first process that needs it, or by one that is started for it (`apart`).
 
 python -m mpitune.svm.compiling           compiles what is not compiled yet
 """
@@ -8,19 +8,16 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import multiprocessing
 import os
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numba.core import event
 
 from mpitune._jit import LANES, WIDE
 from mpitune.folders import private_folder
-from mpitune.locks import locked, try_lock
-from mpitune.svm.apart import ANNOUNCED, is_compiled, open_or_own, proof, start
+from mpitune.locks import locked
+from mpitune.svm.apart import proof
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource, product
@@ -29,47 +26,35 @@ from mpitune.svm.solver.binary import Paths
 from mpitune.svm.solver.path import solve_paths
 
 NICENESS = 10  # of who compiles while others work: ten of them have as much of a processor as one of these
+COMPILES = "warm-up-0.lock"  # of the process that compiles
 
 log = logging.getLogger(__name__)
-
-
-class Announced(event.Listener):
-    """Says that something is compiled, before that begins; of several processes of this node and user one says so."""
-
-    def __init__(self) -> None:
-        self._lock: int | None = None
-
-    def on_start(self, event: Any) -> None:
-        """Called by numba before it compiles a function."""
-        if self._lock is None:
-            self._lock = open_or_own(ANNOUNCED)
-            if try_lock(self._lock):
-                log.warning("compiling the solver (once per machine, about 10 to 30 s)")
-                # Workers are several already. Where nothing can be kept nobody could help.
-                if multiprocessing.parent_process() is None and not is_compiled():
-                    _start_helpers(session=True)
-
-    def on_end(self, event: Any) -> None:
-        """Called by numba when it has compiled a function."""
-
-    def close(self) -> None:
-        """Let others speak again."""
-        if self._lock is not None:
-            os.close(self._lock)
 
 
 @functools.cache
 def warm_up() -> None:
     """Have everything compiled, so that no trial is charged for it.
 
-    Processes that begin at a time divide the parts among themselves: each compiles what no other is busy with, then
-    waits for the rest and finds it in numba's cache. Where no cache folder can be written, each compiles for itself.
-    The process of a script starts others that help.
+    Of several processes one compiles; the others wait, then find it in numba's cache. Where no cache folder can be
+    written, each compiles for itself.
     """
-    with closing(Announced()) as announced, event.install_listener("numba:compile", announced):
-        compile_parts()
-    with suppress(OSError):
-        proof().touch()
+    if not _is_kept():
+        with ExitStack() as held:
+            with suppress(OSError):  # no folder can be written
+                held.enter_context(locked(private_folder(local=True) / COMPILES))
+            if not _is_kept():
+                log.warning("compiling the solver (once per machine, about 10 to 30 s)")
+                compile_all()
+                with suppress(OSError):
+                    proof().touch()
+    compile_all()  # or read it
+
+
+def _is_kept() -> bool:
+    try:
+        return proof().exists()
+    except OSError:  # no folder can be written
+        return False
 
 
 def give_way() -> None:
@@ -77,42 +62,20 @@ def give_way() -> None:
     os.nice(NICENESS)
     with suppress(OSError):  # some kernels divide processors among sessions, then among the processes of each
         Path("/proc/self/autogroup").write_text(str(NICENESS))
-    _start_helpers(session=False)
     warm_up()
 
 
-def _start_helpers(session: bool) -> None:
-    for _ in range(min(len(os.sched_getaffinity(0)), len(PARTS)) - 1):
-        start("compile_parts", session)
-
-
-def compile_parts() -> None:
-    """Compile what no other process is busy with, then wait for the rest. It says nothing and starts no process.
-
-    Garbage collection is off: numba makes millions of objects, so it would take a tenth of the time.
-    """
+def compile_all() -> None:
+    """Compile what is not compiled. Garbage collection is off: numba makes millions of objects, so it takes a tenth."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        for number in [number for number in range(len(PARTS)) if not _done(number)]:
-            with locked(private_folder(local=True) / _lock_of(number)):
-                PARTS[number]()
+        _paths()
+        _answers()
+        _matrices()
     finally:
         if collects:
             gc.enable()
-
-
-def _lock_of(number: int) -> str:
-    return f"warm-up-{number}.lock"
-
-
-def _done(number: int) -> bool:
-    """Compile a part, or read it, and return True; return False at once if another process is at it."""
-    with open(open_or_own(_lock_of(number))) as lock:
-        if not try_lock(lock.fileno()):
-            return False
-        PARTS[number]()
-    return True
 
 
 def _samples() -> Samples:
@@ -148,11 +111,6 @@ def _answers() -> None:
         choose_classes(values, places, problems, 3)
     Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
     product(np.zeros((1, LANES), np.float32), np.zeros((1, 1)))
-
-
-# What is compiled apart, the longest first. No kept function is in two: of those that save one at a time, numba could
-# give the code of one signature to another.
-PARTS = (_paths, _answers, _matrices)
 
 
 if __name__ == "__main__":

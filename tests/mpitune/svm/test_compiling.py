@@ -1,30 +1,26 @@
-"""Compilation: who says so, when, and who does which part."""
+"""Compilation: who does it, and who says so."""
 
-import logging
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, closing
-from functools import partial
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mpitune.folders import private_folder
 from mpitune.locks import locked
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 
-numba = pytest.importorskip("numba")
-from numba.core import event  # noqa: E402
+pytest.importorskip("numba")
 
-from mpitune.svm import apart, compiling  # noqa: E402
+from mpitune.svm import apart, compiling
 
 SIGNATURES = """
 import sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
-from mpitune.svm import SVC, Data, TrainingSet, compiling, fit_grid, solve, warm_up
+from mpitune.svm import SVC, Data, TrainingSet, fit_grid, solve, warm_up
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
 
@@ -37,12 +33,6 @@ def known():  # signatures of kept functions in modules that are imported
         if value.stats.cache_path and not module_name.startswith("numba")
     }
 
-grown = []
-for part in compiling.PARTS:
-    before = known()
-    part()
-    grown += [name for name, signatures in known().items() if signatures != before.get(name)]
-assert len(set(grown)) == len(grown), "a kept function is in two parts"
 warm_up()
 before = known()
 assert len(before) > 5, before
@@ -69,76 +59,45 @@ for name, signatures in known().items():
 """
 
 
-class Heard(event.Listener, logging.Handler):
-    """What happens, in its order: lines of the log, and beginnings and ends of compilations."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-        self.all: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.all.append(record.getMessage())
-
-    def on_start(self, event: Any) -> None:
-        self.all.append("begins")
-
-    def on_end(self, event: Any) -> None:
-        self.all.append("ends")
-
-
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # locks of this test's own
-    heard = Heard()
-    logger = logging.getLogger("mpitune.svm.compiling")
-    logger.addHandler(heard)
-    yield heard
-    logger.removeHandler(heard)
+def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-def compile_twice(heard: Heard) -> None:
-    with (
-        closing(compiling.Announced()) as one,
-        event.install_listener("numba:compile", one),
-        event.install_listener("numba:compile", heard),
-    ):
-        for number in (1, 1.0):  # two versions of one function
-            numba.njit(lambda x: x + x)(number)
-
-
-def test_compiling_is_announced_once_before_it_begins_by_one_process(heard: Heard) -> None:
-    lock = private_folder(local=True) / "warm-up.lock"
-    compile_twice(heard)
-    (said, *rest) = heard.all
-    assert said.startswith("compiling the solver (once per machine, about ") and rest == ["begins", "ends"] * 2
-    with locked(lock):  # it was given back, and now another process has it
-        compile_twice(heard)
-    assert heard.all[1:] == ["begins", "ends"] * 4
-
-
-def test_a_process_compiles_what_no_other_is_busy_with_first(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_locks")
+def test_one_process_compiles_and_says_so_and_others_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     done: list[int] = []
-    other = ExitStack()  # holds the lock of the first part until the last is done
-    other.enter_context(locked(private_folder(local=True) / "warm-up-0.lock"))
-    last = lambda: (done.append(2), other.close())  # noqa: E731
-    monkeypatch.setattr(compiling, "PARTS", [partial(done.append, 0), partial(done.append, 1), last])
+    monkeypatch.setattr(compiling, "proof", lambda: tmp_path / "compiled")
+    monkeypatch.setattr(compiling, "compile_all", lambda: done.append(1))
+    with locked(private_folder(local=True) / compiling.COMPILES):
+        other = threading.Thread(target=compiling.warm_up.__wrapped__)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive() and not done
+        (tmp_path / "compiled").touch()
+    other.join(PATIENCE)
+    assert len(done) == 1 and not caplog.messages, "it reads what another has compiled"
+    (tmp_path / "compiled").unlink()
     compiling.warm_up.__wrapped__()
-    assert done == [1, 2, 0]
+    assert len(done) == 3 and caplog.messages == ["compiling the solver (once per machine, about 10 to 30 s)"]
 
 
-def test_no_process_is_started_while_another_compiles(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = list[str]()
-    monkeypatch.setattr(apart, "start", lambda name, **how: started.append(name))
-    with locked(private_folder(local=True) / "warm-up.lock"):
+@pytest.mark.usefixtures("own_locks")
+def test_no_process_is_started_while_another_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(apart, "start", lambda: started.append(1))
+    with locked(private_folder(local=True) / apart.STARTED):
         apart.compile_apart.__wrapped__()
     assert started == []
     apart.compile_apart.__wrapped__()
-    assert started == ["give_way"]
+    assert started == [1]
 
 
 @pytest.mark.slow  # it gives way, so beside other work it takes minutes
-def test_the_program_starts_processes_that_do_not_fail(tmp_path: Path) -> None:
-    """They say nothing, so nobody would notice. Only one begins, and it gives way."""
+def test_the_process_that_is_started_does_not_fail(tmp_path: Path) -> None:
+    """It says nothing, so nobody would notice. Only one begins, and it gives way."""
     nice = "int(open(f'/proc/{child}/stat').read().rpartition(') ')[2].split()[16])"
     program = f"""
 import os, time
@@ -168,8 +127,7 @@ def test_where_no_folder_can_be_written_a_process_compiles_for_itself(tmp_path: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         import numba
         from mpitune.svm import compiling
-        compiling.PARTS = [lambda: numba.njit(lambda x: print(x))(1)] * 2
-        compiling.start = None
+        compiling.compile_all = lambda: numba.njit(lambda x: print(x))(1)
         compiling.warm_up()"""
     own = {"HOME": "/proc", "TMPDIR": str(tmp_path)}  # locks of this test's own
     environ = {name: value for name, value in os.environ.items() if "CACHE" not in name} | own

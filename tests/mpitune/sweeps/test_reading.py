@@ -109,7 +109,7 @@ def test_yaml_is_read_as_people_mean_it(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert paths == {"lr": ("lr",), "net.units": ("net", "units")}
     assert content["command"] == ["${env}", "${interpreter}", "${program}", "${args}"]
-    assert repr(strategy) == ("EarlyTerminate(sampler=Optuna(sampler='TPESampler', arguments={}), bands=(3, 9), eta=3)")
+    assert repr(strategy) == ("EarlyTerminate(sampler=Optuna(sampler='TPESampler'), bands=(3, 9), eta=3)")
     for bad in ("a: [", "- 1", "", "a: \t"):
         file.write_text(bad)
         with pytest.raises(UsageError) as error:

@@ -28,6 +28,7 @@ MPI_INIT_SECONDS = 300.0
 
 # On rank 0: whether the others wait for what it asks for, as it alone runs the script. See `mpitune.studies.serve`.
 others_wait = False
+_hidden: Launch | None = None  # how this process was started, once the environment no longer says it
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
     The steps of srun have their own task count; a batch script run without srun is a single process
     although SLURM_NTASKS is set in it.
     """
+    if _hidden is not None and environ is os.environ:
+        return _hidden
     for launcher, size, rank, set_too in _SIGNS:
         if all(environ.get(name, "").isdigit() for name in (size, rank, set_too) if name):
             if launcher == "mpiexec" and environ.get("SLURM_MPI_TYPE") == "pmi2":
@@ -53,6 +56,17 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
                 break
             return Launch(launcher, int(environ.get(size, "0")), int(environ[rank]))
     return Launch("", 1, 0)
+
+
+def hide() -> None:
+    """Let the script that this rank alone runs not see its ranks: accelerate would begin torch.distributed with them.
+
+    `launched` still knows them.
+    """
+    global _hidden
+    _hidden = launched()
+    for name in [name for name in os.environ if name.startswith(("OMPI_COMM_WORLD_", "PMI_"))]:
+        del os.environ[name]
 
 
 def _in_shell_of_srun(environ: Mapping[str, str]) -> bool:

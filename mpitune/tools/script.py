@@ -19,6 +19,7 @@ from mpitune.errors import Exit, UsageError
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import of_this_process
+from mpitune.ranks.launch import hide
 from mpitune.settings import Parser
 from mpitune.tools.unchanged import watch
 
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve(transport)
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
+    hide()
     watch(RunOptions(gpu=options.gpu, workers=options.workers, results=options.results, quiet=True), options.window)
 
     @of_this_process

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from mpitune.errors import UsageError
+from mpitune.ranks import launch as launching
 from mpitune.ranks.launch import Launch, connect, end_of_job, launched
 from tests.helpers import ROOT
 
@@ -87,3 +88,13 @@ def test_too_few_nodes_are_refused() -> None:
 def test_slurm_states_the_end() -> None:
     assert end_of_job({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1800000000"}) == 1_800_000_000
     assert end_of_job({}) is end_of_job({"SLURM_JOB_ID": "7"}) is None
+
+
+def test_a_script_does_not_see_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that it uses would wait for the others."""
+    monkeypatch.setattr(launching, "_hidden", None)
+    for name, value in {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0", "PMI_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    launching.hide()
+    assert launched() == Launch("mpirun", 3, 0)
+    assert not [name for name in os.environ if name.startswith(("OMPI_COMM_WORLD_", "PMI_"))]

@@ -67,6 +67,7 @@ class Leader:
     stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
+    told: bool = False  # of a trial
     n_known: int = 0  # results that workers have
     outbox: list[bytes] = field(default_factory=list)  # for all workers
 
@@ -74,6 +75,11 @@ class Leader:
     def stops(self) -> bool:
         """Whether no trial may begin any more."""
         return self.raised is not None or self.stopped or self.asking.stopped or self.study._stop_flag
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is over. As in Optuna a first trial runs, however long the workers take to start."""
+        return self.told and time.monotonic() >= self.ends
 
     def known(self, trials: Sequence[FrozenTrial]) -> None:
         """Workers hear of these results before later trials."""
@@ -97,7 +103,7 @@ class Leader:
 
     def tell(self, result: Result) -> None:
         """Take in the next result in the order of numbers."""
-        number = self.asking.open[0]
+        number, self.told = self.asking.open[0], True
         said = result.user_attrs.get(ATTRIBUTE)
         if said is None:  # its worker has died, each time
             cause = result.error
@@ -186,7 +192,7 @@ class Optimizing(Experiment):
             return Scheduling(preload=(__name__,), prints_plainly=True)
         return Scheduling(
             n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.news,
-            enough=lambda: time.monotonic() >= leader.ends,
+            enough=lambda: leader.is_late,
         )  # fmt: skip
 
     def data(self) -> Data:
@@ -218,7 +224,7 @@ def _rounds(leader: Leader, window: int) -> Rounds:
             not leader.stops
             and len(open_) < window
             and (leader.n_trials is None or n_asked < leader.n_trials)
-            and time.monotonic() < leader.ends
+            and not leader.is_late
             and (trial := leader.next()) is not None
         ):
             new.append((trial,))

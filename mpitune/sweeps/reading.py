@@ -67,7 +67,7 @@ def _content(path: Path) -> Any:
 
         number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-        return yaml.load(text, Loader)
+        return Loader(text).get_single_data()
     except ImportError as error:
         raise UsageError('pyyaml is not installed: pip install "mpitune[sweeps]"') from error
     except Exception as error:  # of both readers, which say where

@@ -76,4 +76,4 @@ def test_a_flood_is_cut_and_a_file_has_all_of_it(tmp_path: Path, capfd: Any) -> 
         kept = (tmp_path / "printed" / f"t{n:06}.txt").read_text()
         assert kept.splitlines() == [f"line {i} of {n}" for i in range(3000)]
     searched(lambda trial: 1.0, SPACE, **how, options=RunOptions(restart=True, quiet=True))
-    assert (tmp_path / "printed-1" / "t000000.txt").exists() and not (tmp_path / "printed").exists()
+    assert (tmp_path / "before-1" / "printed" / "t000000.txt").exists() and not (tmp_path / "printed").exists()

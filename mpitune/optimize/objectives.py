@@ -67,7 +67,9 @@ class ObjectiveTrial:
 
     def __getstate__(self) -> dict[str, Any]:
         self._read.add("seed")  # a copy may be asked for it in another process, where reports are not heard
-        return {name: value for name, value in vars(self).items() if name != "_steps"} | {"_begin": None}
+        return {name: value for name, value in vars(self).items() if name not in ("_steps", "_invalid")} | {
+            "_begin": None
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -127,7 +129,11 @@ class ObjectiveTrial:
         """
         if self._begin is None:
             return
-        self._steps.add(values, step)
+        try:
+            self._steps.add(values, step)
+        except InvalidReturnValue as error:
+            vars(self)["_invalid"] = error  # a trainer may swallow or wrap it
+            raise
         if self._steps.is_over:
             raise TrialStopped(f"trial {self._segment.number} has all the steps of its stage")
 
@@ -220,12 +226,16 @@ class TrialEvaluator:
                 while not steps.is_over and (said := next(generator, generator)) is not generator:
                     steps.add(said)
         except Exception:
+            if (invalid := vars(given).get("_invalid")) is not None:
+                raise invalid from None
             steps = vars(given).get("_steps")
             if steps is None or not steps.is_over:
                 raise
             returned = None  # it was told to stop, and a trainer may have wrapped what told it
         if isinstance(returned, Evaluation):
             return returned
+        if (invalid := vars(given).get("_invalid")) is not None:
+            raise invalid
         steps = steps or vars(given).get("_steps")
         if steps is None:
             return values_of(returned, self._names)

@@ -65,6 +65,7 @@ class Steps:
             )
         last = self._last = _step(values.pop("step", 1 if self._last is None else self._last + 1), self._last)
         self._before = self._before or int(last == 0)
+        end_before(self._values, last)
         self._values[last] = values
         self._log.add(last, values, self._user_attrs)
         self._done = last + self._before
@@ -107,6 +108,12 @@ def _step(value: Any, last: int | None) -> int:
     return int(number)
 
 
+def end_before(steps: dict[int, dict[str, float]], n: int) -> None:
+    """Forget step n and later ones, which are in order: they are of an attempt that died, and another goes on there."""
+    while steps and next(reversed(steps)) >= n:
+        steps.popitem()
+
+
 class StepLog:
     """What a trial has said so far, in its folder if it has one."""
 
@@ -122,10 +129,14 @@ class StepLog:
         for line in content.splitlines():
             try:
                 n, values, *more = json.loads(line)
-                self.steps[int(n)] = {name: float(value) for name, value in values.items()}
+                read = {name: float(value) for name, value in values.items()}
+                end_before(self.steps, int(n))
+                self.steps[int(n)] = read
                 self.user_attrs.update(*more)
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-                break  # what a crash left of the last line
+                continue  # what a crash left of a line
+        if content and not content.endswith(b"\n"):
+            self._unwritten.append("\n")
 
     @property
     def is_used(self) -> bool:

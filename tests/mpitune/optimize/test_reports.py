@@ -121,6 +121,39 @@ def test_reports_that_cannot_be(said: list[Any], told: str) -> None:
         searched(objective, LINE, strategy=Halving(3, 3), n_trials=2)
 
 
+@pytest.mark.parametrize("way", ["swallows it", "wraps it"])
+def test_a_report_that_cannot_be_is_told_whatever_a_trainer_does_with_it(way: str) -> None:
+    def objective(trial: Any) -> float:
+        try:
+            trial.report({"loss": "low"}, 1)
+        except Exception as error:
+            if way == "wraps it":
+                raise RuntimeError("training failed") from error
+        return 1.0
+
+    with pytest.raises(UsageError, match="it returned a str as loss"):
+        searched(objective, LINE, n_trials=2)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_steps_of_an_attempt_that_died_are_not_those_of_the_next(torn: bool, tmp_path: Path) -> None:
+    """The first attempt dies after step 6; the next one goes on at step 4 and dies; the last goes on at step 6."""
+
+    def objective(trial: Any) -> None:
+        begun = trial.folder / "begun"
+        attempt = int(begun.read_text()) if begun.exists() else 0
+        begun.write_text(str(attempt + 1))
+        for step in range((1, 4)[attempt], (7, 6)[attempt]):
+            trial.report(step + attempt / 10, step)
+        if attempt == 0:
+            log = trial.folder / "steps.jsonl"
+            log.write_text(log.read_text()[: -5 if torn else None])
+            raise ValueError("dies")
+
+    (trial,) = searched(objective, LINE, n_trials=1, workers=1, results=tmp_path / "r").trials
+    assert [values["loss"] for values in trial.steps.values()] == [1, 2, 3, 4.1, 5.1] and trial.values["loss"] == 5.1
+
+
 def test_outside_of_a_search_a_report_goes_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     trial = current_trial()

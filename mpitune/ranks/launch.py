@@ -6,6 +6,8 @@ import faulthandler
 import importlib.util
 import os
 import socket
+import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,9 +93,20 @@ def every_rank_runs() -> bool:
 
 
 def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Unix time at which Slurm, from its version 23.02 on, will end the job; None where it does not say that."""
-    stated = environ.get("SLURM_JOB_END_TIME", "")
-    return float(stated) if stated.isdigit() else None
+    """Unix time at which Slurm will end the job, None outside of one or where it has no limit.
+
+    Slurm sets SLURM_JOB_END_TIME from version 23.02 on; before, squeue is asked.
+    """
+    if (stated := environ.get("SLURM_JOB_END_TIME", "")).isdigit():
+        return float(stated)
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job.isdigit():
+        return None
+    try:
+        asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%e"], capture_output=True, text=True, timeout=10)
+        return time.mktime(time.strptime(asked.stdout.strip(), "%Y-%m-%dT%H:%M:%S"))
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
 
 
 def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: float = 0.0) -> Transport:

@@ -26,7 +26,7 @@ def test_what_would_be_published_has_one_name_and_all_of_it(built: Path, wheel: 
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         said = email.message_from_bytes(archive.read(metadata))
         (commands,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
-    assert {name.split("/")[0] for name in names} == {"mpitune", metadata.split("/")[0]}
+    assert {name.split("/")[0] for name in names} == {"mpitune", "hydra_plugins", metadata.split("/")[0]}
     assert "mpitune/py.typed" in names
     listed = subprocess.run(["git", "ls-files", "mpitune"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(listed.stdout.split()) == {name for name in names if name.startswith("mpitune/")}

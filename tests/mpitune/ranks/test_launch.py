@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -85,9 +87,21 @@ def test_too_few_nodes_are_refused() -> None:
         connect(Launch("", 1, 0), expect_nodes=2)
 
 
-def test_slurm_states_the_end() -> None:
+def test_slurm_states_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert end_of_job({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1800000000"}) == 1_800_000_000
-    assert end_of_job({}) is end_of_job({"SLURM_JOB_ID": "7"}) is None
+    assert end_of_job({}) is None
+    monkeypatch.setenv("PATH", "")  # no squeue there
+    assert end_of_job({"SLURM_JOB_ID": "7"}) is None
+
+
+def test_squeue_is_asked_where_slurm_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text('#!/bin/sh\n[ "$*" = "-h -j 7 -o %e" ] && echo 2027-01-15T08:00:00\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert end_of_job({"SLURM_JOB_ID": "7"}) == time.mktime((2027, 1, 15, 8, 0, 0, 0, 0, -1))
+    squeue.write_text("#!/bin/sh\necho NONE\n")  # no time limit
+    assert end_of_job({"SLURM_JOB_ID": "7"}) is None
 
 
 def test_a_script_does_not_see_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = tmp_path_factory.mktemp("built")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
-        if name.startswith("mpitune/") or "/" not in name:
+        if name.startswith(("mpitune/", "hydra_plugins/")) or "/" not in name:
             (whole / "source" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, whole / "source" / name)
     command = [*UV, "build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", whole / "dist"]

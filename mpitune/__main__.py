@@ -18,7 +18,7 @@ TOOLS = {
     "status": "how far a study is, and what has failed",
     "report": "one page about a study, or about several side by side",
     "doctor": "what would go wrong in a job, with its fix",
-    "export": "a study for other tools: csv, json, optuna, mlflow, tensorboard, wandb",
+    "export": "a study for other tools: csv, json, optuna, mlflow, tensorboard, wandb-offline",
     "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
 }
 SCRIPTS = {

@@ -40,6 +40,7 @@ LAUNCHERS = {  # how the processes of a trial are started on its nodes, by what 
 QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 # Words that only a shell understands, and those that begin with > or <, as 2>&1, or end with a semicolon.
 FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LOOK_S = 0.5  # between two looks at whether a program may end
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
@@ -217,13 +218,17 @@ def _run(
         )  # fmt: skip
         late, ends = False, None if timeout is None else time.monotonic() + timeout
         try:
+            look_s = LOOK_S
             while process.poll() is None:
                 left = None if ends is None else max(0.0, ends - time.monotonic())
                 try:
-                    process.wait(left if enough is None else min(LOOK_S, LOOK_S if left is None else left))
+                    process.wait(left if enough is None else min(look_s, look_s if left is None else left))
                 except subprocess.TimeoutExpired:
-                    late = ends is not None and time.monotonic() >= ends
-                    if late or (enough is not None and enough()):
+                    began = time.monotonic()
+                    late = ends is not None and began >= ends
+                    enough_said = not late and enough is not None and enough()
+                    look_s = max(LOOK_S, 10 * (time.monotonic() - began))  # a tenth of the time at most
+                    if late or enough_said:
                         _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
                         with suppress(subprocess.TimeoutExpired):
                             process.wait(END_S)
@@ -239,7 +244,8 @@ def _kill(group: int, by: int = signal.SIGKILL) -> None:
 
 
 def _last_line(output: Path) -> str:
-    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    text = COLOURS.sub("", output.read_text(errors="replace"))
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("wandb: ")]  # its farewell
     return lines[-1][:500] if lines else "no output"
 
 

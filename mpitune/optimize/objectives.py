@@ -33,7 +33,7 @@ from typing import Any, cast
 
 from mpitune.devices.choose import hosts_here
 from mpitune.experiment import WorkerContext
-from mpitune.optimize.steps import StepLog, Steps, TrialStopped, folder_of
+from mpitune.optimize.steps import StepLog, Steps, TrialStopped, folder_of, is_stop
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, as_json, values_of
 from mpitune.storage.files import make_folder
@@ -63,13 +63,11 @@ class ObjectiveTrial:
     _folders: Path  # of all trials
     _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
     user_attrs: dict[str, Any] = field(default_factory=dict)
-    _begin: Callable[[ObjectiveTrial], Steps] | None = None
+    _begin: Callable[[ObjectiveTrial], Any] | None = None  # what takes in its reports, as `Steps` does
 
     def __getstate__(self) -> dict[str, Any]:
         self._read.add("seed")  # a copy may be asked for it in another process, where reports are not heard
-        return {name: value for name, value in vars(self).items() if name not in ("_steps", "_invalid")} | {
-            "_begin": None
-        }
+        return {name: value for name, value in vars(self).items() if name != "_steps"} | {"_begin": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -112,7 +110,7 @@ class ObjectiveTrial:
         self.user_attrs[name] = as_json(name, value)
 
     @cached_property
-    def _steps(self) -> Steps:
+    def _steps(self) -> Any:
         assert self._begin is not None
         return self._begin(self)
 
@@ -129,11 +127,7 @@ class ObjectiveTrial:
         """
         if self._begin is None:
             return
-        try:
-            self._steps.add(values, step)
-        except InvalidReturnValue as error:
-            vars(self)["_invalid"] = error  # a trainer may swallow or wrap it
-            raise
+        self._steps.add(values, step)
         if self._steps.is_over:
             raise TrialStopped(f"trial {self._segment.number} has all the steps of its stage")
 
@@ -216,27 +210,21 @@ class TrialEvaluator:
 
     def _values(self, given: ObjectiveTrial) -> Any:
         """What the objective returns, or the values of its steps."""
-        steps = given._steps if given.until and not self._stops_itself else None
         returned = None
         try:
-            if steps is None or not steps.is_over:  # else an attempt before has said all
+            if not given.until or self._stops_itself or not given._steps.is_over:  # else an attempt before has said all
                 returned = self._call(given)
             if isinstance(returned, GeneratorType):
-                steps, generator, returned = given._steps, returned, None
-                while not steps.is_over and (said := next(generator, generator)) is not generator:
-                    steps.add(said)
-        except Exception:
-            if (invalid := vars(given).get("_invalid")) is not None:
-                raise invalid from None
+                generator, returned = returned, None
+                while not given._steps.is_over and (said := next(generator, generator)) is not generator:
+                    given._steps.add(said)
+        except Exception as error:
             steps = vars(given).get("_steps")
-            if steps is None or not steps.is_over:
+            if steps is None or not (steps.refused or is_stop(error)):
                 raise
-            returned = None  # it was told to stop, and a trainer may have wrapped what told it
         if isinstance(returned, Evaluation):
             return returned
-        if (invalid := vars(given).get("_invalid")) is not None:
-            raise invalid
-        steps = steps or vars(given).get("_steps")
+        steps = vars(given).get("_steps")
         if steps is None:
             return values_of(returned, self._names)
         return steps.values(None if returned is None or steps.is_over else values_of(returned, self._names))

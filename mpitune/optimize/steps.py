@@ -22,6 +22,13 @@ class TrialStopped(Exception):
     """Raised by `trial.report`: the stage of the trial is over, and perhaps the trial is pruned. Let it pass."""
 
 
+def is_stop(error: BaseException | None) -> bool:
+    """Whether it is a TrialStopped, perhaps wrapped by a trainer. An error of its own is none."""
+    while error is not None and not isinstance(error, TrialStopped):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 class Steps:
     """The values of a trial after each of its steps.
 
@@ -47,6 +54,7 @@ class Steps:
         known = max(self._values, default=-1) + self._before
         self._done = known if self._until and known >= self._until else 0
         self._last: int | None = None
+        self.refused: InvalidReturnValue | None = None  # why a step was not taken in; a trainer may swallow or wrap it
 
     @property
     def is_over(self) -> bool:
@@ -55,6 +63,13 @@ class Steps:
 
     def add(self, said: Any, step: Any = None) -> None:
         """Take in the values of a step, which may be among them by that name. Raises InvalidReturnValue."""
+        try:
+            self._add(said, step)
+        except InvalidReturnValue as error:
+            self.refused = error
+            raise
+
+    def _add(self, said: Any, step: Any) -> None:
         values = values_of(said, self._names)
         if step is not None:
             values["step"] = step
@@ -77,6 +92,8 @@ class Steps:
         Raises InvalidReturnValue, NoValue.
         """
         log = self._log
+        if self.refused is not None:
+            raise self.refused
         if self._last is None and not self._done and log.is_used and (log.steps or self._start or self._number):
             raise NoValue("it has no further step: its checkpoint is at its end, where it may have failed before")
         if not self._values:

@@ -65,7 +65,9 @@ def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
             number = math.nan
         if math.isnan(number):
             said = "NaN" if value != value else "a number above all floats"
-            raise NoValue(f"it returned {said} as {name}: give float('inf') where a training has diverged")
+            raise NoValue(
+                f"it returned {said} as {name}: give float('inf') where a training has diverged (-inf to maximize)"
+            )
         values[name] = number
     return values
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,30 +18,31 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from hydra._internal.utils import _locate
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import Study
 from optuna.trial import TrialState
 
 from mpitune.errors import Exit, StudyError, UsageError
-from mpitune.optimize.objectives import NoTrial, as_current
+from mpitune.optimize.objectives import ObjectiveTrial, as_current
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.optimizing import optimize
 from mpitune.ranks import launch
+from mpitune.settings import require_seconds
 from mpitune.studies import dismiss, join, serve
 
 Space = dict[str, BaseDistribution]
 MOST_TRIED = 50  # values of a choice that are composed before any job begins
+SILENT = "returned nothing"  # the user attribute of a job that did
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -88,6 +89,11 @@ def _led() -> Iterator[bool]:
 def _sweep(
     keys: Mapping[str, Any], context: HydraContext, task: TaskFunction, config: DictConfig, arguments: Sequence[str]
 ) -> None:
+    if keys["join"] and keys["results"] is None:
+        raise UsageError("hydra.sweeper.join=true needs results that all jobs see: give hydra.sweeper.results")
+    if not 0 <= (rate := float(keys["max_failure_rate"])) <= 1:
+        raise UsageError(f"hydra.sweeper.max_failure_rate={rate:g}: give a part of all jobs, 0 to 1")
+    require_seconds("hydra.sweeper.timeout", keys["timeout"])
     if (launcher := config.hydra.launcher.get("_target_", BASIC)) != BASIC:
         raise UsageError(f"hydra/launcher={launcher}: mpitune starts the jobs itself, so leave hydra/launcher out")
     words = [f"{name}={value}" for name, value in (keys["params"] or {}).items()]
@@ -105,14 +111,13 @@ def _sweep(
     study = _study(keys, space)
     job = Job(
         context, task, config, space, list(fixed.values()), _located(keys["custom_search_space"]),
-        len(study.directions), Singleton.get_state(),
+        len(study.directions) == 1 and _is_whole(keys), Singleton.get_state(),
     )  # fmt: skip
     n_trials = _begun(study, space, keys)
     folder = Path(str(config.hydra.sweep.dir))
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, folder / "multirun.yaml")
     job.check()
-    rate = float(keys["max_failure_rate"])
     options = RunOptions(
         results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
         workers=keys["workers"], gpu=None if keys["gpu"] is None else str(keys["gpu"]),
@@ -122,13 +127,18 @@ def _sweep(
         study, job, n_trials, keys["timeout"], catch=Exception if rate else (),
         window=keys["n_jobs"] if keys["window"] is None else keys["window"], options=options,
     )  # fmt: skip
+    complete = study.get_trials(states=[TrialState.COMPLETE])
+    silent = [trial.number for trial in complete if SILENT in trial.user_attrs]
+    if 0 < len(silent) < len(complete):
+        raise StudyError(f"job {silent[0]} returned nothing, and others a number: return a number in each")
     failed = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
     if len(failed) > rate * len(study.trials):
         raise StudyError(
             f"{len(failed)} of {len(study.trials)} jobs have failed (the first is job {failed[0]}), more than "
             f"hydra.sweeper.max_failure_rate={rate:g}"
         )
-    _save(study, folder / "optimization_results.yaml")
+    if complete and not silent:
+        _save(study, folder / "optimization_results.yaml")
 
 
 def _study(keys: Mapping[str, Any], space: Space) -> Study:
@@ -136,8 +146,7 @@ def _study(keys: Mapping[str, Any], space: Space) -> Study:
     named = [str(getattr(direction, "name", direction)) for direction in directions]
     if wrong := [name for name in named if name not in ("minimize", "maximize")]:
         raise UsageError(f"hydra.sweeper.direction={wrong[0]}: give minimize or maximize")
-    grid = {name: _values(name, part) for name, part in space.items()} if _is_grid(keys["sampler"]) else None
-    sampler = _part("sampler", keys["sampler"], keys["seed"], **({} if grid is None else {"search_space": grid}))
+    sampler = None if _is_grid(keys) else _part("sampler", keys["sampler"], keys["seed"])
     pruner = _part("pruner", keys["pruner"], None)
     return optuna.create_study(
         study_name=keys["study_name"], storage=keys["storage"], sampler=sampler, pruner=pruner, directions=named,
@@ -145,11 +154,16 @@ def _study(keys: Mapping[str, Any], space: Space) -> Study:
     )  # fmt: skip
 
 
-def _is_grid(part: Any) -> bool:
-    return bool(part) and str(part.get("_target_", "")).endswith(".GridSampler")
+def _is_grid(keys: Mapping[str, Any]) -> bool:
+    return str((keys["sampler"] or {}).get("_target_", "")).endswith(".GridSampler")
 
 
-def _part(kind: str, given: Any, seed: int | None, **more: Any) -> Any:
+def _is_whole(keys: Mapping[str, Any]) -> bool:
+    """Whether each combination is a job, which nothing is learned for."""
+    return keys["n_trials"] is None or _is_grid(keys)
+
+
+def _part(kind: str, given: Any, seed: int | None) -> Any:
     """A sampler or pruner of Optuna from its configuration. Raises UsageError for an argument that it does not have."""
     if not given:
         return None
@@ -162,28 +176,25 @@ def _part(kind: str, given: Any, seed: int | None, **more: Any) -> Any:
         raise UsageError(
             f"hydra.sweeper.{kind}.{unknown[0]}: {given['_target_']} of Optuna {optuna.__version__} does not have it"
         )
-    return instantiate({"_target_": given["_target_"], **said}, _convert_="all", **more)
+    return instantiate({"_target_": given["_target_"], **said}, _convert_="all")
 
 
 def _located(name: str | None) -> Any:
     try:
-        return None if name is None else _locate(name)
+        return None if name is None else get_object(name)
     except Exception as error:
         raise UsageError(f"{name} cannot be imported: {error}") from error
 
 
-def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int | None:
+def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int:
     """How many trials there are to run: all combinations where none are asked for, which then wait in the study."""
     require_whole("hydra.sweeper.n_trials", n_trials := keys["n_trials"], 1)
-    done = sum(trial.state.is_finished() for trial in study.trials)  # in a storage
-    if _is_grid(keys["sampler"]):
-        n_points = math.prod(len(_values(name, part)) for name, part in space.items())
-        n_trials = min(n_trials or n_points, n_points)
-    if n_trials is not None:
-        return max(0, int(n_trials) - (done if keys["storage"] is None else 0))
+    if not _is_whole(keys):
+        return int(n_trials)
     if keys["custom_search_space"] is not None:
         raise UsageError("hydra.sweeper.n_trials is missing: with custom_search_space nobody else knows how many")
-    for point in itertools.product(*(_values(name, part) for name, part in space.items())):
+    points = itertools.product(*(_values(name, part) for name, part in space.items()))
+    for point in itertools.islice(points, n_trials):
         study.enqueue_trial(dict(zip(space, point, strict=True)), skip_if_exists=True)
     return sum(trial.state == TrialState.WAITING for trial in study.trials)
 
@@ -202,6 +213,9 @@ def _distribution(override: Override) -> BaseDistribution:
     sweep: Any = override.value()
     if override.is_interval_sweep():
         low, high, log = sweep.start, sweep.end, "log" in sweep.tags
+        if low > high or (log and low <= 0):
+            fix = "above 0" if low <= high else "below the other"
+            raise UsageError(f"{override.input_line}: give a lower end {fix}")
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
         return FloatDistribution(low, high, log=log)
@@ -245,7 +259,7 @@ class Job:
     space: Space
     fixed: list[str]
     custom: Any  # a user's function of the configuration and a trial, which suggests more
-    n_values: int
+    may_be_silent: bool  # return nothing, as it is started for what it writes
     singletons: Any
 
     def check(self) -> None:
@@ -279,46 +293,48 @@ class Job:
             config.hydra.job.id = f"{config.hydra.job.name}_{trial.number}"
             config.hydra.job.num = trial.number
         HydraConfig.instance().set_config(config)
-        with as_current(Reporting(trial)):
-            ended = run_job(
-                self.task, config, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
-                hydra_context=self.context,
-            )  # fmt: skip
+        folder = Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute()
+        device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
+        segment, pruning = TrialSegment(trial.number, {}), Pruning(trial)
+        given = ObjectiveTrial(dict(trial.params), device, 0, 0, -1, segment, 0, folder, _begin=lambda _: pruning)
+        try:
+            with as_current(given):
+                ended = run_job(
+                    self.task, config, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
+                    hydra_context=self.context,
+                )  # fmt: skip
+        finally:
+            for name, value in given.user_attrs.items():
+                trial.set_user_attr(name, value)
         if ended.status != JobStatus.COMPLETED:
             raise ended._return_value
-        returned = ended.return_value
-        if returned is None and self.n_values == 1:  # an application that is started for what it writes
-            trial.set_user_attr("returned", None)
+        if ended.return_value is None and self.may_be_silent:
+            trial.set_user_attr(SILENT, True)
             return 0.0
-        return returned
+        return ended.return_value
 
 
-class Reporting(NoTrial):
-    """`current_trial()` of a job: what it reports is told to Optuna's pruner."""
+class Pruning:
+    """What takes in the reports of a job: Optuna's pruner decides by them."""
+
+    is_over = False
 
     def __init__(self, trial: optuna.Trial):
-        super().__init__(dict(trial.params), "cpu", 0, 0, -1, TrialSegment(trial.number, {}), 0, Path())
-        vars(self)["_trial"] = trial
+        self._trial, self._last = trial, 0
 
-    def report(self, values: Any, step: int | None = None) -> None:
-        trial: optuna.Trial = vars(self)["_trial"]
-        if len(trial.study.directions) > 1:
+    def add(self, values: Any, step: int | None) -> None:
+        """Take in the values of a step, by name or one number. Raises TrialPruned."""
+        if len(self._trial.study.directions) > 1:
             return  # Optuna prunes by one value
         value = next(iter(values.values())) if isinstance(values, Mapping) else values
-        vars(self)["_last"] = step = vars(self).get("_last", 0) + 1 if step is None else step
-        trial.report(float(value), step)
-        if trial.should_prune():
+        self._last = self._last + 1 if step is None else step
+        self._trial.report(float(value), self._last)
+        if self._trial.should_prune():
             raise optuna.TrialPruned
-
-    def set_user_attr(self, name: str, value: Any) -> None:
-        vars(self)["_trial"].set_user_attr(name, value)
 
 
 def _save(study: Study, path: Path) -> None:
     """As hydra-optuna-sweeper writes it."""
-    complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
-    if not complete or all("returned" in trial.user_attrs for trial in complete):
-        return
     said: dict[str, Any] = {"name": "mpitune"}
     if len(study.directions) == 1:
         said |= {"best_params": study.best_params, "best_value": study.best_value}

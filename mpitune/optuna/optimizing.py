@@ -111,7 +111,10 @@ class Leader:
         else:
             state = said["state"] and TrialState[said["state"]]
             values = whole(said["returned"])
-            cause = said["raised"] or f"the objective returned {values}, not {len(self.study.directions)} number(s)"
+            cause = (
+                said["raised"]
+                or f"the objective returned {values}: give {len(self.study.directions)} number(s), not NaN"
+            )
             self.stopped |= said["stopped"]
             ended = unpacked(said["trial"])
             if (given := self.trials.pop(number, None)) is not None:

@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = compile(content, path, "exec", dont_inherit=True)  # its `__future__` is its own
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
+        ours = RunOptions(gpu=options.gpu, workers=options.workers, results=options.results, quiet=True)
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
     hide()
-    watch(RunOptions(gpu=options.gpu, workers=options.workers, results=options.results, quiet=True), options.window)
+    watch(ours, options.window)
 
     @of_this_process
     def end() -> None:

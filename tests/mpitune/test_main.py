@@ -25,6 +25,13 @@ def test_a_tool_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str])
     assert "there is no tool 'stauts'" in said.err and "how far a study is" in said.err and not said.out
 
 
+def test_a_script_with_options_that_cannot_be_is_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "script.py").write_text("raise AssertionError")
+    assert command.main(["--workers", "-1", str(tmp_path / "script.py")]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("python -m mpitune: workers=-1") and said.count("\n") == 1
+
+
 @pytest.mark.parametrize("tool", command.TOOLS)
 def test_each_tool_has_its_help(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import pickle
 import random
 import warnings
@@ -28,6 +29,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 DRAWN = 2**32  # a seed above is one that Optuna has drawn
+RANDOM = np.random.RandomState, np.random.Generator, random.Random
 READ_ONLY = "an objective can only read its study: add trials in the script"
 Joint = tuple[dict[str, Any], dict[str, BaseDistribution]]  # parameters that were proposed, and from what
 
@@ -131,13 +133,13 @@ class Studies:
         # Optuna's are unpickled, which is quicker than a copy. A class of the script would be set anew by that.
         both = sampler, pruner
         self._own = [None if is_optunas(part) else part for part in both]
-        self._packed = cloudpickle.dumps([part if is_optunas(part) else None for part in both])
+        self._packed = _Packed([part if is_optunas(part) else None for part in both])
 
     def _at(self, what: str) -> ViewedStudy:
         """The study, whose sampler's random numbers are those of this name."""
         own = self._own if self._keeps else copy.deepcopy(self._own)
         sampler, pruner = (
-            theirs if mine is None else mine for mine, theirs in zip(own, pickle.loads(self._packed), strict=True)
+            theirs if mine is None else mine for mine, theirs in zip(own, self._packed.made(), strict=True)
         )
         reseed(sampler, f"{self._seed}/{what}")
         study = ViewedStudy(self.view.get_study_name_from_id(self.view.study_id), self.view, sampler, pruner)
@@ -186,6 +188,41 @@ class Studies:
                 study.tell(number, values, state)
         finally:  # Optuna keeps a trial also where the sampler's `after_trial` raises
             self.stopped |= study.stopped
+
+
+class _Packed:
+    """A thing to make again and again.
+
+    All that are made share its sources of random numbers, which are slow to make: one thing at a time draws from them,
+    after it has seeded them.
+    """
+
+    def __init__(self, thing: Any):
+        thing = copy.deepcopy(thing)
+        self._sources, file = _sources(thing), io.BytesIO()
+        _Pickler(file, self._sources).dump(thing)
+        self._content = file.getvalue()
+
+    def made(self) -> Any:
+        return _Unpickler(io.BytesIO(self._content), self._sources).load()
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, sources: list[Any]):
+        super().__init__(file)
+        self._places = {id(source): place for place, source in enumerate(sources)}
+
+    def persistent_id(self, thing: Any) -> int | None:
+        return self._places.get(id(thing)) if isinstance(thing, RANDOM) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, sources: list[Any]):
+        super().__init__(file)
+        self._sources = sources
+
+    def persistent_load(self, place: int) -> Any:
+        return self._sources[place]
 
 
 ENDED = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
@@ -262,7 +299,7 @@ def _sources(sampler: BaseSampler, unseeded: bool = True) -> list[Any]:
         if id(thing) in seen:
             return
         seen.add(id(thing))
-        if isinstance(thing, np.random.RandomState | np.random.Generator | random.Random):
+        if isinstance(thing, RANDOM):
             yield thing
         elif type(thing).__name__ == "LazyRandomState":
             if unseeded or thing._rng is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def table(study: Any) -> list[tuple[Any, ...]]:
 def test_the_table_is_that_of_a_generator(strategy: Any, tmp_path: Path) -> None:
     how: dict[str, Any] = dict(strategy=strategy, n_trials=9, window=3, seed=2)
     studies = [
-        searched(objective, FLAT, results=tmp_path / objective.__name__, **how) for objective in (stepped, reported)
+        searched(objective, FLAT, results=tmp_path / objective.__name__, workers=workers, **how)
+        for objective, workers in ((stepped, 0), (reported, 2))
     ]
     assert table(studies[0]) == table(studies[1])
     assert any(len(trial.steps) > 1 for trial in studies[1].trials)
@@ -88,6 +90,20 @@ def test_a_trainer_may_do_with_the_exception_what_it_likes(way: str) -> None:
     study = searched(objective, LINE, strategy=Halving(9), n_trials=9)
     assert [t.state for t in study.trials].count("pruned") == 8
     assert all(t.values["loss"] == t.params["x"] for t in study.trials)
+
+
+def test_an_error_after_the_end_of_a_stage_is_one_of_the_objective() -> None:
+    """Such as a checkpoint that cannot be written."""
+
+    def objective(trial: Any) -> None:
+        with suppress(TrialStopped):
+            for step in range(1, 4):
+                trial.report(trial.params["x"], step)
+        if trial.number == 1:
+            raise OSError("disk full")
+
+    study = searched(objective, LINE, strategy=Halving(3, 3), n_trials=2, workers=1)
+    assert [trial.state for trial in study.trials] == ["complete", "failed"]
 
 
 def test_an_error_before_the_end_of_a_stage_is_a_failure() -> None:

@@ -32,6 +32,7 @@ def main(config):
         time.sleep(config.seconds)
         loss = (config.lr - 0.01) ** 2 + 1 / config.model.units + 1 / epoch
         current_trial().report({"loss": loss}, step=epoch)
+    (current_trial().folder / "done").touch()
     return [loss, config.lr] if config.two else None if config.silent else loss
 
 main()
@@ -164,6 +165,10 @@ def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None
         (["model=small,tiny"], "the job model=tiny cannot be configured: In 'config': Could not find 'model/tiny'"),
         (["modle=1,2"], "the job modle=1 cannot be configured: Could not override 'modle'."),
         (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: give minimize or maximize"),
+        (["lr=tag(log, interval(-1, 1))"], "lr=tag(log, interval(-1, 1)): give a lower end above 0"),
+        (["hydra.sweeper.join=true"], "hydra.sweeper.join=true needs results that all jobs see"),
+        (["hydra.sweeper.max_failure_rate=2"], "hydra.sweeper.max_failure_rate=2: give a part of all jobs, 0 to 1"),
+        (["hydra.sweeper.timeout=-1"], "hydra.sweeper.timeout=-1"),
         (["hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: give a whole number of at least 1"),
         (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
         (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
@@ -187,3 +192,9 @@ def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
     assert results(tmp_path / "out")["best_params"] == {"model": "large", "fails": False}
     app(*OURS, "model=small,large", "silent=true", "hydra.sweep.dir=silent")
     assert sorted(path.name for path in (tmp_path / "silent").iterdir()) == ["0", "1", "multirun.yaml"]
+    assert (tmp_path / "silent/1/t000001/done").exists()
+    done = app(*OURS, "model=small,large", "silent=false,true", "hydra.sweep.dir=some", status=1)
+    assert "job 1 returned nothing, and others a number" in done.stderr
+    done = app(*OURS, *SEARCH, "silent=true", "hydra.sweep.dir=none", status=1)
+    assert "12 of 12 jobs have failed (the first is job 0)" in done.stderr
+    assert not list(tmp_path.glob("some/opt*")) and not list(tmp_path.glob("none/opt*"))

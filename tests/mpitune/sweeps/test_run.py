@@ -39,7 +39,10 @@ def test_the_table_is_the_same_on_any_layout(tmp_path: Path) -> None:
 def stopped_by_hyperband(
     lines: list[dict[str, Any]], name: str, window: int, eta: float, bands: list[int]
 ) -> list[int]:
-    """Which trials W&B's rule stops, where each is compared with those that were told before it began: at its band."""
+    """Which trials the rule of W&B's package `sweeps` stops, and where; it needs NumPy 1, so it is not run here.
+
+    Each trial is compared with those that were told before it began.
+    """
     histories = []
     for line in sorted(lines, key=lambda line: line["key"]):
         steps = {int(key.split("@")[1]): value for key, value in line["values"].items() if key.startswith(f"{name}@")}
@@ -148,6 +151,14 @@ def test_a_crash_is_one_failed_trial(tmp_path: Path) -> None:
     rows = table(tmp_path / "results" / "sweep" / "trials.csv")
     assert all((row["state"] == "failed") == (float(row["param_lr"]) > 0.1) for row in rows)
     assert any("exit status 3" in row["error"] for row in rows)
+
+
+def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    script = "import wandb\nwandb.init()\nraise ValueError('the cause')\n"
+    ran(written(tmp_path, script, run_cap=1), "--workers", 1, status=1, **FAST)
+    (row,) = table(tmp_path / "results" / "sweep" / "trials.csv")
+    assert row["error"].endswith("ValueError: the cause") and "\x1b" not in row["error"]
 
 
 def test_metrics_of_tensorboard_and_mlflow_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

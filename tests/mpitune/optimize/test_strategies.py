@@ -322,6 +322,8 @@ MORE = [("tpe", "wilcoxon", "-c"), ("nsga2", "", "--"), ("tpe", "", "++"), ("tpe
 def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: str, goals: str) -> None:
     """Its own loop has the same trials, states, values and best; + is a value to be maximized, c has constraints."""
     space = Space({"x": Float(-3, 3), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2)})
+    if pruner == "hyperband" and optuna.__version__ < "5":
+        pytest.skip("Optuna 4 takes the ranges from the bracket, and the trials from the whole study")
     ups = {name: sign == "+" for name, sign in zip("ab", goals.rstrip("c"), strict=False)}
     ups = dict(sorted(ups.items(), key=lambda pair: pair[1]))  # those to be minimized come first
     decides, n = PRUNERS[pruner], 12 if sampler == "gp" else 40

@@ -14,7 +14,7 @@ from tests.helpers import PATIENCE, ROOT
 SECTIONS = re.findall(
     r"^## (\w+)\n\n```python\n(.*?)^```", (ROOT / "docs/trainers.md").read_text(), re.DOTALL | re.MULTILINE
 )
-QUICK = ("LightGBM", "XGBoost")
+QUICK = ("LightGBM",)
 
 
 @pytest.mark.parametrize(

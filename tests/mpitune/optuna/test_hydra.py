@@ -81,6 +81,7 @@ def results(folder: Path) -> Any:
     return yaml.safe_load((folder / "optimization_results.yaml").read_text())
 
 
+@pytest.mark.slow
 def test_a_sweep_without_trials_is_that_of_hydra(app: Any, tmp_path: Path) -> None:
     (tmp_path / "conf/config.yaml").write_text(CONFIG.replace(", sweeper: {gpu: none, workers: 2}", ""))
     words = (

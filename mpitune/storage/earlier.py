@@ -4,6 +4,8 @@
     RESULTS/before-1/journal.jsonl, arrays/, ...        each is a results folder of its own
     "aside": "before-1"                                 the study there was begun anew (restart), and uses none
 
+A study that was set aside itself may use the results of one that is set aside beside it.
+
 `adapt` is what `Experiment.adapted` said of the step from that study to the next one. The journal of the study before
 is copied first, then the new one appears in its place, then the rest is moved. A start that was killed in between is
 completed by the next one. Until then the new journal is a header alone, and no reader takes the jobs beside it for its
@@ -56,7 +58,8 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
     """Those that the header of the study in `folder` names, the oldest first. Raises UsageError where one is gone."""
     studies = []
     for entry in header.get("before", ()):
-        place = folder / entry["folder"]
+        own, beside = (above / entry["folder"] for above in (folder, folder.absolute().parent))
+        place = beside if _is_aside(folder) and not own.exists() else own
         history = None if place.is_symlink() else read_journal(place)
         if history is None:
             raise UsageError(
@@ -66,9 +69,27 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
     return studies
 
 
+def _is_aside(folder: Path) -> bool:
+    return folder.absolute().name.startswith("before-")
+
+
+def require_moved(folder: Path) -> None:
+    """Raise UsageError for a study that was set aside by half: the folder above still has what belongs to it."""
+    above, history = folder.absolute().parent, None
+    with suppress(UsageError):  # of a damaged journal
+        history = read_journal(above) if _is_aside(folder) else None
+    if history is not None and history.half_moved:
+        raise UsageError(
+            f"the study in {above} was being begun when its job was killed, so {folder} is not whole: run the command "
+            f"of {above} first"
+        )
+
+
 def keep_before(folder: Path, size: int) -> str:
     """Copy the first `size` bytes of the journal in `folder` to a new folder in it, whose name is returned."""
-    name = next(name for n in count(1) if not os.path.lexists(folder / (name := f"before-{n}")))
+    places = (folder, folder.absolute().parent) if _is_aside(folder) else (folder,)
+    names = (f"before-{n}" for n in count(1))
+    name = next(name for name in names if not any(os.path.lexists(place / name) for place in places))
     os.mkdir(folder / name)
     sync_folder(folder)
     with open(regular_file(folder / JOURNAL), "rb") as old, written_whole(folder / name / JOURNAL) as copy:

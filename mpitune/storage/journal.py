@@ -34,7 +34,7 @@ import numpy as np
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.locks import NoLocks, try_lock
 from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
-from mpitune.storage.earlier import MADE, MOVED, keep_before, move_before
+from mpitune.storage.earlier import MADE, MOVED, keep_before, move_before, require_moved
 from mpitune.storage.files import (
     ALIVE,
     JOBS,
@@ -89,6 +89,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             share = "" if restart else or_typed("join", then=" in both jobs, which then share the work")
             self._file = open_locked(folder / NAME, required=locks, fix=share)
+            require_moved(folder)
             move_before(folder, files)  # what a start that was killed has left
             if restart and (size := self._file.tell()):
                 self._begin_after({**header, "aside": keep_before(folder, size)})
@@ -260,6 +261,7 @@ def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
                 raise BlockingIOError
         if not os.path.samestat(os.lstat(folder / NAME), os.fstat(shared.fileno())):
             raise BlockingIOError  # a job that does not join has put another study there
+        require_moved(folder)
         history = read_journal(folder)
         if history is None:
             raise UsageError(f"{folder / NAME} has no whole line: remove it, then run the same command")

@@ -7,6 +7,7 @@ are stopped, and not how quickly each of them comes to a band.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialS
 from mpitune.optimize.strategies.plain import Points, WholeTrials
 from mpitune.trial import CHOSEN
 
+MOST_BANDS = 100
 AT_BANDS = "at_bands"  # the user attribute with a trial's loss at each band
 
 
@@ -55,11 +57,14 @@ class _Comparing(WholeTrials):
 
 def bands_of(early: Mapping[str, Any], most: int = 10**9) -> tuple[int, ...]:
     """How many values are logged at each band of an early_terminate."""
+    eta, begin, bands = early.get("eta", 3), float(early.get("min_iter", math.inf)), list[float]()
     if "max_iter" in early and "s" in early:
-        bands = [int(early["max_iter"] / early["eta"] ** n) for n in range(early["s"], 0, -1)]
+        while len(bands) < min(early["s"], MOST_BANDS) and (band := early["max_iter"] / eta ** (len(bands) + 1)) >= 1:
+            bands.append(band)
     else:
-        bands = [int(early["min_iter"] * early["eta"] ** n) for n in range(100)] if "min_iter" in early else []
-    return tuple(dict.fromkeys(band for band in bands if 0 < band <= most))
+        while len(bands) < MOST_BANDS and (band := begin * eta ** len(bands)) < most + 1:
+            bands.append(band)
+    return tuple(sorted({int(band) for band in bands if band < most + 1}))
 
 
 def band_behind(losses: Sequence[float], limits: Mapping[str, float], strict: bool) -> int | None:

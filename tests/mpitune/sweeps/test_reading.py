@@ -122,6 +122,8 @@ def test_bands_are_those_of_hyperband() -> None:
     assert bands_of({"max_iter": 5, "s": 4, "eta": 2}) == (1, 2)  # as 5 / 8 is less than one
     assert bands_of({"min_iter": 4, "eta": 2}, 50) == (4, 8, 16, 32)
     assert bands_of({"min_iter": 1, "eta": 1.2}, 3) == (1, 2, 3)
+    assert bands_of({"min_iter": 1, "eta": 2000.5}) == (1, 2000, 4002000)
+    assert bands_of({"max_iter": 27, "s": 10**8, "eta": 3}) == (1, 3, 9)
 
 
 def test_the_schema_is_published_and_takes_what_is_read() -> None:

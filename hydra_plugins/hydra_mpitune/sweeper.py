@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.experimental.callback import Callback
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, flag_override
 
 # Arguments of Optuna's samplers and pruners that a command line may set; None leaves Optuna's own default.
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -51,10 +52,11 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 # The keys below `hydra.sweeper`; docs/hydra.md says what each is. None is for "not given".
+HERE = "hydra_plugins.hydra_mpitune.sweeper"
 KEYS: dict[str, Any] = {
-    "_target_": "hydra_plugins.hydra_mpitune.sweeper.MpituneSweeper",
+    "_target_": f"{HERE}.MpituneSweeper",
     "_recursive_": False,
-    "defaults": [{"sampler": "tpe"}, {"pruner": "median"}],
+    "defaults": [{"sampler": "tpe"}, {"pruner": "median"}, {"/hydra/mpitune@_global_.hydra.callbacks": "chosen"}],
     "direction": "minimize",
     "max_failure_rate": 0.0,
     "join": False,
@@ -66,11 +68,20 @@ KEYS: dict[str, Any] = {
 
 store = ConfigStore.instance().store
 store(group="hydra/sweeper", name="mpitune", node=KEYS, provider="mpitune")
+store(group="hydra/mpitune", name="chosen", node={"mpitune": {"_target_": f"{HERE}.Chosen"}}, provider="mpitune")
 for kind, known in PARTS.items():
     for names, arguments in known.items():
         name, target = names.split()
         node = {"_target_": f"optuna.{kind}s.{target}", **dict.fromkeys(arguments)}
         store(group=f"hydra/sweeper/{kind}", name=name, node=node, provider="mpitune")
+
+
+class Chosen(Callback):
+    """Takes this sweeper where it is asked for, though the app's own file names the class of another below its keys."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        with flag_override(config, ["readonly", "struct"], [False, False]):
+            config.hydra.sweeper._target_ = KEYS["_target_"]
 
 
 class MpituneSweeper(Sweeper):

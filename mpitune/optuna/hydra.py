@@ -23,6 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobStatus, run_job, setup_globals
+from hydra.errors import HydraException
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -32,6 +33,7 @@ from optuna.trial import TrialState
 
 from mpitune.errors import Exit, StudyError, UsageError
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
+from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
@@ -97,7 +99,11 @@ def _sweep(
     if (launcher := config.hydra.launcher.get("_target_", BASIC)) != BASIC:
         raise UsageError(f"hydra/launcher={launcher}: mpitune starts the jobs itself, so leave hydra/launcher out")
     words = [f"{name}={value}" for name, value in (keys["params"] or {}).items()]
-    parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides([*words, *arguments])
+    try:
+        parsed = OverridesParser.create(config_loader=context.config_loader).parse_overrides([*words, *arguments])
+    except HydraException as error:  # of params, as Hydra has read the command line before
+        why = str(error).splitlines()[0]
+        raise UsageError(f"hydra.sweeper.params: {why}: give sweeps of Hydra, such as lr: interval(0.1, 1)") from error
     space: Space = {str(name): _given(str(name), given) for name, given in (keys["search_space"] or {}).items()}
     fixed: dict[str, str] = {}
     for override in {override.get_key_element(): override for override in parsed}.values():  # the last word counts
@@ -115,8 +121,11 @@ def _sweep(
     )  # fmt: skip
     n_trials = _begun(study, space, keys)
     folder = Path(str(config.hydra.sweep.dir))
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, folder / "multirun.yaml")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, folder / "multirun.yaml")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror}): give another hydra.sweep.dir") from error
     job.check()
     options = RunOptions(
         results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
@@ -190,6 +199,10 @@ def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int:
     """How many trials there are to run: all combinations where none are asked for, which then wait in the study."""
     require_whole("hydra.sweeper.n_trials", n_trials := keys["n_trials"], 1)
     if not _is_whole(keys):
+        if not space and keys["custom_search_space"] is None:
+            raise UsageError(
+                "no parameter is swept, so all jobs would be the same: give one such as 'lr=interval(0, 1)'"
+            )
         return int(n_trials)
     if keys["custom_search_space"] is not None:
         raise UsageError("hydra.sweeper.n_trials is missing: with custom_search_space nobody else knows how many")
@@ -311,6 +324,11 @@ class Job:
         if ended.return_value is None and self.may_be_silent:
             trial.set_user_attr(SILENT, True)
             return 0.0
+        if ended.return_value is None or isinstance(ended.return_value, str | Mapping):
+            said = shown(ended.return_value)
+            raise UsageError(
+                f"job {trial.number} returned {said}: return a number, such as the loss, from the function"
+            )
         return ended.return_value
 
 

@@ -158,6 +158,22 @@ def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None
     )
 
 
+def test_an_experiment_that_names_the_class_of_another_sweeper(app: Any, tmp_path: Path) -> None:
+    (tmp_path / "conf/hparams").mkdir()
+    (tmp_path / "conf/hparams/search.yaml").write_text("""# @package _global_
+defaults: [{override /hydra/sweeper: optuna}]
+hydra:
+  mode: MULTIRUN
+  callbacks: {mine: {_target_: hydra.experimental.callback.Callback}}
+  sweeper:
+    _target_: hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper
+    n_trials: 3
+    params: {lr: 'interval(0.001, 0.1)'}
+""")
+    app("+hparams=search", "hydra/sweeper=mpitune")
+    assert results(tmp_path / "out")["name"] == "mpitune"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
@@ -174,6 +190,9 @@ def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None
         (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
         (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
         (["hydra.sweeper.custom_search_space=no.such"], "no.such cannot be imported"),
+        (["lr=0.1", "hydra.sweeper.n_trials=3"], "no parameter is swept, so all jobs would be the same: give one such"),
+        (["model=small,large", "hydra.sweep.dir=train.py/x"], "train.py/x cannot be written (Not a directory): give"),
+        (["hydra.sweeper.params={lr: {init: 0.1}}"], ": give sweeps of Hydra, such as lr: interval(0.1, 1)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(app: Any, tmp_path: Path, words: list[str], told: str) -> None:
@@ -196,6 +215,6 @@ def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
     assert (tmp_path / "silent/1/t000001/done").exists()
     done = app(*OURS, "model=small,large", "silent=false,true", "hydra.sweep.dir=some", status=1)
     assert "job 1 returned nothing, and others a number" in done.stderr
-    done = app(*OURS, *SEARCH, "silent=true", "hydra.sweep.dir=none", status=1)
-    assert "12 of 12 jobs have failed (the first is job 0)" in done.stderr
+    done = app(*OURS, *SEARCH, "silent=true", "hydra.sweep.dir=none", status=2)
+    assert "train.py: job 0 returned None: return a number, such as the loss" in done.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("some/opt*")) and not list(tmp_path.glob("none/opt*"))

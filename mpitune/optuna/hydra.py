@@ -7,6 +7,7 @@ results of trials up to n - window.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import itertools
 import os
@@ -29,9 +30,9 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from mpitune.errors import Exit, StudyError, UsageError
+from mpitune.errors import Caller, Exit, StudyError, UsageError, called_from
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import TrialSegment
@@ -61,7 +62,7 @@ def sweep(
         arguments: overrides of the command line.
     """
     try:
-        with _led() as leads:
+        with called_from(Caller.ARGUMENTS), _led() as leads:
             if leads:
                 _sweep(keys, context, task, config, arguments)
     except (StudyError, UsageError) as error:
@@ -133,7 +134,8 @@ def _sweep(
         trial_timeout=keys["trial_timeout"],
     )  # fmt: skip
     optimize(
-        study, job, n_trials, keys["timeout"], catch=Exception if rate else (),
+        study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=() if rate else [_end_failed],
+        space=" ".join([*(over.input_line for over in parsed if over.is_sweep_override()), *job.fixed, _said(config)]),
         window=keys["n_jobs"] if keys["window"] is None else keys["window"], options=options,
     )  # fmt: skip
     complete = study.get_trials(states=[TrialState.COMPLETE])
@@ -148,6 +150,18 @@ def _sweep(
         )
     if complete and not silent:
         _save(study, folder / "optimization_results.yaml")
+
+
+def _end_failed(study: Study, trial: FrozenTrial) -> None:
+    """A callback: the first failure ends the sweep, also one that raises nothing."""
+    if trial.state == TrialState.FAIL:
+        study.stop()
+
+
+def _said(config: DictConfig) -> str:
+    """A digest of the application's own configuration."""
+    own = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
+    return f"(configuration {hashlib.sha256(OmegaConf.to_yaml(own).encode()).hexdigest()[:8]})"
 
 
 def _study(keys: Mapping[str, Any], space: Space) -> Study:
@@ -207,8 +221,9 @@ def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int:
     if keys["custom_search_space"] is not None:
         raise UsageError("hydra.sweeper.n_trials is missing: with custom_search_space nobody else knows how many")
     points = itertools.product(*(_values(name, part) for name, part in space.items()))
+    known = bool(study.trials)  # in a storage
     for point in itertools.islice(points, n_trials):
-        study.enqueue_trial(dict(zip(space, point, strict=True)), skip_if_exists=True)
+        study.enqueue_trial(dict(zip(space, point, strict=True)), skip_if_exists=known)
     return sum(trial.state == TrialState.WAITING for trial in study.trials)
 
 
@@ -274,6 +289,10 @@ class Job:
     custom: Any  # a user's function of the configuration and a trial, which suggests more
     may_be_silent: bool  # return nothing, as it is started for what it writes
     singletons: Any
+
+    @property
+    def __wrapped__(self) -> TaskFunction:
+        return self.task  # whose source says whether a study goes on with the same one
 
     def check(self) -> None:
         """Raise UsageError for overrides that Hydra cannot compose, before any job begins."""

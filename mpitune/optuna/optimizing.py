@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import importlib
+import inspect
 import json
 import logging
 import math
@@ -211,7 +212,7 @@ class Optimizing(Experiment):
         self.leader.trials.update({} if trial is None else {number: trial})
 
     def called(self) -> dict[str, Any]:
-        return {} if self.leader is None else {"objective": self.leader.function}
+        return {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
@@ -253,6 +254,7 @@ def optimize(
     *,
     window: int | None = None,
     options: RunOptions | None = None,
+    space: str = "as the objective asks",
 ) -> None:
     """`study.optimize(func, ...)`, whose trials run on all devices of all nodes.
 
@@ -272,6 +274,7 @@ def optimize(
         window: how many trials may be open; by default twice the number of workers at the first start of the study,
             which keeps it.
         options: how it is run; `results` is a folder that keeps the study.
+        space: what a folder says of the space; with another one its study does not continue.
 
     Raises:
         UsageError: for what cannot be sent to workers, and options that cannot hold.
@@ -310,7 +313,7 @@ def optimize(
     )  # fmt: skip
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
-        outcomes = run_study(_experiment(leader, content, gc_after_trial, seed, size), options)
+        outcomes = run_study(_experiment(leader, content, gc_after_trial, seed, size, space), options)
         if join(options).rank and isinstance(study._storage, InMemoryStorage):
             for _, result in outcomes:  # a script that all ranks run has the study in each
                 leader.asking.ask()
@@ -361,7 +364,7 @@ def _own_folder(options: RunOptions, study: Study) -> RunOptions:
 _studies_in: dict[Path, list[str]] = {}  # names of those of this process that have a results folder, in their order
 
 
-def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int) -> Optimizing:
+def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:
     study = leader.study
     view = view_of(study, seed)
     view.trials = leader.asking.first
@@ -371,7 +374,7 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
     return Optimizing(
-        "as the objective asks", strategy, tuple(goals), seed, window, "window",
+        space, strategy, tuple(goals), seed, window, "window",
         function, collects, study.sampler, study.pruner, view, get_verbosity(), leader,
     )  # fmt: skip
 

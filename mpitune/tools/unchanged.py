@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from mpitune.errors import Caller, called_from
 from mpitune.options import RunOptions
 
 
@@ -58,7 +59,8 @@ def take_over(options: RunOptions, window: int | None, optuna: ModuleType) -> No
         if n_jobs == 1 or leads():
             theirs(self, func, n_trials, timeout, 1, *args, **more)
         else:
-            ours(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
+            with called_from(Caller.ARGUMENTS):  # a script has no other options
+                ours(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
 
     optuna.study.Study.optimize = optimize
 

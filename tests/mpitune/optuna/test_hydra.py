@@ -218,3 +218,30 @@ def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
     done = app(*OURS, *SEARCH, "silent=true", "hydra.sweep.dir=none", status=2)
     assert "train.py: job 0 returned None: return a number, such as the loss" in done.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("some/opt*")) and not list(tmp_path.glob("none/opt*"))
+
+
+@pytest.mark.slow
+def test_a_folder_is_of_one_sweep(app: Any, tmp_path: Path) -> None:
+    words = [*OURS, "hydra.sweeper.n_trials=3", "hydra.sweeper.results=r", "hydra.sweeper.seed=1"]
+    app(*words, "lr=interval(1,2)")
+    for other in (["lr=interval(5,6)"], ["lr=interval(1,2)", "model=large"]):
+        refused = app(*words, *other, status=2).stderr
+        assert "train.py: r holds a study with space = lr=interval(1,2) (conf" in refused and "RunOptions" not in refused
+    (tmp_path / "train.py").write_text(APP.replace("(config.lr - 0.01)", "(config.lr - 0.02)"))
+    assert "changed since" in app(*words, "lr=interval(1,2)").stderr
+    (tmp_path / "conf/model/small.yaml").write_text("{units: 9, name: small}")
+    assert "r holds a study with space =" in app(*words, "lr=interval(1,2)", status=2).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["raise SystemExit(3)", "return float('nan')", "os.kill(os.getpid(), 9)"])
+def test_the_first_failure_of_any_kind_ends_the_sweep(app: Any, tmp_path: Path, how: str) -> None:
+    (tmp_path / "train.py").write_text(APP.replace("    for epoch", f"    {how}\n    for epoch"))
+    said = app(*OURS, "lr=range(0,8)", "hydra.sweeper.workers=1", "hydra.sweeper.window=1", status=1).stderr
+    assert "1 of 8 jobs have failed (the first is job 0)" in said
+    assert not (tmp_path / "out/1").exists()
+
+
+def test_a_value_twice_is_two_jobs(app: Any, tmp_path: Path) -> None:
+    app(*OURS, "lr=0.1,0.1")
+    assert (tmp_path / "out/1/.hydra").is_dir() and not (tmp_path / "out/2").exists()

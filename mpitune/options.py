@@ -62,6 +62,10 @@ class RunOptions:
     allow_mixed_versions: bool = setting(
         False, "run although nodes have different versions of this package or of libraries", advanced=True
     )
+    track: tuple[str, ...] = setting(
+        (), "write the study as it runs to mlflow:FOLDER (or its URI), tensorboard:FOLDER, wandb or wandb:FOLDER; "
+        "several may be given", metavar="TRACKER",
+    )  # fmt: skip
     keep_output: bool = setting(
         False, "keep what each trial prints in the results folder, as printed/KEY.txt", advanced=True
     )
@@ -75,6 +79,7 @@ class RunOptions:
         if self.join and (self.restart or self.retry_failed or self.adapt):
             name = "restart" if self.restart else "adapt" if self.adapt else "retry_failed"
             raise UsageError(f"join and {name} exclude each other: other jobs may be at work in the results folder")
+        object.__setattr__(self, "track", _trackers(self.track))
         names = (self.changed,) if isinstance(self.changed, str) else self.changed
         if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
             raise UsageError(f"changed={self.changed!r}: give the names of functions")
@@ -85,3 +90,13 @@ class RunOptions:
             raise UsageError(f'gpu={self.gpu!r}: give a position such as 0, or a text such as "0,1", "all" or "none"')
         if isinstance(self.results, str):
             object.__setattr__(self, "results", Path(self.results))
+
+
+def _trackers(said: object) -> tuple[str, ...]:
+    """The trackers, each once, from a text or several. Raises UsageError for an unknown one."""
+    tracks = (said,) if isinstance(said, str) else tuple(said) if isinstance(said, Iterable) else (said,)
+    for track in tracks:
+        kind, _, place = track.partition(":") if isinstance(track, str) else ("", "", "")
+        if kind not in ("mlflow", "tensorboard", "wandb") or (kind != "wandb" and not place):
+            raise UsageError(f"track={track!r:.100}: give mlflow:FOLDER, tensorboard:FOLDER or wandb")
+    return tuple(dict.fromkeys(tracks))

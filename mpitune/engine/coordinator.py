@@ -139,6 +139,11 @@ class Coordinator:
         total = total if most is None else most
         return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
+    def running(self) -> dict[str, dict[str, Any]]:
+        """The parameters of the trials that are being computed, by key."""
+        firsts = [state.given[0].open for state in self.dispatch.slots.values() if state.is_computing]
+        return {trial.key: dict(trial.params) for trials in firsts for trial in list(trials.values())[:1]}
+
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:
             case Returned(slot, results, batches_done):

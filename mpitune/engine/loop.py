@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Sequence
 from itertools import chain
 from types import FrameType
 
@@ -13,6 +14,7 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Run, Share, Stop, Told
 from mpitune.engine.progress import Progress
+from mpitune.engine.tracking import Tracker
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
 from mpitune.processes.stops import is_another
@@ -26,6 +28,7 @@ def loop(
     agent: Agent | InlineAgent,
     coordinator: Coordinator | None = None,
     progress: Progress | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> None:
     """Carry messages, results and deaths until the coordinator, which rank 0 has, says Stop."""
     signals: list[int] = []
@@ -63,6 +66,8 @@ def loop(
                 behind = coordinator.is_behind
                 if progress is not None:
                     progress.update(coordinator.overview, last=coordinator.finished)
+                for tracker in trackers:
+                    tracker.update(coordinator.running)
                 if coordinator.finished and not stopping:
                     stopping = True
                     for rank in range(transport.size):

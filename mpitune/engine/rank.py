@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from mpitune.devices.choose import CPU, Device, choose, environment, free_memory
-from mpitune.engine import worker
+from mpitune.engine import tracking, worker
 from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
 from mpitune.engine.arrivals import Arrivals
@@ -204,6 +204,7 @@ class _RanksPart:
         if self.transport.rank == 0:
             try:
                 check(nodes, options)
+                tracking.require(options.track)
                 with working("the data are loaded", rank=0):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.source import changes, digests
 from mpitune.engine.study import Study
+from mpitune.engine.tracking import Tracker
 from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
@@ -71,6 +72,7 @@ class RankZero:
     data: Data
     nodes: Sequence[Node]
     started: float
+    trackers: list[Tracker] = field(default_factory=list)  # once the study runs
 
     def run(self, agent: Agent | InlineAgent, load_finish: LoadFinish | None) -> Ended:
         """Run the study, with the agent of this rank; without `load_finish` it makes no tables, figures and page."""
@@ -79,6 +81,8 @@ class RankZero:
             return self._run(study, agent, status, load_finish)
         finally:
             status.remove()
+            for tracker in self.trackers:
+                tracker.close()
             if isinstance(study, JoinedStudy):
                 study.close()
 
@@ -88,9 +92,10 @@ class RankZero:
         journal, folder = self.journal, self.folder
         coordinator = self._coordinator(study)
         progress = Progress(self.options.quiet, status)
+        self.trackers.extend(Tracker(track, folder) for track in self.options.track)
         importing = _importing(self.experiment.reporting().modules, load_finish) if load_finish else None
         try:
-            loop(self.transport, agent, coordinator, progress)
+            loop(self.transport, agent, coordinator, progress, self.trackers)
         finally:
             progress.close()
         complete = study.finished
@@ -137,6 +142,11 @@ class RankZero:
         self.journal.note(end={**facts, "seconds": round(seconds, 3)})
         return seconds
 
+    def _hear(self, content: bytes) -> None:
+        self.experiment.hear(content)
+        for tracker in self.trackers:
+            tracker.hear(content)
+
     @cached_property
     def _before(self) -> KnownBefore | None:
         """Results of earlier studies, where the journal's header names any."""
@@ -151,7 +161,7 @@ class RankZero:
                 timeout=PATIENCE * self.options.heartbeat_timeout,
                 n_slots=sum(len(node.places) for node in self.nodes),
                 cost=self.scheduling.cost, before=before,
-                examine=self.experiment.examine, hear=self.experiment.hear,
+                examine=self.experiment.examine, hear=self._hear,
             )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
@@ -160,7 +170,7 @@ class RankZero:
             del known[key]
         return Study(
             self.experiment.searches(), history.trials, known, renew=retry, before=before,
-            examine=self.experiment.examine, hear=self.experiment.hear,
+            examine=self.experiment.examine, hear=self._hear,
         )  # fmt: skip
 
     def _coordinator(self, study: Study) -> Coordinator:

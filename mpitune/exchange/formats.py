@@ -9,16 +9,21 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from urllib.parse import quote
 
-from mpitune.exchange.trials import ExportedStudy, ExportedTrial, needs
+from mpitune.exchange.trials import RUNNING, ExportedStudy, ExportedTrial, needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table
 
 MOST_METRICS = 1000  # that MLflow takes in one call
+MOST_RUNS = 50_000  # that it gives in one call
+Steps = Mapping[int, Mapping[str, float]]
 
 
 def to_csv(study: ExportedStudy, into: Path) -> None:
@@ -119,112 +124,207 @@ def _optuna_distributions(trials: Sequence[ExportedTrial]) -> dict[str, Any]:
     return distributions
 
 
-def to_mlflow(study: ExportedStudy, into: Path) -> None:
-    """Write the SQLite database `into`, which must not exist; `mlflow ui --backend-store-uri sqlite:///FILE` shows it.
+class Written:
+    """A study as another tool has it: trials are put there while they run, or all at the end.
 
-    MLflow's folders of files are not written, as it reads them only when told to in its environment.
+    A trial that differs at its end from what is there, such as the second attempt of one, is written anew.
     """
-    with needs("mlflow"):
-        from mlflow import MlflowClient
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    uri = f"sqlite:///{into.resolve()}"
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    settings = {name: str(value)[:5000] for name, value in study.header["settings"].items()}
-    location = (into.resolve().parent / "artifacts").as_uri()
-    experiment = client.create_experiment(study.name, artifact_location=location, tags=settings)
+
+    is_new = True  # whether the tool had nothing of this study
+
+    def __init__(self) -> None:
+        self.open: dict[str, tuple[Mapping[str, Any], dict[int, Any]]] = {}  # parameters and steps of trials that run
+
+    def put(self, trial: ExportedTrial, ends: bool = True) -> None:
+        """Write what is new of a trial."""
+        params, steps = self.open.pop(trial.key, (None, {}))
+        begins = params != trial.params or (ends and not steps.items() <= trial.steps.items())
+        new = {n: values for n, values in sorted(trial.steps.items()) if begins or n not in steps}
+        if begins or new or ends:
+            self.write(trial, new, begins, ends)
+        if not ends:
+            self.open[trial.key] = trial.params, new if begins else {**steps, **new}
+
+    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+        """Write new steps of a trial. What is there of one that `begins` is removed."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing more is written: open trials are cut off."""
+
+
+def _into(kind: Callable[[ExportedStudy, Path], Written], study: ExportedStudy, into: Path) -> None:
+    written = kind(study, into)
     for trial in study.trials:
-        _log(client, experiment, trial)
+        written.put(trial)
+    written.close()
 
 
-def _log(client: Any, experiment: str, trial: ExportedTrial) -> None:
-    from mlflow.entities import Metric, Param, RunTag
+class MLflow(Written):
+    """An experiment, with a run for each trial. into: a database, or the URI of a server or a store of files."""
 
-    begun, ended = (round(1000 * (when or 0)) for when in (trial.begun, trial.ended))
-    run = client.create_run(experiment, start_time=begun, run_name=trial.key).info.run_id
-    figures = {**trial.values, **trial.measured}
-    metrics = [Metric(name, float(value), ended, 0) for name, value in figures.items()]
-    metrics += [
-        Metric(f"step/{name}", float(value), ended, step)
-        for step, values in trial.steps.items()
-        for name, value in values.items()
-    ]
-    params = [Param(name, str(value)[:6000]) for name, value in trial.params.items()]
-    tags = [RunTag("place", str(trial.last.place)), RunTag("state", trial.state), RunTag("error", trial.error[:5000])]
-    client.log_batch(run, params=params, tags=tags)
-    for start in range(0, len(metrics), MOST_METRICS):
-        client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
-    client.set_terminated(run, "FAILED" if trial.state == FAILED else "FINISHED", ended)
+    def __init__(self, study: ExportedStudy, into: Path | str) -> None:
+        super().__init__()
+        uri, location = str(into), None
+        if isinstance(into, Path):
+            uri, location = f"sqlite:///{into.resolve()}", (into.resolve().parent / "artifacts").as_uri()
+        elif uri.startswith("file:"):
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        with needs("mlflow"):
+            from mlflow import MlflowClient
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        known = self._client.get_experiment_by_name(study.name)
+        tags = {name: str(value)[:5000] for name, value in study.header["settings"].items()}
+        self._in = known.experiment_id if known else self._client.create_experiment(study.name, location, tags)
+        runs = self._client.search_runs([self._in], max_results=MOST_RUNS) if known else []
+        self.is_new, self._runs = not runs, {run.info.run_name: run.info.run_id for run in runs}
+
+    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        begun, ended = (round(1000 * (when or 0)) for when in (trial.begun, trial.ended))
+        if begins and trial.key in self._runs:
+            self._client.delete_run(self._runs[trial.key])
+        if begins:
+            made = self._client.create_run(self._in, start_time=begun, run_name=trial.key)
+            self._runs[trial.key] = made.info.run_id
+        run, figures = self._runs[trial.key], {**trial.values, **trial.measured} if ends else {}
+        metrics = [Metric(name, float(value), ended, 0) for name, value in figures.items()]
+        metrics += [
+            Metric(f"step/{name}", float(value), ended, step)
+            for step, values in new.items()
+            for name, value in values.items()
+        ]
+        params = [Param(name, str(value)[:6000]) for name, value in trial.params.items()]
+        facts = {"place": str(trial.last.place), "state": trial.state, "error": trial.error[:5000]}
+        if begins or ends:
+            self._client.log_batch(run, params=params, tags=[RunTag(name, text) for name, text in facts.items()])
+        for start in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
+        if ends:
+            self._client.set_terminated(run, "FAILED" if trial.state == FAILED else "FINISHED", ended)
+
+    def close(self) -> None:
+        for key in self.open:
+            self._client.set_terminated(self._runs[key], "KILLED")
 
 
-def to_tensorboard(study: ExportedStudy, into: Path) -> None:
-    """Write the folder `into`, a new one, with one for each trial: `tensorboard --logdir FOLDER` shows it."""
-    with needs("tensorboard"):
-        from tensorboard.plugins.hparams import summary_v2 as hparams
-    names = list(dict.fromkeys(name for trial in study.trials for name in trial.params))
-    metrics = list(dict.fromkeys(name for trial in study.trials for name in trial.values))
-    about = hparams.hparams_config_pb([hparams.HParam(name) for name in names], [hparams.Metric(n) for n in metrics])
-    with _Events(into) as events:
-        events.add(about)
-    for trial in study.trials:
-        _tensorboard_trial(trial, into / quote(trial.key, safe=""), hparams)
+class TensorBoard(Written):
+    """A folder of events for each trial, in the folder `into`."""
 
+    def __init__(self, study: ExportedStudy, into: Path) -> None:
+        super().__init__()
+        with needs("tensorboard"):
+            from tensorboard.plugins.hparams import summary_v2
+        self.into, self.is_new, self._hparams = into, not into.exists(), summary_v2
+        self._events: dict[str, _Events] = {}
+        self._names: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
 
-def _tensorboard_trial(trial: ExportedTrial, folder: Path, hparams: Any) -> None:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams.api_pb2 import Status
-    from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+    def put(self, trial: ExportedTrial, ends: bool = True) -> None:
+        self._names.update(dict.fromkeys(trial.params))
+        self._values.update(dict.fromkeys(trial.values))
+        super().put(trial, ends)
+        if trial.state != RUNNING and trial.key in self._events:
+            self._events.pop(trial.key).close()
 
-    status = Status.Value("STATUS_FAILURE" if trial.state == FAILED else "STATUS_SUCCESS")
-    end = HParamsPluginData(session_end_info=SessionEndInfo(status=status, end_time_secs=trial.ended or 0.0))
-    with _Events(folder) as events:
-        events.add(hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=trial.begun or 0.0))
-        for step, values in sorted(trial.steps.items()):
-            events.add(Summary(value=[Summary.Value(tag=n, simple_value=v) for n, v in values.items()]), step)
-        last = max(trial.steps, default=0)
-        events.add(Summary(value=[Summary.Value(tag=n, simple_value=v) for n, v in trial.values.items()]), last)
-        events.add(hparams._summary_pb(SESSION_END_INFO_TAG, end))
+    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+        from tensorboard.plugins.hparams.api_pb2 import Status
+        from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+        folder = self.into / quote(trial.key, safe="")
+        if begins:
+            if trial.key in self._events:
+                self._events.pop(trial.key).close()
+            rmtree(folder, ignore_errors=True)
+        if trial.key not in self._events:
+            self._events[trial.key] = _Events(folder)
+        events = self._events[trial.key]
+        if begins:
+            start = trial.begun or 0.0
+            events.add(self._hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=start))
+        for step, values in new.items():
+            events.scalars(values, step)
+        if ends:
+            status = Status.Value("STATUS_FAILURE" if trial.state == FAILED else "STATUS_SUCCESS")
+            end = HParamsPluginData(session_end_info=SessionEndInfo(status=status, end_time_secs=trial.ended or 0.0))
+            events.scalars(trial.values, max(trial.steps, default=0))
+            events.add(self._hparams._summary_pb(SESSION_END_INFO_TAG, end))
+
+    def close(self) -> None:
+        about = self._hparams.HParam, self._hparams.Metric
+        table = self._events[""] = _Events(self.into)
+        table.add(
+            self._hparams.hparams_config_pb(
+                *(list(map(*p)) for p in zip(about, (self._names, self._values), strict=True))
+            )
+        )
+        for events in self._events.values():
+            events.close()
 
 
 class _Events:
-    """A file of events in a folder of its own."""
+    """A file of events in a folder."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer = EventFileWriter(str(folder))
+        self._writer = EventFileWriter(str(folder), flush_secs=1)
+        self.close = self._writer.close
 
     def add(self, summary: Any, step: int = 0) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._writer.add_event(Event(summary=summary, step=step))
 
-    def __enter__(self) -> _Events:
-        return self
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-    def __exit__(self, *exception: object) -> None:
-        self._writer.close()
+        self.add(Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]), step)
 
 
-def to_wandb(study: ExportedStudy, into: Path) -> None:
-    """Write the folder `into`, which must not exist: `wandb sync FOLDER/wandb/offline-run-*`. Nothing is sent here."""
-    os.environ.setdefault("WANDB_SILENT", "true")
-    with needs("wandb"):
-        import wandb
-    into.mkdir(parents=True)
-    for trial in study.trials:
-        run = wandb.init(
-            mode="offline", dir=into, project=str(study.header["settings"]["experiment"]), group=study.name,
-            name=trial.key, config=dict(trial.params), tags=[trial.state], reinit="finish_previous",
-            settings=wandb.Settings(console="off", disable_git=True, save_code=False, x_disable_stats=True),
-        )  # fmt: skip
-        for step, values in sorted(trial.steps.items()):
-            run.log(dict(values), step=step)
-        facts = {"run/place": str(trial.last.place), "run/error": trial.error}
-        run.summary.update({**trial.values, **trial.measured, **facts})
-        run.finish(exit_code=1 if trial.state == FAILED else 0)
-    wandb.teardown()  # its service writes the last records, and may do so after `finish`
+class Wandb(Written):
+    """A group with a run for each trial, in a folder `wandb` in `into`."""
+
+    def __init__(self, study: ExportedStudy, into: Path, mode: str = "offline") -> None:
+        super().__init__()
+        os.environ.setdefault("WANDB_SILENT", "true")
+        with needs("wandb"):
+            import wandb
+        into.mkdir(parents=True, exist_ok=True)
+        self.is_new, self._wandb, self._runs = not (into / "wandb").exists(), wandb, dict[str, Any]()
+        self._how: dict[str, Any] = {
+            "mode": mode, "dir": into, "project": str(study.header["settings"]["experiment"]), "group": study.name,
+            "reinit": "create_new", "resume": None if mode == "offline" else "allow",
+            "settings": wandb.Settings(console="off", disable_git=True, save_code=False, x_disable_stats=True),
+        }  # fmt: skip
+
+    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+        if begins:
+            name = sha256(f"{self._how['group']}/{trial.key}".encode()).hexdigest()[:16]
+            if trial.key in self._runs:
+                self._runs.pop(trial.key).finish()
+            for left in self._how["dir"].glob(f"wandb/offline-run-*-{name}"):
+                rmtree(left)
+            self._runs[trial.key] = self._wandb.init(
+                name=trial.key, id=name, config=dict(trial.params), tags=[trial.state], **self._how
+            )
+        run = self._runs[trial.key]
+        for step, values in new.items():
+            run.log(dict(values), step=step, commit=True)
+        if ends:
+            run.tags = (trial.state,)
+            facts = {"run/place": str(trial.last.place), "run/error": trial.error}
+            run.summary.update({**trial.values, **trial.measured, **facts})
+            self._runs.pop(trial.key).finish(exit_code=1 if trial.state == FAILED else 0)
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish(exit_code=255)
+        self._wandb.teardown()  # its service writes the last records, and may do so after `finish`
 
 
 # What writes a format, and the name in the results folder that it gets if no other is given.
@@ -232,7 +332,7 @@ FORMATS: dict[str, tuple[Callable[[ExportedStudy, Path], None], str]] = {
     "csv": (to_csv, "export.csv"),
     "json": (to_json, "export.json"),
     "optuna": (to_optuna, "optuna.log"),
-    "mlflow": (to_mlflow, "mlflow.db"),
-    "tensorboard": (to_tensorboard, "tensorboard"),
-    "wandb-offline": (to_wandb, "wandb-offline"),
+    "mlflow": (partial(_into, MLflow), "mlflow.db"),
+    "tensorboard": (partial(_into, TensorBoard), "tensorboard"),
+    "wandb-offline": (partial(_into, Wandb), "wandb-offline"),
 }

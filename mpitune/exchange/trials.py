@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,12 +19,14 @@ from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
-from mpitune.trial import Outcome, Result, Used
+from mpitune.trial import Outcome, Result, Trial, Used
 
 if TYPE_CHECKING:
     import pandas
 
 MEASURED = ("seconds", *Used._fields)
+RUNNING = "running"  # the state of a trial without a result
+Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
 SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `mpitune.search` made
 
 
@@ -85,16 +89,20 @@ class ExportedStudy:
         header: What its journal begins with: settings, versions, commit, command.
         trials: Of a search by their numbers, else in the order in which they are in the journal.
         objectives: Values that were searched for, True for those maximized; {} where the journal does not say.
+        began: When its first run did, such as "2026-11-28T07:30:00"; "" where the journal does not say.
     """
 
     folder: Path
     header: Mapping[str, Any]
     trials: Sequence[ExportedTrial]
     objectives: Mapping[str, bool]
+    began: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.header['settings']['experiment']} {self.folder.resolve().name}"
+        """The same whenever it is asked for, and another one for a study that has begun anew in the same folder."""
+        begun = f" {self.began[:19]}" if self.began else ""
+        return f"{self.header['settings']['experiment']} {self.folder.resolve().name}{begun}"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each trial, all with the same columns, parameters before values; None for missing values."""
@@ -173,24 +181,36 @@ def load(results: str | Path) -> LoadedStudy:
     return LoadedStudy(table.set_index("key"), arrays)
 
 
-def read(folder: Path) -> ExportedStudy:
-    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none."""
-    first, *others = every = [_read(study) for study in studies_in(folder)]
+def read(folder: Path, running: Running = MappingProxyType({})) -> ExportedStudy:
+    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none.
+
+    `running`: trials, or stages of them, that run now: they are among the others with what is known of them.
+    """
+    first, *others = every = [_read(study, running) for study in studies_in(folder)]
     if not others:
         return first
     trials = [replace(trial, key=f"{study.folder.name}/{trial.key}") for study in every for trial in study.trials]
     return replace(first, folder=folder, trials=trials)
 
 
-def _read(folder: Path) -> ExportedStudy:
+def _read(folder: Path, running: Running) -> ExportedStudy:
     history = read_study(folder)
+    now = {key: some for key, some in running.items() if key not in history.results or history.results[key].failed}
+    for key, (params, steps) in now.items():
+        values = {f"{name}@{n}": value for n, some in steps.items() for name, value in some.items()}
+        trials, results = cast(dict[str, Trial], history.trials), history.results
+        trials[key], results[key] = Trial(key, params), Result(key, values, ended=time.time())
     settings = history.header["settings"]
     said = settings.get("objectives")
     searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
     goals = said if searched else [history.header.get("goal") or ""]
     objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
-    trials = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
-    return ExportedStudy(folder, _as_utf8(history.header), list(map(_trial_as_utf8, trials)), _as_utf8(objectives))
+    found = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
+    found = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in found]
+    began = str(history.runs[0].get("time", "")) if history.runs else ""
+    return ExportedStudy(
+        folder, _as_utf8(history.header), list(map(_trial_as_utf8, found)), _as_utf8(objectives), _as_utf8(began)
+    )
 
 
 def _as_utf8(thing: Any) -> Any:

@@ -33,7 +33,7 @@ from typing import Any, cast
 
 from mpitune.devices.choose import hosts_here
 from mpitune.experiment import WorkerContext
-from mpitune.optimize.steps import StepLog, Steps, TrialStopped, folder_of, is_stop
+from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, folder_of, is_stop
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, as_json, values_of
 from mpitune.storage.files import make_folder
@@ -64,10 +64,11 @@ class ObjectiveTrial:
     _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
     user_attrs: dict[str, Any] = field(default_factory=dict)
     _begin: Callable[[ObjectiveTrial], Any] | None = None  # what takes in its reports, as `Steps` does
+    _tell: TellSteps | None = None  # trackers of its steps, where there are any
 
     def __getstate__(self) -> dict[str, Any]:
         self._read.add("seed")  # a copy may be asked for it in another process, where reports are not heard
-        return {name: value for name, value in vars(self).items() if name != "_steps"} | {"_begin": None}
+        return {name: value for name, value in vars(self).items() if name != "_steps"} | {"_begin": None, "_tell": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -170,7 +171,7 @@ def as_current(trial: ObjectiveTrial) -> Iterator[None]:
 class TrialEvaluator:
     """Evaluates the batches of a search in a worker. folder: of all trials' folders."""
 
-    def __init__(self, objective: Any, problem: Problem, folder: Path, worker: WorkerContext):
+    def __init__(self, objective: Any, problem: Problem, folder: Path, worker: WorkerContext, tracked: bool = False):
         if isinstance(objective, type):
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
@@ -179,7 +180,7 @@ class TrialEvaluator:
             self.keeps_worker = bool(objective.keeps_worker)
         self._stops_itself = getattr(objective, "staged", False)  # as a command does
         self._call: Callable[[ObjectiveTrial], Any] = objective
-        self._problem, self._worker, self._folder = problem, worker, folder
+        self._problem, self._worker, self._folder, self._tracked = problem, worker, folder, tracked
         self._names = list(problem.objectives)
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
@@ -196,7 +197,7 @@ class TrialEvaluator:
         given = ObjectiveTrial(
             self._problem.space.given(segment.point), self._worker.device,
             segment.start, segment.until, segment.fold, segment, self._problem.seed, self._folder,
-            _begin=self._begun,
+            _begin=self._begun, _tell=TellSteps(self._worker.tell, trial.key) if self._tracked else None,
         )  # fmt: skip
         with as_current(given):
             values = self._values(given)
@@ -206,7 +207,7 @@ class TrialEvaluator:
 
     def _begun(self, given: ObjectiveTrial) -> Steps:
         log = StepLog(folder_of(given._segment, self._folder))
-        return Steps(self._names, given._segment, log, self._worker, given.user_attrs)
+        return Steps(self._names, given._segment, log, self._worker, given.user_attrs, given._tell)
 
     def _values(self, given: ObjectiveTrial) -> Any:
         """What the objective returns, or the values of its steps."""

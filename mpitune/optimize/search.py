@@ -72,6 +72,7 @@ def search(
     adapt: bool | Mapping[str, Any] = False,
     changed: str | Iterable[str] = (),
     join: bool = False,
+    track: str | Iterable[str] = (),
     timeout: float | None = None,
     stop_when: Callable[[SearchStudy], bool] | None = None,
     options: RunOptions | None = None,
@@ -115,6 +116,7 @@ def search(
         join: Work on the study in `results` beside other jobs that make the same call, now or later. Each returns the
             whole study; a job may end at any time, and others go on with its work.
         changed: Functions that were changed since the study began, by name, whose known results still count.
+        track: Where the study is written while it runs: "mlflow:FOLDER", "tensorboard:FOLDER", "wandb", or several.
         timeout: Seconds of this call, after which no trial begins any more; those that run may end. The same call
             continues the study in `results`, for as long again.
         stop_when: A function of the study so far; when it returns True, no trial begins any more.
@@ -146,6 +148,7 @@ def search(
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
     given["changed"], given["join"] = changed or None, join or None
+    given["track"] = track or None
     if not isinstance(adapt, bool | Mapping):
         raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
     given["adapt"] = adapt is not False or None
@@ -214,7 +217,7 @@ def search(
                 batch=problem.round_size,
                 order=told,
                 enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
-                task=WorkersPart(objective, problem, folder / TRIALS),
+                task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
                 plan=LeadersPart(
                     chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, adapt=said
                 ),

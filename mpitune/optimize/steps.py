@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mpitune.engine.messages import STEP_SECONDS
+from mpitune.engine.tracking import STEPS
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, NoValue, values_of
@@ -29,6 +32,20 @@ def is_stop(error: BaseException | None) -> bool:
     return error is not None
 
 
+class TellSteps:
+    """Tells trackers the steps of a trial, once a second at most; the last ones come with its result."""
+
+    def __init__(self, tell: Callable[[bytes], None], key: str):
+        self._tell, self._key, self._next, self._n_told = tell, key, 0.0, 0
+        self._known: dict[int, Any] = {}
+
+    def __call__(self, steps: Mapping[int, Mapping[str, float]]) -> None:
+        self._known |= steps
+        if time.monotonic() >= self._next and (new := dict(list(self._known.items())[self._n_told :])):
+            self._next, self._n_told = time.monotonic() + STEP_SECONDS, len(self._known)
+            self._tell(STEPS + json.dumps([self._key, new]).encode())
+
+
 class Steps:
     """The values of a trial after each of its steps.
 
@@ -45,7 +62,9 @@ class Steps:
         log: StepLog,
         worker: WorkerContext,
         user_attrs: dict[str, Any],
+        tell: TellSteps | None = None,
     ):
+        self._tell = tell
         self._names, self._log, self._worker, self._user_attrs = names, log, worker, user_attrs
         self._start, self._until, self._number = segment.start, segment.until, segment.number
         user_attrs.update(log.user_attrs)
@@ -85,6 +104,8 @@ class Steps:
         self._log.add(last, values, self._user_attrs)
         self._done = last + self._before
         self._worker.report_step(self._done, self._until)
+        if self._tell is not None:
+            self._tell({last: values})
 
     def values(self, returned: Mapping[str, float] | None = None) -> dict[str, float]:
         """What was returned, else the last values; and those of each step since the start of the stage as name@step.

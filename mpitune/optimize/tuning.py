@@ -40,6 +40,7 @@ class WorkersPart:
     objective: Any
     problem: Problem
     folder: Path  # of all trials' folders
+    tracked: bool = False  # whether steps are told while a trial runs
 
 
 class Counts:
@@ -136,7 +137,7 @@ class Tuning(Experiment):
         problem, objective = self.task.problem, self.task.objective
         if isinstance(objective, Chain):
             objective = objective.in_worker(worker, problem.seed)
-        return TrialEvaluator(objective, problem, self.task.folder, worker)
+        return TrialEvaluator(objective, problem, self.task.folder, worker, self.task.tracked)
 
     def called(self) -> Mapping[str, Any]:
         objective = self.task.objective

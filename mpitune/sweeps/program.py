@@ -55,10 +55,12 @@ class Program(Command):
 
         def look() -> tuple[Metric, int | None]:
             metric = self._metric(folder)
+            if trial._tell is not None:
+                trial._tell({n: {self.content["metric"]["name"]: value} for n, value in metric.steps.items()})
             losses = [sign * value for _, value in sorted(metric.steps.items())]
             return metric, band_behind(losses, limits, early.get("strict", True))
 
-        enough = (lambda: look()[1] is not None) if limits else None
+        enough = (lambda: look()[1] is not None) if limits or trial._tell else None
         failed = self.run(trial, self._words(trial, folder), self._variables(folder), enough)
         metric, band = look()
         if band is None and (failed or metric.end is None):

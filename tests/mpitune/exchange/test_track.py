@@ -1,0 +1,201 @@
+"""Trackers that follow a study, each read by its own package: the same records as the export of the journal."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mpitune
+from mpitune.engine import tracking
+from mpitune.errors import Exit, UsageError
+from mpitune.optimize.strategies.halving import Hyperband
+from mpitune.tools.export import main
+from tests.mpitune.exchange.test_export import wandb_records
+
+pytestmark = pytest.mark.xdist_group("track")
+SPACE = {"lr": mpitune.Float(1e-5, 1e-1, log=True), "act": mpitune.Choice("relu", "gelu")}
+PATIENCE_S = 120.0
+
+
+def in_mlflow(uri: str) -> dict[str, Any]:
+    """All runs, of one experiment."""
+    client = pytest.importorskip("mlflow").MlflowClient(tracking_uri=uri)
+    (experiment,) = [each for each in client.search_experiments() if each.name != "Default"]
+    found: dict[str, Any] = {"": (experiment.name, experiment.tags)}
+    for run in client.search_runs([experiment.experiment_id]):
+        assert run.info.run_name not in found, "once"
+        values = {
+            name: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, name))
+            for name in run.data.metrics
+        }
+        tags = {name: run.data.tags[name] for name in ("place", "state", "error")}
+        found[run.info.run_name] = run.data.params, values, tags, run.info.status, run.info.end_time
+    return found
+
+
+def in_tensorboard(folder: Path) -> dict[str, Any]:
+    """All runs of a folder: scalars, and what the page HParams is told of their begin and end."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    found = {}
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        read = EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload()
+        scalars = {name: [(e.step, e.value) for e in read.Scalars(name)] for name in read.Tags()["scalars"]}
+        about = []
+        for tag in ("start", "end"):
+            content = read.SummaryMetadata(f"_hparams_/session_{tag}_info").plugin_data.content
+            said = plugin_data_pb2.HParamsPluginData.FromString(content)
+            about.append(said.session_start_info.hparams if tag == "start" else said.session_end_info)
+        found[path.name] = scalars, {name: str(value) for name, value in about[0].items()}, str(about[1])
+    return found
+
+
+def in_wandb(folder: Path) -> dict[str, Any]:
+    """All offline runs of a folder, from their files."""
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found: dict[str, Any] = {}
+    for path in folder.glob("wandb/offline-run-*/run-*.wandb"):
+        name, config, tags, ends = "", {}, [], []
+        history, summary = dict[int, Any](), dict[str, Any]()
+        for record in map(Record.FromString, wandb_records(path.read_bytes())):
+            if record.HasField("run"):
+                name, tags = record.run.display_name, list(record.run.tags)
+                group = record.run.run_group
+                config.update({item.key: item.value_json for item in record.run.config.update})
+            if record.HasField("history"):
+                row = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
+                history[row["_step"]] = {key: value for key, value in row.items() if key[0] != "_"}
+            for item in record.summary.update:
+                key = item.key or ".".join(item.nested_key)
+                summary.update({key: json.loads(item.value_json)} if key[0] != "_" else {})
+            ends += [record.exit.exit_code] if record.HasField("exit") else []
+        assert name not in found, "once"
+        config.pop("_wandb", None)
+        found[name] = group, config, tags, history, summary, ends
+    return found
+
+
+def waiting(trial: Any) -> Iterator[Any]:
+    """An objective that waits until TensorBoard's folder shows its first step; one trial fails."""
+    if trial.number == 2 and trial.start == 0:
+        raise ValueError("it does not work")
+    for step in range(trial.start, 4):
+        yield {"step": step + 1, "loss": abs(trial.params["lr"] - 0.01) / (step + 1), "other": 2.0}
+        seen = lambda: [  # noqa: E731
+            path.parent.name
+            for path in Path(os.environ["TRACK_SEEN"]).glob("*/*/events*")
+            if b"other" in path.read_bytes()
+        ]
+        end = time.monotonic() + PATIENCE_S
+        while step == 0 and f"t{trial.number:06}" not in seen():
+            assert time.monotonic() < end, "its first step is not shown while it runs"
+            time.sleep(0.1)
+
+
+def same_as_export(folder: Path, board: Path, base: Path, into: Path) -> dict[str, Any]:
+    """Compare what three trackers have with exports of the journal. Returns what MLflow has."""
+    for to in ("mlflow", "tensorboard", "wandb-offline"):
+        assert main([str(folder), "--to", to, "--into", str(into / to)]) == Exit.DONE
+    followed = in_mlflow(f"sqlite:///{base / 'm/mlflow.db'}")
+    assert followed == in_mlflow(f"sqlite:///{into / 'mlflow'}")
+    (here,) = board.iterdir()
+    assert in_tensorboard(here) == in_tensorboard(into / "tensorboard")
+    assert in_wandb(base / "w") == in_wandb(into / "wandb-offline")
+    assert len(followed) == 1 + len(mpitune.load(folder).trials)
+    return followed
+
+
+@pytest.mark.slow
+def test_trackers_have_what_an_export_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also once the study goes on: trials that were there are there once, those that went on are whole."""
+    board, results = tmp_path / "b", tmp_path / "r"
+    monkeypatch.setenv("TRACK_SEEN", str(board))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tracks = [f"mlflow:{tmp_path / 'm'}", f"tensorboard:{board}", f"wandb:{tmp_path / 'w'}"]
+
+    def run(n_trials: int, stop_after: int | None = None) -> Any:
+        told: list[int] = []
+        return mpitune.search(
+            waiting, SPACE, strategy=Hyperband(max_steps=4), n_trials=n_trials, minimize="loss", workers=2, window=4,
+            results=results, track=tracks,
+            callbacks=[lambda study, trial: bool(told.append(trial.number)) or len(told) == stop_after],
+        )  # fmt: skip
+
+    run(8, stop_after=3)
+    first = same_as_export(results, board, tmp_path, tmp_path / "1")
+    study = run(8)
+    second = same_as_export(results, board, tmp_path, tmp_path / "2")
+    assert second.keys() >= first.keys() and second != first and second[""] == first[""], "the same experiment"
+    assert {t.state for t in study.trials} == {tags["state"] for _, _, tags, _, _ in list(second.values())[1:]}
+    assert {"pruned", "complete", "failed"} == {t.state for t in study.trials}
+
+
+@pytest.mark.slow
+def test_a_sweep_is_followed(tmp_path: Path) -> None:
+    """The steps of a program are shown while it runs. A journal without objectives is the same as its export, too."""
+    (tmp_path / "train.py").write_text(
+        "import sys, time, json, pathlib\n"
+        "print(json.dumps({'loss': 0.5, 'step': 1}), flush=True)\n"
+        "while not any(b'loss' in p.read_bytes() for p in pathlib.Path('b').glob('*/*/events*')): time.sleep(0.1)\n"
+        "print(json.dumps({'loss': 0.25, 'step': 2}), flush=True)\n"
+    )
+    sweep = {"program": "train.py", "method": "grid", "metric": {"name": "loss"}, "parameters": {"x": {"values": [1]}}}
+    (tmp_path / "s.json").write_text(json.dumps(sweep))
+    words = ["-m", "mpitune", "run", "s.json", "--workers", "1", "--results", "r", "--track", "tensorboard:b"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=PATIENCE_S,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert main([str(tmp_path / "r"), "--to", "tensorboard", "--into", str(tmp_path / "e")]) == Exit.DONE
+    (board,) = (tmp_path / "b").iterdir()
+    assert in_tensorboard(board) == in_tensorboard(tmp_path / "e")
+    assert in_tensorboard(board)["t000000"][0]["loss"] == [(1, 0.5), (2, 0.25), (2, 0.25)]
+
+
+@pytest.mark.slow
+def test_a_tracker_that_fails_or_hangs_costs_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr(tracking, "SILENT_S", 3.0)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/mlflow.db").write_text("no database")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections, and never answers
+        tracks = [f"mlflow:http://127.0.0.1:{silent.getsockname()[1]}", f"mlflow:{tmp_path / 'm'}"]
+        study = mpitune.search(
+            lambda trial: trial.params["lr"], SPACE, n_trials=3, minimize="loss", workers=1, track=tracks
+        )
+    assert len(study) == 3
+    lines = [line for line in capfd.readouterr().err.splitlines() if "tracker" in line or "Error" in line]
+    assert len(lines) == 2 and sum("has made no progress for 3 s" in line for line in lines) == 1, lines
+    assert sum("has failed: DatabaseError: " in line or "file is not a database" in line for line in lines) == 1, lines
+
+
+def test_what_cannot_be_tracked_is_said_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for track, text in (
+        ("excel:x", "give mlflow:FOLDER, tensorboard:FOLDER or wandb"),
+        ("mlflow", "give mlflow:FOLDER"),
+        (3, "give mlflow:FOLDER"),
+        (f"tensorboard:{tmp_path}", r"tensorboard is not installed: pip install \"mpitune\[export\]\""),
+        (f"mlflow:{tmp_path / 'file'}", "cannot be written .*: name another folder"),
+        ("wandb:/proc/none", "cannot be written .*: name another folder"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            mpitune.search(
+                lambda trial: 1.0, SPACE, n_trials=1, minimize="loss", workers=0, results=tmp_path / "r", track=track
+            )  # type: ignore[call-overload]
+        assert not (tmp_path / "r").exists()

@@ -23,7 +23,7 @@ class Metric:
     Attributes:
         steps: Its values by step, those that are finite.
         end: Its value in the summary, or the last one; None where it was never logged.
-        others: Names of all that is logged.
+        others: Names of all numbers that are logged.
     """
 
     def __init__(self, name: str, maximize: bool, logged: Logged):
@@ -31,10 +31,12 @@ class Metric:
         self.others: set[str] = set()
         ends: dict[bool, Any] = {}
         for other, value, step in logged:
-            self.others |= {other} if other[:1] != "_" else set()
             if isinstance(value, dict):  # of `define_metric(..., summary="min")`
                 value = value.get("max" if maximize else "min", next(iter(value.values()), None))
-            if other == name and isinstance(value, int | float) and not isinstance(value, bool):
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            self.others |= {other} if other[:1] != "_" else set()
+            if other == name:
                 ends[step is None] = value
                 if step is not None and math.isfinite(value):
                     self.steps[step] = float(value)

@@ -21,6 +21,7 @@ from mpitune.sweeps.stopping import AT_BANDS, band_behind, bands_of
 from mpitune.trial import CHOSEN, PRUNED, Evaluation
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
+NO_METRIC = "exit_status"  # the value of runs whose sweep file has no metric: always 0, as the others have failed
 PARAMS, ARGS = "sweep-params.yaml", "sweep-args.json"  # in the trial's folder
 MOST_STEPS = 1000  # of a trial that are kept
 ARGUMENTS = re.compile(r"unrecognized arguments|arguments are required|[Nn]o such option")  # a script that reads others
@@ -81,14 +82,21 @@ class Program(Command):
         return bool(self.content["metric"]["goal"] == "maximize")
 
     def _metric(self, folder: Path) -> Metric:
-        return metric_in(folder, self.content["mpitune"].get("read"), self.content["metric"]["name"], self._maximize)
+        name = self.content["metric"]["name"]
+        if name == NO_METRIC:
+            return Metric(name, False, iter([(name, 0.0, None)]))
+        return metric_in(folder, self.content["mpitune"].get("read"), name, self._maximize)
 
     def _error(self, failed: str, metric: Metric) -> Exception:
         if ARGUMENTS.search(failed):
             return NoValue(f"{failed}: give parameters the names that it reads, or change command in the sweep file")
+        if "No API key configured" in failed:
+            return NoValue(f"{failed}: leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY")
         if failed:
             return RuntimeError(failed)
-        name, there = self.content["metric"]["name"], named(sorted(metric.others), "nothing")
+        name, there = self.content["metric"]["name"], named(sorted(metric.others))
+        if not metric.others:
+            return NoValue(f"it has logged nothing: log {name} by wandb.log, or print it as a line of JSON")
         return NoValue(f"it has logged no {name}, but {there}: name one of these in metric, or log {name}")
 
     def _words(self, trial: ObjectiveTrial, folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies import Strategy, strategy_of
 from mpitune.sweeps.distributions import part_of
-from mpitune.sweeps.program import MACRO, MACROS
+from mpitune.sweeps.program import MACRO, MACROS, NO_METRIC
 from mpitune.sweeps.stopping import EarlyTerminate, bands_of
 
 SCHEMA = json.loads(Path(__file__).with_name("sweep.schema.json").read_text())
@@ -44,7 +44,12 @@ def read(path: Path) -> tuple[dict[str, Any], Space, Paths, Strategy]:
         _check_command(content["command"], content.get("program", ""))
         usual = {"bayes": "tpe"}.get(content["method"], content["method"])
         strategy = strategy_of(content["mpitune"].get("strategy", usual))
-        if early := content.get("early_terminate"):
+        early = content.get("early_terminate")
+        if "metric" not in content:
+            if early or content["method"] == "bayes":
+                raise UsageError("it has no metric, which bayes and early_terminate need: give metric: {name: loss}")
+            content["metric"] = {"name": NO_METRIC, "goal": "minimize"}
+        if early:
             if not (bands := bands_of(early)):
                 raise UsageError("early_terminate has no band: give min_iter, or max_iter and s")
             strategy = EarlyTerminate(strategy, bands, early["eta"])

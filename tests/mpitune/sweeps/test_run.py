@@ -114,6 +114,19 @@ def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:
     assert len(table(tmp_path / "met" / "trials.csv")) < 100
 
 
+def test_without_a_metric_runs_are_started_for_what_they_write(tmp_path: Path) -> None:
+    script = "import sys\nopen('written', 'a').write(sys.argv[1])\nsys.exit(sys.argv[1] == '--lr=2')"
+    parameters = {"lr": {"values": [1, 2, 3]}}
+    ran(written(tmp_path, script, method="grid", metric=None, parameters=parameters), "--workers", 1, status=3)
+    rows = table(tmp_path / "results" / "sweep" / "trials.csv")
+    assert [(row["state"], row["value_exit_status"]) for row in rows] == [
+        ("complete", "0.0"),
+        ("failed", ""),
+        ("complete", "0.0"),
+    ]
+    assert sorted((tmp_path / "written").read_text().split("--lr=")) == ["", "1", "2", "2", "3"]  # 2 is tried again
+
+
 @pytest.mark.parametrize(
     ("script", "changes", "said"),
     [
@@ -122,6 +135,12 @@ def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:
             {},
             "it has logged no loss, but acc: name one of these in metric, or log loss (trial 0)",
         ),
+        (
+            "import wandb\nwandb.init(mode='online')",
+            {},
+            ": leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY (trial 0)",
+        ),
+        ("", {}, "it has logged nothing: log loss by wandb.log, or print it as a line of JSON (trial 0)"),
         (
             PLAIN.replace("--units", "--width"),
             {},

@@ -161,6 +161,7 @@ class Reporting:
         stopped: asked at the end: by what the study was stopped before all was done, such as "its time"; "" by nothing.
         files: what `Experiment.report` writes in the results folder: no study begins where a user has such a file. None
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
+        repeats: of the cross-validation whose folds trials are; those of one come one after the other.
     """
 
     goal: str = ""
@@ -170,6 +171,7 @@ class Reporting:
     data_here: Callable[[], Data | None] = lambda: None
     stopped: Callable[[], str] = lambda: ""
     files: tuple[str, ...] | None = None
+    repeats: int = 1
 
 
 class Matching:

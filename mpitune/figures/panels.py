@@ -78,12 +78,17 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar for each name, with an interval where one is known: name -> (value, low, high)."""
+    """A bar for each name, with an interval where one is known: name -> (value, low, high).
+
+    Attributes:
+        marked: names in colour: all are dots then, on an axis that need not begin at 0.
+    """
 
     title: str
     about: str
     bars: Mapping[str, tuple[float, float | None, float | None]]
     percent: bool = False
+    marked: Collection[str] = ()
 
 
 @dataclass(frozen=True)

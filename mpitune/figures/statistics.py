@@ -53,23 +53,24 @@ def cross_validated(errors: np.ndarray, level: float = LEVEL) -> Interval:
     return Interval(mean - half, mean + half)
 
 
-def standard_error(errors: np.ndarray) -> np.ndarray:
+def standard_error(errors: np.ndarray, ratio: float | None = None) -> np.ndarray:
     """Standard error of the mean over folds, with the correction of `cross_validated`.
 
     Args:
         errors: float (k, ...), the folds along the first axis.
+        ratio: n_test / n_train, 1 / (k - 1) if None; repeats of k folds have that of one.
 
     Returns:
         float (...).
     """
     k = len(errors)
-    return np.sqrt((1 / k + 1 / (k - 1)) * np.var(errors, axis=0, ddof=1))
+    return np.sqrt((1 / k + (1 / (k - 1) if ratio is None else ratio)) * np.var(errors, axis=0, ddof=1))
 
 
 RULES = ("best", "1se", "simplest")
 
 
-def as_good(errors: np.ndarray, best: int, rule: str) -> np.ndarray:
+def as_good(errors: np.ndarray, best: int, rule: str, ratio: float | None = None) -> np.ndarray:
     """Which candidates a rule counts as no worse than the best one.
 
     "best" counts the best one only. "1se" counts those whose mean error is at most one standard error above the least
@@ -81,6 +82,7 @@ def as_good(errors: np.ndarray, best: int, rule: str) -> np.ndarray:
         errors: float (k, n), the errors of n candidates on the same k folds, NaN where a fold failed.
         best: the candidate of the least mean error.
         rule: one of RULES.
+        ratio: as for `standard_error`.
 
     Returns:
         bool (n,); a candidate with a failed fold is never counted.
@@ -90,11 +92,11 @@ def as_good(errors: np.ndarray, best: int, rule: str) -> np.ndarray:
     chosen = np.arange(errors.shape[1]) == best
     with np.errstate(invalid="ignore"):
         if rule == "1se":
-            chosen |= errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best])
+            chosen |= errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best], ratio)
         elif rule == "simplest":
             differences = errors - errors[:, [best]]
             limit = float(stdtrit(len(errors) - 1, LEVEL))
-            chosen |= differences.mean(axis=0) <= limit * standard_error(differences)
+            chosen |= differences.mean(axis=0) <= limit * standard_error(differences, ratio)
     return chosen
 
 

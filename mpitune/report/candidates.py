@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.figures.statistics import cross_validated
+from mpitune.figures.winner import Winner
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
 from mpitune.trial import (
@@ -111,6 +112,7 @@ class ReportedStudy:
         candidates: in the journal's order.
         running: whether a job holds the folder.
         goals: names of those of a search, where none was asked for.
+        repeats: of the cross-validation.
     """
 
     folder: Path
@@ -120,6 +122,7 @@ class ReportedStudy:
     candidates: Sequence[Candidate]
     running: bool = False
     goals: Sequence[str] = ()
+    repeats: int = 1
 
     @cached_property
     def best(self) -> Candidate | None:
@@ -127,6 +130,20 @@ class ReportedStudy:
         if self.goal is None or len(self.goals) > 1:
             return None
         return best_of(self.valued, lambda candidate: candidate.rank_by(self.goal))
+
+    @cached_property
+    def winner(self) -> Winner | None:
+        """What the best is worth, by its folds; None where there is one candidate or no three folds."""
+        whole = [candidate for candidate in self.candidates if candidate.state == COMPLETE]
+        folds = {len(candidate.folds) for candidate in whole}
+        if self.goal is None or self.best is None or len(whole) < 2 or len(folds) > 1 or min(folds) < 3:
+            return None
+        k, repeats = min(folds), self.repeats
+        scores = np.array([candidate.folds for candidate in whole], float)
+        if not np.isfinite(scores).all():
+            return None
+        params = [candidate.params | candidate.label for candidate in whole]
+        return Winner(scores, params, self.goal.maximize, repeats if k % repeats == 0 < k - repeats else 1)
 
     @cached_property
     def valued(self) -> list[Candidate]:
@@ -225,7 +242,8 @@ def _value(candidate: Candidate, goal: Goal | None) -> None:
     if goal is None:
         return
     good = [(trial, result.values[goal.name]) for trial, result in candidate.parts if goal.name in result.values]
-    by_fold = [value for trial, value in good if _fold(trial) is not None]
+    folds = [(fold, value) for trial, value in good if (fold := _fold(trial)) is not None]
+    by_fold = [value for _, value in sorted(folds, key=lambda pair: (str(type(pair[0])), pair[0]))]
     candidate.folds = by_fold or [value for _, value in good[-1:]]
     if candidate.folds and not candidate.failed:
         candidate.value = sum(candidate.folds) / len(candidate.folds)

@@ -55,7 +55,8 @@ class Charts:
             case Bars():
                 ends = [[math.nan if end is None else end for end in bar] for bar in panel.bars.values()]
                 columns = {name: _numbers(bar[n] for bar in ends) for n, name in enumerate(("values", "lows", "highs"))}
-                drawn = {"kind": "bars", "names": list(panel.bars), **columns}
+                marked = [name in panel.marked for name in panel.bars] if panel.marked else None
+                drawn = {"kind": "bars", "names": list(panel.bars), **columns, "marked": marked}
             case _:
                 return None
         self.drawn.append({**drawn, "title": panel.title, "percent": panel.percent})

@@ -79,7 +79,9 @@ def report_of(
         searched = replace(searched, fraction=all(0 <= value <= 1 for value in values if math.isfinite(value)))
     candidates = read_candidates(history, searched, reporting.no_parameters)
     names = [one.name for one in goals]
-    study = ReportedStudy(folder, settings["experiment"], history, searched, candidates, is_running(folder), names)
+    study = ReportedStudy(
+        folder, settings["experiment"], history, searched, candidates, is_running(folder), names, reporting.repeats
+    )
     return Report(study, reporting.sections(history, data))
 
 
@@ -137,7 +139,7 @@ def _study(report: Report) -> dict[str, Any]:
         for section in report.sections
         if section.panels
     ]
-    candidates = (*parts.history_of(study), *parts.learning_of(study), parts.importance(study))
+    candidates = (*parts.winner_of(study), *parts.history_of(study), *parts.learning_of(study), parts.importance(study))
     links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
     links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({len(study.failures)})")]
     links += [("trials", "Trials"), ("about", "Settings")]

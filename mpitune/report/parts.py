@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
@@ -22,6 +24,7 @@ from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
 SHORT_S = 60.0  # seconds, of which most are the start of workers
+MOST_CANDIDATES = 40  # with their intervals
 MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
@@ -64,6 +67,8 @@ def _answer(study: ReportedStudy) -> list[Fact]:
         note += f"; 95 % interval {low} to {high} (Nadeau and Bengio)"
     n = sum(candidate.state == COMPLETE for candidate in study.candidates)
     note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
+    if study.winner and study.winner.corrected is not None:
+        note += f" Corrected for the choice by its folds it is {words(study.winner.corrected, goal.percent)}."
     return [
         Fact("best parameters", _words_of(best.params), _words_of(best.label)),
         Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),
@@ -107,6 +112,26 @@ def notes_of(study: ReportedStudy) -> list[str]:
     if not study.history.complete:
         notes.append("The study is not complete: what is here may change.")
     return notes
+
+
+def winner_of(study: ReportedStudy) -> list[Panel]:
+    """What the best is worth: the best candidates with their intervals, and the default."""
+    winner = study.winner
+    if winner is None or study.goal is None:
+        return []
+    order = np.argsort(winner.scores.mean(axis=1) * (-1 if study.goal.maximize else 1), kind="stable").tolist()
+    shown = [n for place, n in enumerate(order) if place < MOST_CANDIDATES or n == winner.default_candidate]
+    names: dict[int, str] = {}
+    bars = {}
+    for n in shown:
+        name = _words_of(winner.params[n]) or "the default"
+        names[n] = f"{name} ({n})" if name in bars else name
+        mean, half = float(winner.scores[n].mean()), winner.half_of(winner.scores[n])
+        bars[names[n]] = (mean, None, None) if half is None else (mean, mean - half, mean + half)
+    about = f"{winner}. Each with its interval of 95 %, in blue those that are as good as the best"
+    about += f"; the best {len(shown)} of {len(order)} are drawn." if len(shown) < len(order) else "."
+    good = [names[n] for n in winner.as_good if n in names]
+    return [Bars("What the winner is worth", about, bars, study.goal.percent, marked=good)]
 
 
 def importance(study: ReportedStudy) -> Panel:

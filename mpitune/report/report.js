@@ -138,7 +138,7 @@
       }));
     }
 
-    bars(element, { title, names, values, lows, highs, percent: is }) {
+    bars(element, { title, names, values, lows, highs, marked, percent: is }) {
       element.style.height = `${names.length * 26 + 50}px`;
       const whisker = (params, api) => {
         const [from, to] = [1, 2].map((end) => api.coord([api.value(end), api.value(0)]));
@@ -150,10 +150,12 @@
       new Chart(element, `${title}: ${names.map((name, n) => `${name} ${percent(values[n], is)}`).join(", ")}`, () => ({
         grid: { left: 10, right: 24, top: 8, bottom: 30, containLabel: true },
         tooltip: { formatter: (p) => tip(p.dataIndex) },
-        xAxis: { type: "value", min: 0, axisLabel: { formatter: (v) => percent(v, is) } },
+        xAxis: { type: "value", ...(marked ? { scale: true, min: least(finite(lows.concat(values))), max: most(finite(highs.concat(values))) } : { min: 0 }), axisLabel: { formatter: (v) => percent(v, is), showMinLabel: !marked, showMaxLabel: !marked } },
         yAxis: { type: "category", inverse: true, data: names.map((_, n) => said(n)), axisLabel: { color: style("--ink") }, splitLine: { show: false } },
         series: [
-          { type: "bar", data: values, barMaxWidth: 18, itemStyle: { color: style("--blue") } },
+          marked
+            ? { type: "scatter", z: 4, symbolSize: 9, data: values.map((v, n) => ({ value: [v, n], itemStyle: { color: style(marked[n] ? "--blue" : "--gone") } })) }
+            : { type: "bar", data: values, barMaxWidth: 18, itemStyle: { color: style("--blue") } },
           { type: "custom", silent: true, z: 3, renderItem: whisker, data: ends, encode: { x: [1, 2], y: 0 } },
         ],
       }));

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpitune.sklearn.halving import HalvingGridSearchCV, HalvingRandomSearchCV
     from mpitune.sklearn.searches import GridSearchCV, RandomizedSearchCV
+    from mpitune.sklearn.winner import careful, winner_of
 
-__all__ = ["GridSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV", "RandomizedSearchCV"]
+__all__ = ["GridSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV", "RandomizedSearchCV", "careful", "winner_of"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        home = "mpitune.sklearn.halving" if name.startswith("Halving") else "mpitune.sklearn.searches"
-        return getattr(import_module(home), name)
+        home = "winner" if name in ("careful", "winner_of") else "halving" if name[:7] == "Halving" else "searches"
+        return getattr(import_module(f"mpitune.sklearn.{home}"), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -131,12 +131,14 @@ class Folds(Experiment):
 
     def reporting(self) -> Reporting:
         """Its goal is the score that the search refits for. There may be none: of several scores, or for a function."""
-        goal = ""
-        if self.tasks and not callable(self.search.refit):
+        goal, refit = "", getattr(self.search, "refit", None)
+        refit = getattr(refit, "metric", refit)  # of `careful`
+        if self.tasks and not callable(refit):
             several = isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer)
-            name = "test_scores" if not several else f"test_scores:{self.search.refit}"
-            goal = f"maximize {name}" if not several or isinstance(self.search.refit, str) else ""
-        return Reporting(goal, stopped=lambda: self.limit.reached)
+            name = "test_scores" if not several else f"test_scores:{refit}"
+            goal = f"maximize {name}" if not several or isinstance(refit, str) else ""
+        repeats = getattr(getattr(self.search, "cv", None), "n_repeats", 1)
+        return Reporting(goal, stopped=lambda: self.limit.reached, repeats=repeats)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""

@@ -32,4 +32,6 @@ def html_of(search: Any) -> str:
     if best is not None:
         chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())
         lines.append(f"the best: {chosen or 'candidate 0'}\n  {name} {scores[best]:.6g}")
+    if (winner := getattr(search, "winner_", None)) is not None:
+        lines.append(str(winner))
     return notebook.html_of("\n".join(lines), {name: True}, ranked, "candidate")

@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -48,6 +48,7 @@ from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
+from mpitune.sklearn.winner import winner_of_search
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,8 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._began = time.monotonic()
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
+        if hasattr(self, "aggressive_elimination") and self.default:
+            raise UsageError("default=True is for searches in one round: give this one [{}, grid] as its grid")
         if self.results is not None and (drawn := _unseeded(self)):
             warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         if (heard := callbacks_of(self)) and not can_be_sent((heard, self)):
@@ -125,6 +128,16 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._say_what_was_shared()
         self._mask_what_is_missing()
         return self
+
+    def _with_default(self, evaluate_candidates: Callable[..., Any]) -> Callable[..., Any]:
+        """The same with the estimator as it is before the candidates, if that is asked."""
+
+        def evaluate(candidates: Iterable[Any], **options: Any) -> Any:
+            if (context := options.get("callback_ctx")) is not None:
+                context.max_subtasks += self.n_splits_
+            return evaluate_candidates([{}, *candidates], **options)
+
+        return evaluate if self.default else evaluate_candidates
 
     def _mask_what_is_missing(self) -> None:
         """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""
@@ -155,9 +168,14 @@ class OnEngine(Added, _search.BaseSearchCV):
         self.cv_results_["shared_with"] = column
 
     def __getattr__(self, name: str) -> Any:
-        """`plan_`, which no list of attributes has: scikit-learn's tests compare those with their own search's."""
+        """`plan_` and `winner_`, which no list of attributes has: scikit-learn's tests compare those with their own."""
         if name == "plan_" and vars(self).get("_plans"):
             return self._plans[-1]
+        if name == "winner_" and "cv_results_" in vars(self):
+            try:
+                return winner_of_search(self)
+            except UsageError as error:
+                raise AttributeError(f"winner_: {error}", name=name, obj=self) from error
         return object.__getattribute__(self, name)  # raises what it raised before this was asked
 
     def _repr_html_inner(self) -> str:
@@ -327,8 +345,16 @@ def _say(reasons: Counter[str | None]) -> None:
             print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
 
 
+def _given(context: Any) -> dict[str, Any]:
+    """The context of callbacks as an argument, which scikit-learn has since version 1.9."""
+    return {} if context is None else {"callback_ctx": context}
+
+
 @documented
 class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made by the decorator
+    def _run_search(self, evaluate_candidates: Any, callback_ctx: Any = None) -> None:
+        super()._run_search(self._with_default(evaluate_candidates), **_given(callback_ctx))
+
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[PlainArguments]) -> None: ...
@@ -336,6 +362,9 @@ class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made by the d
 
 @documented
 class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made by the decorator
+    def _run_search(self, evaluate_candidates: Any, callback_ctx: Any = None) -> None:
+        super()._run_search(self._with_default(evaluate_candidates), **_given(callback_ctx))
+
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[RandomArguments]) -> None: ...

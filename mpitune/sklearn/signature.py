@@ -18,8 +18,9 @@ THEIRS = "scikit-learn's own text:"  # docs/conf.py leaves out what follows, as 
 DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
     The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `converged`: bool
-    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`; and `plan_`:
-    what the candidates share (of a halving search, those of the last iteration). Where any fit is shared, but for
+    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`; `plan_`:
+    what the candidates share (of a halving search, those of the last iteration); and `winner_`: what the best one is
+    worth, a `mpitune.figures.winner.Winner`, to be printed. Where any fit is shared, but for
     grids of SVC alone, `cv_results_["shared_with"]` has for each candidate the numbers of those below the same fit,
     and the time of a fit is divided by the number of candidates that use it.
 
@@ -40,6 +41,7 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
             candidates that have all splits so far, also by earlier runs in `results`. When it returns True, no fit
             begins any more.
+        default: Whether the estimator as it is, without parameters, is candidate 0; not for halving searches.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 
@@ -72,6 +74,7 @@ class Added:
         "timeout": [Interval(Real, 0, None, closed="neither"), None],
         "stop_when": [callable, None],
         "share": ["boolean"],
+        "default": ["boolean"],
     }
     results: str | os.PathLike[str] | None = None
     workers: int | None = None
@@ -79,6 +82,7 @@ class Added:
     trial_timeout: float | None = None
     accelerate: bool = True
     share: bool = True
+    default: bool = False
     changed: str | Sequence[str] = ()
     timeout: float | None = None
     stop_when: StopWhen | None = None
@@ -127,6 +131,7 @@ class Arguments(TypedDict, total=False):
     trial_timeout: float | None
     accelerate: bool
     share: bool
+    default: bool
     changed: str | Sequence[str]
     timeout: float | None
     stop_when: StopWhen | None

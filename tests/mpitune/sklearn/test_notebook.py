@@ -29,7 +29,10 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
     fresh = search._repr_html_()
     assert "sk-estimator" in fresh and "candidates" not in fresh
     text = below_the_diagram(search.fit(X, Y))
-    assert text.startswith("6 candidates, 1 of them failed\nthe best: n_neighbors=7\n  mean_test_score 0.98</pre>")
+    assert text.startswith(
+        "6 candidates, 1 of them failed\nthe best: n_neighbors=7\n  mean_test_score 0.98\nbest of 6, "
+    )
+    assert "\nas good on these 5 folds: 5 of 6</pre>" in text
     rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", text)]
     assert rows[0] == ["candidate", "mean_test_score", "n_neighbors"] and rows[1] == ["4", "0.98", "7"]
     assert len(rows) == 6 and text.count("<img ") == 1
@@ -46,8 +49,9 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
 )
 def test_the_score_is_that_of_refit(arguments: dict[str, Any], name: str) -> None:
     search = GridSearchCV(KNN, {"n_neighbors": [1, 3]}, cv=5, workers=0, **arguments).fit(X, Y)
-    told = f"the best: n_neighbors=3\n  mean_test_{name} {search.cv_results_[f'mean_test_{name}'][1]:.6g}</pre>"
-    assert told in below_the_diagram(search)
+    told = f"the best: n_neighbors=3\n  mean_test_{name} {search.cv_results_[f'mean_test_{name}'][1]:.6g}"
+    text = below_the_diagram(search)
+    assert told in text and ("as good on these" in text) is bool(arguments["refit"])
 
 
 def test_a_halving_search_shows_its_last_iteration_first() -> None:

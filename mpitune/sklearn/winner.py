@@ -1,0 +1,148 @@
+"""What the winner of a search is worth, from `cv_results_`; and choices of a candidate that know it."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mpitune.errors import UsageError
+from mpitune.figures.winner import Winner
+
+FEWER = (
+    "these are the candidates of the last iteration; the others left by scores of fewer samples or smaller fits, for "
+    "which nothing is corrected"
+)
+SHARED = "its splits have test samples in common, so the correction is too small"
+
+
+def winner_of(
+    results: Mapping[str, Any], metric: str = "score", *, repeats: int = 1, ratio: float | None = None, note: str = ""
+) -> Winner:
+    """What the best candidate of any search of scikit-learn is worth, from its `cv_results_`.
+
+    Args:
+        results: `cv_results_`; of a halving search the candidates of the last iteration count.
+        metric: the scorer's name where there are several.
+        repeats: of the cross-validation.
+        ratio: samples of a fold by those of its training, where splits are not all of a cross-validation.
+        note: what the text says besides.
+
+    Raises:
+        UsageError: there is no such score, or no candidate has all scores.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> from mpitune.sklearn import winner_of
+        >>> X, y = load_iris(return_X_y=True)
+        >>> tree = DecisionTreeClassifier(random_state=0)
+        >>> search = GridSearchCV(tree, [{}, {"max_depth": [1, 2, 3, 4]}], cv=5).fit(X, y)
+        >>> print(winner_of(search.cv_results_))
+        best of 5: {'max_depth': 4}: 0.9667; corrected for the choice 0.9545 (95 %: 0.8785 to 1.0305)
+        as good on these 5 folds: 4 of 5
+        the default: 0.9600; the winner is better by +0.0067 +- 0.0278: that is no more than chance
+    """
+    if f"mean_test_{metric}" not in results:
+        known = ", ".join(name.removeprefix("mean_test_") for name in results if name.startswith("mean_test_"))
+        raise UsageError(f"cv_results_ has no score {metric!r}, but {known}: name one of them")
+    n_splits = sum(name.startswith("split") and name.endswith(f"_test_{metric}") for name in results)
+    columns = [results[f"split{n}_test_{metric}"] for n in range(n_splits)]
+    scores = np.array([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns]).T
+    if "iter" in results:
+        scores[np.asarray(results["iter"]) != max(results["iter"])] = np.nan
+        note = "\n".join(filter(None, [FEWER, note]))
+    try:
+        return Winner(scores, results["params"], repeats=repeats, ratio=ratio, note=note)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def winner_of_search(search: Any) -> Winner:
+    """`winner_of` for a fitted search, which knows its score and its splits."""
+    cv, refit = search.cv, getattr(search.refit, "metric", search.refit)
+    share = getattr(cv, "test_size", None) or getattr(cv, "_default_test_size", None)
+    ratio = share / (1 - share) if isinstance(share, float) and 0 < share < 1 else None
+    found = winner_of(
+        search.cv_results_,
+        refit if isinstance(refit, str) else "score",
+        repeats=getattr(cv, "n_repeats", 1),
+        ratio=ratio,
+        note=SHARED * (ratio is not None),
+    )
+    chosen = getattr(search, "best_index_", found.candidate)
+    if chosen == found.candidate:
+        return found
+    score = np.mean(found.scores[chosen])
+    refitted = f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {score:.4f}"
+    return replace(found, note="\n".join(filter(None, [found.note, refitted])))
+
+
+@dataclass(frozen=True)
+class Careful:
+    """A `refit` that takes the winner only where that is worth more than the default, or than a simpler candidate.
+
+    `careful` is one: it returns the number of the winner, unless the default (the candidate without parameters, as
+    `default=True` adds it) reaches the winner's corrected score. It works in scikit-learn's own searches, too, which
+    then have no `best_score_`.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> from mpitune.sklearn import GridSearchCV, careful
+        >>> X, y = load_iris(return_X_y=True)
+        >>> tree, grid = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3, 4, 5]}
+        >>> GridSearchCV(tree, grid, cv=5, default=True, refit=careful).fit(X, y).best_params_
+        {}
+        >>> GridSearchCV(tree, grid, cv=5, refit=careful.simplest("max_depth")).fit(X, y).best_params_
+        {'max_depth': 2}
+    """
+
+    metric: str = "score"
+    order: tuple[str, ...] = ()
+
+    def on(self, metric: str) -> Careful:
+        """The same for one of several scorers, by its name."""
+        return replace(self, metric=metric)
+
+    def simplest(self, *names: str) -> Careful:
+        """Takes the simplest of those that are as good as the winner.
+
+        Args:
+            names: of parameters, the first counts most: less is simpler, or more, if "-" is before the name. None is
+                the least simple value, as a depth without limit, and a candidate without the parameter comes after all.
+        """
+        if not names:
+            raise UsageError('careful.simplest needs names of parameters, such as "max_depth", "-min_samples_leaf"')
+        return replace(self, order=names)
+
+    def __call__(self, results: Mapping[str, Any]) -> int:
+        """The number of the candidate to refit, from `cv_results_`."""
+        winner = winner_of(results, self.metric)
+        if self.order:
+            for name in self.order:
+                if not any(name.removeprefix("-") in params for params in results["params"]):
+                    raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
+            return min(winner.as_good, key=lambda number: self._complexity(results["params"][number]))
+        default = winner.default_candidate
+        return default if default is not None and winner.default_will_do else winner.candidate
+
+    def _complexity(self, params: Mapping[str, Any]) -> list[tuple[int, float]]:
+        return [_rank(params, name.removeprefix("-"), -1 if name[:1] == "-" else 1) for name in self.order]
+
+
+def _rank(params: Mapping[str, Any], name: str, sign: int) -> tuple[int, float]:
+    """A number, None, no value, in this order."""
+    value = params.get(name)
+    if value is None:
+        return 1 + (name not in params), 0.0
+    if not isinstance(value, numbers.Real):
+        raise UsageError(f"careful.simplest: {name}={value!r} is no number, so it has no order")
+    return 0, sign * float(value)
+
+
+careful = Careful()

@@ -1,0 +1,198 @@
+"""What a winner is worth, beside a slow reference; the default as a candidate; careful choices."""
+
+import doctest
+import pickle
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.model_selection as theirs
+from scipy import stats
+from sklearn.base import clone
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from mpitune.errors import UsageError
+from mpitune.figures.panels import Bars
+from mpitune.figures.winner import Winner, draws
+from mpitune.report.page import report_of
+from mpitune.report.parts import winner_of as winner_panel
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner, winner_of
+from mpitune.sklearn.folds import Folds
+from mpitune.storage.history import read_study
+from tests.helpers import journal_lines
+from tests.mpitune.sklearn.iris import X, Y, table
+
+TREE = DecisionTreeClassifier(random_state=0)
+GRID = {"max_depth": [1, 2, 3, None], "min_samples_leaf": [1, 5, 20]}
+
+
+def by_all_draws(scores: np.ndarray) -> float:
+    """Chosen on k folds drawn with replacement, scored on those left out: all k ** k draws, one by one."""
+    k, found = scores.shape[1], []
+    for drawn in product(range(k), repeat=k):
+        left = sorted(set(range(k)) - set(drawn))
+        if left:
+            sums = scores[:, list(drawn)].sum(axis=1)
+            found.append(scores[sums.tolist().index(max(sums)), left].mean())
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5])
+def test_the_correction_is_that_of_all_draws(k: int) -> None:
+    rng = np.random.default_rng(k)
+    for _ in range(20):
+        scores = rng.integers(-3, 4, (rng.integers(2, 9), k)) / 4.0  # exact, so ties are ties; of either sign
+        best = scores.mean(axis=1).max()
+        assert Winner(scores, [{"a": 1}] * len(scores)).corrected == pytest.approx(min(best, by_all_draws(scores)))
+        least = Winner(-scores, [{"a": 1}] * len(scores), maximize=False)
+        assert least.corrected == pytest.approx(-min(best, by_all_draws(scores))) and least.score == -best
+    counts, weights = draws(k)
+    assert weights @ counts == pytest.approx(np.ones(k)) and len(counts) < k**k
+
+
+def test_many_folds_are_drawn_and_give_nearly_what_all_draws_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.random.default_rng(0).normal(size=(12, 7))
+    exact = Winner(scores, [{"a": 1}] * 12).corrected
+    monkeypatch.setattr("mpitune.figures.winner.EXACT", 6)
+    monkeypatch.setattr("mpitune.figures.winner.AT_ONCE", 100)
+    found = Winner(scores, [{"a": 1}] * 12).corrected
+    assert found == Winner(scores, [{"a": 1}] * 12).corrected != exact
+    assert found == pytest.approx(exact, abs=4 * scores.std() / np.sqrt(1000))
+
+
+@pytest.mark.parametrize(
+    ("cv", "repeats", "ratio"),
+    [
+        (5, 1, 1 / 4),
+        (theirs.RepeatedKFold(n_splits=4, n_repeats=3, random_state=0), 3, 1 / 3),
+        (theirs.ShuffleSplit(6, test_size=0.3, random_state=0), 1, 3 / 7),
+    ],
+)
+def test_the_winner_of_a_regression_is_that_of_the_formulas(cv: Any, repeats: int, ratio: float) -> None:
+    rng = np.random.default_rng(1)
+    y, grid = 100 * X[:, 0] + rng.normal(size=len(X)) * 90, {"max_depth": [1, 2, 3, 5], "min_samples_leaf": [1, 30]}
+    score = {"scoring": "neg_mean_squared_error", "cv": cv}
+    search = GridSearchCV(DecisionTreeRegressor(random_state=0), grid, default=True, **score).fit(X, y)
+    results = theirs.GridSearchCV(DecisionTreeRegressor(random_state=0), [{}, grid], **score).fit(X, y).cv_results_
+    k = search.n_splits_
+    scores = np.array([results[f"split{n}_test_score"] for n in range(k)]).T
+    best, t = scores.mean(axis=1).argmax(), stats.t(k - 1)
+    found = pickle.loads(pickle.dumps(search)).winner_
+    assert found.candidate == best and found.score == pytest.approx(scores[best].mean())
+    if k == 12:
+        assert found.corrected == pytest.approx(
+            min(found.score, np.mean([by_all_draws(part) for part in np.split(scores, 3, axis=1)]))
+        )
+    half = t.ppf(0.975) * np.sqrt((1 / k + ratio) * scores[best].var(ddof=1))
+    assert found.interval == pytest.approx((found.corrected - half, found.corrected + half))
+    gains = scores[best] - scores[0]
+    half = t.ppf(0.975) * np.sqrt((1 / k + ratio) * gains.var(ddof=1))
+    assert (found.default, found.gain) == pytest.approx((scores[0].mean(), gains.mean()))
+    assert found.gain_interval == pytest.approx((gains.mean() - half, gains.mean() + half))
+    worse = (scores[best] - scores).mean(axis=1)
+    limits = t.ppf(0.95) * np.sqrt((1 / k + ratio) * (scores[best] - scores).var(axis=1, ddof=1))
+    assert set(found.as_good) == set(np.flatnonzero(worse <= limits))
+    own = winner_of(results, repeats=repeats, ratio=ratio)
+    assert (own.corrected, own.interval) == (found.corrected, found.interval)
+    assert ("in common" in str(found)) is (k == 6)
+
+
+def test_what_has_no_ground_is_said() -> None:
+    def said(scores: Any) -> str:
+        return str(Winner(np.array(scores, float), [{}, {"a": 1}, {"a": 2}][: len(scores)]))
+
+    assert said([[1, 2, 3]]).startswith("best of 1: {}: 2.0000; no choice to correct for (95 %: ")
+    assert "one fold says nothing" in said([[1], [2]]) and "without an interval" in said([[1, 2], [2, 3]])
+    assert "3 of 3; 1 has the same score, the first was taken" in said([[1, 2, 3], [3, 2, 1], [2, 1, 1]])
+    assert said([[1, 2, 3], [np.nan, 9, 9], [5, 6, 8]]).startswith("best of 3, 1 left out: {'a': 2}: 6.3333")
+    assert "is more than chance" in said([[1, 2, 3], [4, 5, 6.1]])
+    with pytest.raises(ValueError, match="no candidate has a finite score"):
+        said([[np.nan, 1.0]])
+
+
+def test_halving_and_several_scores() -> None:
+    search = HalvingGridSearchCV(TREE, [{}, GRID], cv=5, random_state=0, workers=0).fit(X, Y)
+    assert search.winner_.candidate == search.best_index_ and "of the last iteration" in str(search.winner_)
+    scores: dict[str, Any] = {"scoring": ["accuracy", "f1_macro"], "cv": 5}
+    several = GridSearchCV(TREE, GRID, refit="f1_macro", **scores).fit(X, Y)
+    assert several.winner_.score == several.best_score_
+    assert not hasattr(several.set_params(refit=False), "winner_") and not hasattr(GridSearchCV(TREE, GRID), "winner_")
+    own = GridSearchCV(TREE, GRID, refit=careful.on("f1_macro"), **scores).fit(X, Y)
+    assert own.winner_.candidate == several.best_index_ == own.best_index_
+    with pytest.raises(UsageError, match="no score 'score', but accuracy, f1_macro"):
+        GridSearchCV(TREE, GRID, refit=careful, **scores).fit(X, Y)
+
+
+@pytest.mark.slow
+def test_the_default_is_candidate_0(tmp_path: Path) -> None:
+    reference = theirs.GridSearchCV(TREE, [{}, GRID], cv=5).fit(X, Y)
+    folder = tmp_path / "study"
+    for _ in range(2):
+        search = GridSearchCV(TREE, GRID, cv=5, default=True, results=folder, workers=1).fit(X, Y)
+        for name, column in table(
+            reference
+        ).items():  # scikit-learn leaves what is masked in others as it was in memory
+            assert name.startswith("param_") or table(search)[name] == column, name
+        lines = [line for line in journal_lines(folder) if "key" in line]
+    assert len({line["key"] for line in lines}) == len(lines) == 13 * 5
+    drawn = {"n_iter": 4, "cv": 5, "random_state": 3}
+    ours = table(RandomizedSearchCV(TREE, GRID, default=True, **drawn).fit(X, Y))
+    params = theirs.RandomizedSearchCV(TREE, GRID, **drawn).fit(X, Y).cv_results_["params"]
+    assert ours["params"] == [{}, *params]
+    with pytest.raises(UsageError, match="default=True is for searches in one round"):
+        HalvingGridSearchCV(TREE, GRID, default=True).fit(X, Y)
+
+
+def test_careful_takes_the_default_where_it_reaches_the_corrected_score() -> None:
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(60):
+        scores = rng.normal(size=(6, 5)) + np.r_[rng.uniform(0, 2), np.zeros(5)][:, None]
+        results = {"mean_test_score": scores.mean(axis=1), "params": [{}] + [{"a": n} for n in range(5)]}
+        results |= {f"split{n}_test_score": np.ma.masked_invalid(scores[:, n]) for n in range(5)}
+        best = scores.mean(axis=1).argmax()
+        kept = scores[0].mean() >= min(scores[best].mean(), by_all_draws(scores))
+        assert careful(results) == (0 if kept else best)
+        seen.add((bool(kept), bool(best)))
+    assert len(seen) == 3
+
+
+def test_the_simplest_of_those_as_good() -> None:
+    refit = careful.simplest("max_depth", "-min_samples_leaf")
+    assert clone(GridSearchCV(TREE, GRID, refit=refit)).refit == pickle.loads(pickle.dumps(refit)) == refit
+    search = theirs.GridSearchCV(TREE, [{}, GRID], cv=5, refit=refit).fit(X, Y)
+    good = winner_of(search.cv_results_).as_good
+    assert search.best_params_ == {"max_depth": 2, "min_samples_leaf": 20}
+    assert search.best_index_ in good and 0 in good and search.best_index_ != good[0]
+    flat = {"mean_test_score": [1.0] * 4, "params": [{}, {"a": None}, {"a": 3}, {"a": "x"}]}
+    flat |= {f"split{n}_test_score": np.ma.masked_array([1.0] * 4, [0, 0, 0, 1]) for n in range(3)}
+    assert careful.simplest("-a")(flat) == 2
+    flat["params"][2] = {"b": 1}
+    assert careful.simplest("a")(flat) == 1
+    with pytest.raises(UsageError, match="no candidate has a parameter 'depth'"):
+        careful.simplest("depth")(flat)
+    flat["params"][2] = {"a": "y"}
+    with pytest.raises(UsageError, match="a='y' is no number"):
+        careful.simplest("a")(flat)
+
+
+def test_the_examples_run() -> None:
+    assert doctest.testmod(winner).failed == 0
+
+
+@pytest.mark.slow
+def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
+    cv = theirs.RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0)
+    search = GridSearchCV(TREE, GRID, cv=cv, default=True, refit=careful, results=tmp_path, workers=2).fit(X, Y)
+    text = (tmp_path / "report.html").read_text()
+    assert "What the winner is worth" in text and f"{search.winner_.corrected:.4f}" in text
+    history = read_study(tmp_path)
+    found = report_of(tmp_path, history, Folds(), None, goal="maximize test_scores").study
+    study = replace(found, repeats=2)
+    assert study.winner is not None and study.winner.scores.tolist() == search.winner_.scores.tolist()
+    assert (study.winner.corrected, study.winner.interval) == (search.winner_.corrected, search.winner_.interval)
+    (bars,) = winner_panel(study)
+    assert isinstance(bars, Bars) and "the default" in bars.bars and len(bars.bars) == 13
+    assert len(bars.marked) == len(search.winner_.as_good) < 13

@@ -226,7 +226,8 @@ def test_a_folder_is_of_one_sweep(app: Any, tmp_path: Path) -> None:
     app(*words, "lr=interval(1,2)")
     for other in (["lr=interval(5,6)"], ["lr=interval(1,2)", "model=large"]):
         refused = app(*words, *other, status=2).stderr
-        assert "train.py: r holds a study with space = lr=interval(1,2) (conf" in refused and "RunOptions" not in refused
+        assert "train.py: r holds a study with space = lr=interval(1,2) (conf" in refused
+        assert "RunOptions" not in refused
     (tmp_path / "train.py").write_text(APP.replace("(config.lr - 0.01)", "(config.lr - 0.02)"))
     assert "changed since" in app(*words, "lr=interval(1,2)").stderr
     (tmp_path / "conf/model/small.yaml").write_text("{units: 9, name: small}")

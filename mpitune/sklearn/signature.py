@@ -40,6 +40,9 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
         stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
             candidates that have all splits so far, also by earlier runs in `results`. When it returns True, no fit
             begins any more.
+        race: The probability, such as 0.95, with which the winner of all folds is found by a race: after some folds
+            candidates that would hardly win are left, so about a third of the fits is spared. What the race did not
+            want is masked, as with `timeout`. None evaluates all.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 
@@ -72,6 +75,7 @@ class Added:
         "timeout": [Interval(Real, 0, None, closed="neither"), None],
         "stop_when": [callable, None],
         "share": ["boolean"],
+        "race": [Interval(Real, 0, 1, closed="neither"), None],
     }
     results: str | os.PathLike[str] | None = None
     workers: int | None = None
@@ -82,6 +86,7 @@ class Added:
     changed: str | Sequence[str] = ()
     timeout: float | None = None
     stop_when: StopWhen | None = None
+    race: float | None = None
 
 
 def documented(kind: type[T]) -> type[T]:
@@ -130,6 +135,7 @@ class Arguments(TypedDict, total=False):
     changed: str | Sequence[str]
     timeout: float | None
     stop_when: StopWhen | None
+    race: float | None
 
 
 class PlainArguments(Arguments, total=False):

@@ -113,6 +113,7 @@ class Scheduling:
         environ: variables of the workers, which count more than the number of threads.
         hears: told on rank 0 of each result that the study has, of earlier runs and other jobs too, before `enough`.
         enough: asked on rank 0 while the study runs. When it is True, nothing more is begun; what runs may end.
+        starts: told on rank 0 how many slots this job has, before the searches begin.
         tells: asked on rank 0 before batches are given: what all workers shall know before these batches. Each worker's
             objective hears it all in this order, by its method `hear`; one that begins later hears what came before.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
@@ -136,6 +137,7 @@ class Scheduling:
     environ: Mapping[str, str] = field(default_factory=dict)
     hears: Callable[[Iterable[Result]], None] = lambda results: None
     enough: Callable[[], bool] = lambda: False
+    starts: Callable[[int], None] = lambda n_slots: None
     tells: Callable[[], Sequence[bytes]] = lambda: ()
     why_cores: str = ""
 

@@ -155,11 +155,13 @@ class RankZero:
 
     def _study(self) -> Study:
         history, retry, before = self.journal.history, self.options.retry_failed, self._before
+        n_slots = sum(len(node.places) for node in self.nodes)
+        self.scheduling.starts(n_slots)
         if self.options.join:
             return JoinedStudy(
                 self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
                 timeout=PATIENCE * self.options.heartbeat_timeout,
-                n_slots=sum(len(node.places) for node in self.nodes),
+                n_slots=n_slots,
                 cost=self.scheduling.cost, before=before,
                 examine=self.experiment.examine, hear=self._hear,
             )  # fmt: skip

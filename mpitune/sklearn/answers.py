@@ -112,6 +112,12 @@ class Answer:
     converged: bool  # whether the fit came to its end, without failure or `ConvergenceWarning`
 
 
+def finite(answer: Answer) -> bool:
+    """Whether its scores are numbers."""
+    scores = answer.what["test_scores"], answer.what.get("train_scores", 0.0)
+    return all(np.isfinite(list(of.values()) if isinstance(of, Mapping) else of).all() for of in scores)
+
+
 def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
     """scikit-learn's answer as numbers: NaN, which a journal has no value for, is the name in the array "nan"."""
     values: dict[str, float] = {"converged": float(converged(seen))}

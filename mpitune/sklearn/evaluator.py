@@ -68,21 +68,25 @@ class Evaluator:
         return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
 
     def answers(
-        self, verbose: int, enough: Callable[[], bool], done: Callable[[Task, Mapping[str, Any]], None]
+        self,
+        tasks: Sequence[Task],
+        verbose: int,
+        enough: Callable[[], bool],
+        done: Callable[[Task, Mapping[str, Any]], None],
     ) -> dict[str, Answer]:
-        """The answers by key, of all tasks in this process, without a study. An error is raised.
+        """The answers by key, of these tasks in this process, without a study. An error is raised.
 
         It is asked after each fit whether that is `enough`, so that no other begins. Tasks that are done together have
         answers all or none, so it changes no result who does the others. What is done is told before that.
         """
         known: dict[str, Answer] = {}
-        for group in self._groups(self._where.tasks):
-            tasks = {key: self._tasks[key] for key in group.keys}
+        for group in self._groups(tasks):
+            left = {key: self._tasks[key] for key in group.keys}
             answers: dict[str, Answer] = {}
-            for (task, what), seen in noting(self._evaluated(group, tasks)):
-                del tasks[task.key]
+            for (task, what), seen in noting(self._evaluated(group, left)):
+                del left[task.key]
                 answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
-                if tasks and enough():
+                if left and enough():
                     return known
             if verbose > 1:
                 for key, answer in answers.items():

@@ -26,6 +26,7 @@ from mpitune.sklearn.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.costs import costs_of, parts_of, shared_cost_of
 from mpitune.sklearn.digests import described, digest_of
 from mpitune.sklearn.evaluator import Config, Evaluator, room
+from mpitune.sklearn.race import FoldRace
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
 from mpitune.storage.lines import read_header
@@ -39,6 +40,7 @@ class Folds(Experiment):
     search: Any = field(default=None, metadata={"changes_results": False})
     where: Where = field(default=Where(), metadata={"changes_results": False})
     limit: SearchLimit = field(default_factory=SearchLimit, metadata={"changes_results": False})
+    race: FoldRace | None = field(default=None, metadata={"changes_results": False})
     estimator: str = ""
     scoring: str = ""
     cv: str = ""
@@ -47,7 +49,7 @@ class Folds(Experiment):
     return_train_score: bool = False
 
     @classmethod
-    def of(cls, search: Any, where: Where, limit: SearchLimit) -> Folds:
+    def of(cls, search: Any, where: Where, limit: SearchLimit, race: FoldRace | None = None) -> Folds:
         """The study of the tasks of a search."""
         first = where.tasks[0].kwargs
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in where.tasks if not task.candidate]
@@ -56,6 +58,7 @@ class Folds(Experiment):
             search,
             where,
             limit,
+            race,
             estimator=described(search.estimator),
             scoring=without_address(repr(search.scoring)),
             cv=f"{len(splits)} splits ({digest_of(splits)})",
@@ -114,11 +117,20 @@ class Folds(Experiment):
 
     def searches(self) -> Iterator[Rounds]:
         trials = {task.key: task.trial() for task in self.tasks}
-        yield _one_round([tuple(trials[key] for key in group.keys) for group in self.where.groups])
+        yield self._rounds(trials)
+
+    def _rounds(self, trials: Mapping[str, Trial]) -> Rounds:
+        """One round, or those that a race wants."""
+        if (race := self.race) is None:
+            yield [tuple(trials[key] for key in group.keys) for group in self.where.groups]
+            return
+        while wanted := race.wanted():
+            asked = sorted(self.where.groups_of(wanted), key=lambda group: race.seconds(group.keys), reverse=True)
+            race.hear((yield [tuple(trials[key] for key in group.keys) for group in asked]))
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
-            n_trials=len(self.tasks) or None,
+            n_trials=None if self.race else len(self.tasks) or None,
             cost=self.cost,
             cost_uncertainty=self._cost_uncertainty(),
             split_batch=self.split_batch,
@@ -127,6 +139,7 @@ class Folds(Experiment):
             preload=self.preload(),
             hears=self.limit.hear,
             enough=self.limit.is_reached,
+            starts=lambda n_slots: None if self.race is None else self.race.start(n_slots),
         )
 
     def reporting(self) -> Reporting:
@@ -138,7 +151,8 @@ class Folds(Experiment):
             name = "test_scores" if not several else f"test_scores:{refit}"
             goal = f"maximize {name}" if not several or isinstance(refit, str) else ""
         repeats = getattr(getattr(self.search, "cv", None), "n_repeats", 1)
-        return Reporting(goal, stopped=lambda: self.limit.reached, repeats=repeats)
+        sections: Any = {} if self.race is None else {"sections": lambda history, data: self.race.sections()}
+        return Reporting(goal, stopped=lambda: self.limit.reached, repeats=repeats, **sections)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""
@@ -211,7 +225,3 @@ class Folds(Experiment):
 def _config() -> Config:
     """scikit-learn's configuration of now. A library that has put functions in place of scikit-learn's has its own."""
     return partial(sklearn.config_context, **sklearn.get_config())
-
-
-def _one_round(batches: list[Batch]) -> Rounds:
-    yield batches

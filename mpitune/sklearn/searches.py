@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -36,7 +36,7 @@ from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, results_of
+from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, finite, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.callbacks import packed_for, unpacked_for
 from mpitune.sklearn.evaluator import Evaluator
@@ -45,6 +45,7 @@ from mpitune.sklearn.folds import Folds
 from mpitune.sklearn.grids import SVC, last_step, refitted_as_solved
 from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
+from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
@@ -105,10 +106,13 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
         self._began = time.monotonic()
+        self._all_finite = False  # the scores of the fits that were made
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
         if hasattr(self, "aggressive_elimination") and self.default:
             raise UsageError("default=True is for searches in one round: give this one [{}, grid] as its grid")
+        if self.race is not None:
+            check(self)
         if self.results is not None and (drawn := _unseeded(self)):
             warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         if (heard := callbacks_of(self)) and not can_be_sent((heard, self)):
@@ -145,9 +149,19 @@ class OnEngine(Added, _search.BaseSearchCV):
             return
         self.cv_results_["n_splits_evaluated"] = self._evaluated
         for name, column in self.cv_results_.items():
+            missing = self._evaluated < self.n_splits_
             if getattr(column, "dtype", None) == np.float64:
-                missing = np.isnan(column) & (self._evaluated < self.n_splits_)
+                self.cv_results_[name] = np.ma.masked_where(missing & np.isnan(column), column)
+            elif name.startswith("rank_test_"):
                 self.cv_results_[name] = np.ma.masked_where(missing, column)
+
+    def _format_results(self, *args: Any, **kwargs: Any) -> Any:
+        """scikit-learn's table; it warns of scores that are no numbers, but not of those that a race has spared."""
+        if self.race is None or not self._all_finite:
+            return super()._format_results(*args, **kwargs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "One or more of the t.* scores are non-finite")
+            return super()._format_results(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """scikit-learn sets `best_estimator_`, then fits it: the solver of its candidate's score does."""
@@ -206,13 +220,26 @@ class OnEngine(Added, _search.BaseSearchCV):
                 _say(reasons)
         if early := any(map(where.is_early, where.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
+        race = None if self.race is None else FoldRace(self, where)
         answers: dict[str, Answer] = {}
+
+        def done(task: Task, what: Mapping[str, Any]) -> None:
+            known.add(task, what)
+            if race is not None:
+                race.add(task, what)
+
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if where.place != "workers":
                 ends = self._ends(where, limit, early)
-                answers |= Evaluator(where).answers(self.verbose, ends, known.add)
-            if not limit.reached and (rest := [task for task in tasks if task.key not in answers]):
-                answers |= self._answers_of_study(where.only(rest), limit)
+                evaluator = Evaluator(where)
+                for wanted in [tasks] if race is None else race.rounds(ends):
+                    answers |= evaluator.answers(wanted, self.verbose, ends, done)
+            rest = [task for task in tasks if task.key not in answers]
+            if not limit.reached and rest and (race is None or race.wanted()):
+                answers |= self._answers_of_study(where.only(rest), limit, race)
+        if race is not None and not limit.reached:
+            answers, spared = race.counted(answers)
+            print(spared, file=sys.stderr)
         self._left_out(tasks, answers, limit)
         self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
@@ -240,6 +267,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         for task in tasks:
             evaluated[task.candidate] += task.key in answers
         names = names_of(answer.what["test_scores"] for answer in answers.values())
+        self._all_finite = all(map(finite, answers.values()))
         answers |= {task.key: not_evaluated(task, names) for task in tasks if task.key not in answers}
         self._evaluated = evaluated
         n_splits = len(tasks) // len(evaluated)
@@ -252,8 +280,8 @@ class OnEngine(Added, _search.BaseSearchCV):
             )
         print(f"stopped by {limit.reached}: {whole} of {len(evaluated)} candidates have all splits", file=sys.stderr)
 
-    def _answers_of_study(self, where: Where, limit: SearchLimit) -> dict[str, Answer]:
-        study = Folds.of(self, where, limit)
+    def _answers_of_study(self, where: Where, limit: SearchLimit, race: FoldRace | None) -> dict[str, Answer]:
+        study = Folds.of(self, where, limit, race)
         folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
         options = RunOptions(
             gpu="none" if self.gpu is None else str(self.gpu),

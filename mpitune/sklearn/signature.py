@@ -42,6 +42,9 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             candidates that have all splits so far, also by earlier runs in `results`. When it returns True, no fit
             begins any more.
         default: Whether the estimator as it is, without parameters, is candidate 0; not for halving searches.
+        race: The probability, such as 0.95, with which the winner of all folds is found by a race: after some folds
+            candidates that would hardly win are left, so about a third of the fits is spared. What the race did not
+            want is masked, as with `timeout`. None evaluates all.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 
@@ -75,6 +78,7 @@ class Added:
         "stop_when": [callable, None],
         "share": ["boolean"],
         "default": ["boolean"],
+        "race": [Interval(Real, 0, 1, closed="neither"), None],
     }
     results: str | os.PathLike[str] | None = None
     workers: int | None = None
@@ -86,6 +90,7 @@ class Added:
     changed: str | Sequence[str] = ()
     timeout: float | None = None
     stop_when: StopWhen | None = None
+    race: float | None = None
 
 
 def documented(kind: type[T]) -> type[T]:
@@ -135,6 +140,7 @@ class Arguments(TypedDict, total=False):
     changed: str | Sequence[str]
     timeout: float | None
     stop_when: StopWhen | None
+    race: float | None
 
 
 class PlainArguments(Arguments, total=False):

@@ -170,6 +170,15 @@ class Where:
         kept = tuple(fit for fit in fits if fit.candidates[0] not in alone)
         return Plan(kept, alone, len({task.split for task in self.tasks}))
 
+    @property
+    def last_fits(self) -> dict[int, int | None]:
+        """Of each candidate the first one with which it has its last fit in common; None for one of a whole grid."""
+        last = {number: None if self.how(task).in_grid else number for number, task in self.first.items()}
+        for fit in self.graph_of(self.sharers):
+            for end in fit.ends:
+                last.update({n: end.candidates[0] for n in end.candidates if last[n] is not None})
+        return last
+
     def family(self, estimator: Any) -> Family | None:
         """The family of an estimator in a Pipeline, or alone on one split."""
         grid = family_of_grid(estimator) if self.accelerate else None

@@ -11,12 +11,14 @@ With two or three folds s says little by itself. It is moderated by those of the
 models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004. The differences
 have the leader's folds in common, so C candidates give s at most (m - 1) (C - 1) / 2 degrees of freedom. The first test
 is after 1 + k / 5 folds. And folds come in an order that their number alone decides, since those of sorted data differ.
+
+Each look is a round in which slots wait for the last. Looks at 1, 2, 4 ... times the first number of folds are few.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,10 +59,25 @@ class Racing(Strategy):
 
 
 class Race:
-    """Which candidates (by number) to evaluate on which folds; the other arguments are those of `Racing`."""
+    """Which candidates (by number) to evaluate on which folds; the other arguments are those of `Racing`.
 
-    def __init__(self, candidates: Iterable[int], folds: int, *, confidence: float = 0.95, repeats: int = 1):
+    Args:
+        doubling: whether looks are at 1, 2, 4 ... times the first number of folds; else after each fold from then on.
+        together: a name for each candidate; those of one name are dropped together, and those of None never.
+    """
+
+    def __init__(
+        self,
+        candidates: Iterable[int],
+        folds: int,
+        *,
+        confidence: float = 0.95,
+        repeats: int = 1,
+        doubling: bool = False,
+        together: Mapping[int, Hashable] | None = None,
+    ):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
+        self._doubling, self._together = doubling, together or {}
         self._folds, self._first = folds, min(1 + math.ceil(folds / 5), folds)
         rng, each = np.random.default_rng(folds), folds // repeats
         self.order = [int(each * n + fold) for n in rng.permutation(repeats) for fold in rng.permutation(each)]
@@ -69,7 +86,11 @@ class Race:
 
     def racing(self) -> set[int]:
         """The candidates that are neither dropped nor through."""
-        return set(self._losses) if self._fold < self._folds else set()
+        return self.kept() if self._fold < self._folds else set()
+
+    def kept(self) -> set[int]:
+        """The candidates that are not dropped."""
+        return set(self._losses)
 
     def next_folds(self) -> list[tuple[int, int]]:
         """(candidate, fold) of all to evaluate next, once the results of those before are told; none at the end."""
@@ -77,7 +98,7 @@ class Race:
             return []
         if self._fold >= self._first:
             self._drop()
-        to = max(self._first, self._fold + 1)
+        to = min(max(self._first, 2 * self._fold if self._doubling else self._fold + 1), self._folds)
         pairs = [(number, fold) for fold in self.order[self._fold : to] for number in self._losses]
         self._fold = to
         return pairs
@@ -95,11 +116,18 @@ class Race:
         if len(numbers) < 2:
             return
         chances = winning(np.array([self._losses[number] for number in numbers]), self._folds)
-        for place in np.argsort(chances, kind="stable"):
-            if chances[place] > self._left:
+        groups: dict[Hashable, list[int]] = {}
+        of: dict[Hashable, float] = {}
+        for number, chance in zip(numbers, chances.tolist(), strict=True):
+            name = self._together.get(number, number)
+            groups.setdefault(name, []).append(number)
+            of[name] = of.get(name, math.inf if name is None else 0.0) + chance
+        for name in sorted(of, key=of.__getitem__):
+            if of[name] > self._left:
                 break
-            self._left -= float(chances[place])
-            del self._losses[numbers[int(place)]]
+            self._left -= of[name]
+            for number in groups[name]:
+                del self._losses[number]
 
 
 class _Racing(TrialScheduler):

@@ -1,0 +1,162 @@
+"""Searches whose candidates race over the folds: one table in every layout, by the rule, whatever came before."""
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.model_selection as theirs
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.svm import SVC
+
+from mpitune.errors import UsageError
+from mpitune.optimize.strategies.racing import Race, winning
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
+from tests.helpers import PATIENCE, begun, journal_lines
+from tests.mpitune.sklearn.iris import X, Y, table
+
+CV = theirs.RepeatedStratifiedKFold(n_splits=5, n_repeats=2, random_state=0)
+GRID = {"number": list(range(40))}
+
+
+class Guesses(ClassifierMixin, BaseEstimator):
+    """Right in a part of the samples that falls with its number; number `fails` raises."""
+
+    def __init__(self, number: int = 0, fails: int = -1):
+        self.number, self.fails = number, fails
+
+    def fit(self, x: Any, y: Any) -> "Guesses":
+        if self.number == self.fails:
+            raise ValueError("on purpose")
+        self.classes_, self.known_ = np.unique(y), {row.tobytes(): label for row, label in zip(X, Y, strict=True)}
+        return self
+
+    def predict(self, x: Any) -> Any:
+        right = np.array([self.known_[row.tobytes()] for row in x])
+        rows = [np.random.default_rng([self.number, *row.view(np.uint8)]) for row in x]
+        wrong = np.array([row.uniform() for row in rows]) < 0.05 + 0.015 * (self.number % 20)
+        return np.where(wrong, (right + 1) % 3, right)
+
+
+def digest(search: Any) -> str:
+    """Of the whole table but the times, with what is masked."""
+    columns = {name: column for name, column in search.cv_results_.items() if "time" not in name}
+    said = {n: np.ma.filled(np.ma.asarray(c, object), "masked").tolist() for n, c in columns.items()}
+    return hashlib.sha256(repr((said, search.best_index_)).encode()).hexdigest()
+
+
+def raced(**arguments: Any) -> Any:
+    return GridSearchCV(Guesses(), GRID, cv=CV, **{"race": 0.95, **arguments}).fit(X, Y)
+
+
+def by_the_rule(scores: np.ndarray, repeats: int) -> np.ndarray:
+    """Which of (candidates, folds) the race wants, from all scores: looks after a few folds, and twice as many."""
+    n, folds = scores.shape
+    order = Race([0], folds, repeats=repeats).order
+    wanted, alive, left, look = np.zeros((n, folds), bool), np.arange(n), 0.05, 1 + -(-folds // 5)
+    while look < folds:
+        wanted[np.ix_(alive, order[:look])] = True
+        chances = winning(-scores[np.ix_(alive, order[:look])], folds)
+        ranked = np.argsort(chances, kind="stable")
+        out = ranked[np.cumsum(chances[ranked]) <= left]
+        left -= chances[out].sum()
+        alive, look = np.delete(alive, out), 2 * look
+    wanted[alive] = True
+    return wanted
+
+
+@pytest.mark.parametrize(
+    ("workers", "at_once"), [(0, False), (1, True), pytest.param(2, False, marks=pytest.mark.slow)]
+)
+def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
+    workers: int, at_once: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if at_once:
+        monkeypatch.setattr("mpitune.sklearn.race.FITS_PER_SLOT", 10**6)
+    whole = theirs.GridSearchCV(Guesses(), GRID, cv=CV).fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search = raced(workers=workers)
+    found, right = search.cv_results_, whole.cv_results_
+    scores = np.column_stack([right[f"split{n}_test_score"] for n in range(10)])
+    wanted = by_the_rule(scores, 2)
+    assert not wanted.all() and found["n_splits_evaluated"].tolist() == wanted.sum(axis=1).tolist()
+    for n in range(10):
+        column = found[f"split{n}_test_score"]
+        assert (~np.ma.getmaskarray(column)).tolist() == wanted[:, n].tolist()
+        np.testing.assert_array_equal(column[wanted[:, n]], scores[wanted[:, n], n])
+    full = wanted.all(axis=1)
+    for name in ("mean_test_score", "std_test_score", "rank_test_score", "mean_fit_time"):
+        assert (~found[name].mask).tolist() == full.tolist()
+    np.testing.assert_array_equal(found["mean_test_score"][full], right["mean_test_score"][full])
+    assert search.best_index_ == whole.best_index_ and (search.predict(X) == whole.predict(X)).all()
+    said, spared = capsys.readouterr().err, (~wanted).sum()
+    assert f"race: {spared} of 400 fits spared" in said and (workers == 2 or ("were made" in said) == at_once)
+    assert "kept with probability 0.95 over the order of the folds" in said
+
+
+@pytest.mark.slow
+def test_killed_on_ranks_and_continued_without_a_race(tmp_path: Path) -> None:
+    right = digest(raced(workers=0))
+    program = "import sys; from tests.mpitune.sklearn.test_race import *\n"
+    program += "print(digest(raced(workers=1, results=sys.argv[1])))"
+    folder = tmp_path / "r"
+    with begun("-c", program, folder, stdout=-1) as killed:
+        while killed.poll() is None and not ((folder / "journal.jsonl").exists() and len(journal_lines(folder)) > 20):
+            pass
+        killed.kill()
+    assert 20 < len(journal_lines(folder)) < 150  # of the 178 that it wants
+    for ranks in (0, 2):
+        with begun("-c", program, folder if not ranks else tmp_path / "s", ranks=ranks, stdout=-1) as job:
+            said, errors = job.communicate(timeout=PATIENCE)
+        assert said.split().count(right) == max(ranks, 1), errors
+    assert "Candidates in the race" in (page := (folder / "report.html").read_text()) and "Who left when" in page
+    n = len(journal_lines(folder))
+    assert n < 400 and table(raced(results=folder, race=None)) == table(raced(workers=0, race=None))
+    assert len(journal_lines(folder)) == 400 and digest(raced(results=folder)) == right
+
+
+def test_candidates_that_cost_nothing_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of one forest leave together, and no part of a grid that is solved as one leaves."""
+    forest = RandomForestClassifier(random_state=0, max_depth=1)
+    grid = {"n_estimators": [1, 3, 9], "max_features": [1, 2, 3, 4], "min_samples_leaf": [1, 20, 60]}
+    search = GridSearchCV(forest, grid, cv=CV, workers=0, race=0.95, refit=False).fit(X, Y)
+    n = dict(zip(map(repr, search.cv_results_["params"]), search.cv_results_["n_splits_evaluated"], strict=True))
+    sizes = [[n[repr({**p, "n_estimators": size})] for size in (1, 3, 9)] for p in search.cv_results_["params"]]
+    assert all(len(set(those)) == 1 for those in sizes) and min(n.values()) < 10 == max(n.values())
+    GridSearchCV(SVC(tol=1e-6), {"C": [1e-4, 1e-3, 1.0], "gamma": [0.1, 1]}, cv=CV, workers=0, race=0.95).fit(X, Y)
+    assert "race: 0 of 60 fits spared;" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fits_that_fail() -> None:
+    """One that fails is left; where all fail, scikit-learn says so; scores that are no numbers are still warned of."""
+    with pytest.warns(UserWarning, match="non-finite"):
+        search = GridSearchCV(Guesses(fails=3), GRID, cv=CV, race=0.95, workers=0).fit(X, Y)
+    assert search.cv_results_["n_splits_evaluated"][3] == 3 and search.best_score_ > 0.8
+    with pytest.raises(ValueError, match="All the 20 fits failed"):
+        GridSearchCV(Guesses(fails=1), {"number": [1, 1]}, cv=CV, race=0.95, workers=0).fit(X, Y)
+
+
+def several(model: Any, x: Any, y: Any) -> dict[str, float]:
+    return {"a": model.score(x, y), "b": 0.0}
+
+
+def test_what_cannot_be_raced() -> None:
+    refused: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (GridSearchCV, dict(refit=lambda results: 0), "callable refit"),
+        (HalvingGridSearchCV, {}, "in one round"),
+        (GridSearchCV, dict(scoring=["accuracy", "f1_macro"], refit=False), "needs one score"),
+        (RandomizedSearchCV, dict(scoring=several, refit=False), "needs one score"),
+    ]
+    for kind, arguments, why in refused:
+        with pytest.raises(UsageError, match=why):
+            kind(Guesses(), GRID, race=0.9, workers=0, **arguments).fit(X, Y)
+    with pytest.raises(ValueError, match="race"):
+        GridSearchCV(Guesses(), GRID, race=1.0).fit(X, Y)
+    search = GridSearchCV(Guesses(), GRID, cv=CV, scoring=several, refit="a", race=0.95, workers=0).fit(X, Y)
+    assert search.cv_results_["n_splits_evaluated"].min() < 10 and search.cv_results_["mean_test_b"].mask.any()

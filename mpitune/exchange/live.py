@@ -46,7 +46,11 @@ def _follow(folder: Path, track: str, progress: int) -> None:
         known = {key: some for key, some in known.items() if key in running or key not in before}
         for key, some in steps:
             known.setdefault(key, {}).update((int(n), values) for n, values in some.items())
-        if (not over and time.monotonic() < next_look) or (not written and not _has(file.fileno())):
+        if not written and not _has(file.fileno()):
+            if over:  # another job writes, or will
+                break
+            continue
+        if not over and time.monotonic() < next_look:
             continue
         began, before = time.monotonic(), running
         now = {} if over else {key: (params, known.get(key, {})) for key, params in running.items()}

@@ -16,7 +16,6 @@ FEWER = (
     "these are the candidates of the last iteration; the others left by scores of fewer samples or smaller fits, for "
     "which nothing is corrected"
 )
-SHARED = "its splits have test samples in common, so the correction is too small"
 
 
 def winner_of(
@@ -64,22 +63,15 @@ def winner_of(
 
 def winner_of_search(search: Any) -> Winner:
     """`winner_of` for a fitted search, which knows its score and its splits."""
-    cv, refit = search.cv, getattr(search.refit, "metric", search.refit)
-    share = getattr(cv, "test_size", None) or getattr(cv, "_default_test_size", None)
-    ratio = share / (1 - share) if isinstance(share, float) and 0 < share < 1 else None
-    found = winner_of(
-        search.cv_results_,
-        refit if isinstance(refit, str) else "score",
-        repeats=getattr(cv, "n_repeats", 1),
-        ratio=ratio,
-        note=SHARED * (ratio is not None),
-    )
+    refit = getattr(search.refit, "metric", search.refit)
+    repeats, ratio = search._splits
+    name = refit if isinstance(refit, str) else "score"
+    found = winner_of(search.cv_results_, name, repeats=repeats, ratio=ratio)
     chosen = getattr(search, "best_index_", found.candidate)
-    if chosen == found.candidate:
-        return found
-    score = np.mean(found.scores[chosen])
-    refitted = f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {score:.4f}"
-    return replace(found, note="\n".join(filter(None, [found.note, refitted])))
+    if chosen != found.candidate:
+        refitted = f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {np.mean(found.scores[chosen]):.4f}"
+        found.note = "\n".join(filter(None, [found.note, refitted]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named
+from mpitune.experiment import Experiment
 from mpitune.figures.panels import Note, Section
 from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
@@ -49,7 +50,7 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
                 f"--goal {options.goal!r}: no trial in {folder} has a value {wanted}, they have {named(names)}"
             )
     settings = history.header["settings"]
-    kind = experiments().get(settings["experiment"])
+    kind = _of_search() if settings["experiment"] == "Folds" else experiments().get(settings["experiment"])
     experiment, data, notes = None, None, []
     if kind is not None:
         try:
@@ -80,6 +81,13 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
             report, sections=[*report.sections, Section("What is not here", [Note(note) for note in notes])]
         )
     return report
+
+
+def _of_search() -> type[Experiment]:
+    """That of searches of scikit-learn's estimators, whose import is dear."""
+    from mpitune.sklearn.folds import Folds
+
+    return Folds
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -24,6 +24,7 @@ from mpitune.figures.statistics import Interval, as_good, standard_error
 EXACT = 7  # folds up to which all draws are made
 DRAWS = 1000
 AT_ONCE = 10**6  # numbers
+Params = Sequence[Mapping[str, Any]]
 NO_CROSS_VALIDATION = (
     "the splits are not all of a cross-validation: where they have test samples in common, the correction is too small"
 )
@@ -38,7 +39,6 @@ class Winner:
         maximize: whether more is better.
         repeats: of the cross-validation; folds of one come one after the other.
         ratio: samples of a fold by those of its training where splits are not all of a cross-validation.
-        note: what the text says besides.
 
     Attributes:
         candidate: its number.
@@ -49,19 +49,14 @@ class Winner:
         default_candidate, default: the number of the default and its mean; None where it is no candidate.
         gain, gain_interval: by how much the winner is better than the default, not corrected for the choice.
         default_will_do: whether the default's score reaches the corrected one.
+        notes: lines that the text has besides.
 
     Raises:
         ValueError: no candidate has all its scores.
     """
 
     def __init__(
-        self,
-        scores: np.ndarray,
-        params: Sequence[Mapping[str, Any]],
-        maximize: bool = True,
-        repeats: int = 1,
-        ratio: float | None = None,
-        note: str = "",
+        self, scores: np.ndarray, params: Params, maximize: bool = True, repeats: int = 1, ratio: float | None = None
     ) -> None:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
@@ -71,7 +66,7 @@ class Winner:
         best = int(first_best(means[:, None])[0])
         good = means >= means[best]
         self.scores, self.params, self.n_folds = scores, params, k
-        self.note = "\n".join(filter(None, [NO_CROSS_VALIDATION * (ratio is not None), note]))
+        self.notes = [] if ratio is None else [NO_CROSS_VALIDATION]
         self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
         self._n_whole, self._n_tied = len(whole), int(good.sum()) - 1
         self.candidate, self.score = int(whole[best]), float(sign * means[best])
@@ -114,7 +109,7 @@ class Winner:
         lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
         if self.default is not None:
             lines.append(f"the default: {self.default:.4f}; {self._verdict}")
-        return "\n".join([*lines, self.note] if self.note else lines)
+        return "\n".join(lines + self.notes)
 
     @property
     def correction(self) -> str:
@@ -142,11 +137,7 @@ class Winner:
 
 
 def winner_among(
-    folds: Sequence[Sequence[float]],
-    params: Sequence[Mapping[str, Any]],
-    maximize: bool,
-    repeats: int = 1,
-    ratio: float | None = None,
+    folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, ratio: float | None = None
 ) -> Winner | None:
     """Of complete candidates, by their values on each fold; None where there is one, or no three folds of each."""
     k = min(map(len, folds), default=0)

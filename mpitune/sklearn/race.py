@@ -88,7 +88,7 @@ class FoldRace:
         splits, (repeats, _) = 1 + max(task.split for task in where.tasks), search._splits
         self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
         self._metric, self._together = search.refit, where.last_fits
-        self._losses: dict[str, float | None] = {}
+        self._losses: dict[Place, float | None] = {}
         self._seconds: dict[int, float] = {}  # that a fit of a candidate took
         self._few = 0
 
@@ -98,13 +98,13 @@ class FoldRace:
 
     def add(self, task: Task, what: Mapping[str, Any]) -> None:
         """A task is done, with scikit-learn's answer."""
-        self._losses[task.key] = self._loss(what["test_scores"])
+        self._losses[task.candidate, task.split] = self._loss(what["test_scores"])
 
     def hear(self, results: Iterable[Result]) -> None:
         for result in results:
             task = self._by_key[result.key]
             scores = task.kwargs["error_score"] if result.failed else decoded(result)["test_scores"]
-            self._losses[result.key] = None if scores == "raise" else self._loss(scores)
+            self._losses[task.candidate, task.split] = None if scores == "raise" else self._loss(scores)
             self._seconds[task.candidate] = result.seconds
 
     def seconds(self, keys: Iterable[str]) -> float:
@@ -120,8 +120,8 @@ class FoldRace:
 
     def wanted(self) -> list[Task]:
         """The tasks to do next; none at the end."""
-        wanted, kept = self._asked()
-        unknown = {place: task for place, task in self._tasks.items() if task.key not in self._losses}
+        wanted, kept = asked(self._together, self._folds, self._losses)
+        unknown = {place: task for place, task in self._tasks.items() if place not in self._losses}
         if some := [task for place, task in unknown.items() if place in wanted]:
             left = [task for (candidate, _), task in unknown.items() if candidate in kept]
             return left if len(left) < self._few or len(set(self._together.values())) == 1 else some
@@ -134,10 +134,6 @@ class FoldRace:
             if ends():
                 return
 
-    def _asked(self) -> tuple[set[Place], set[int]]:
-        losses = {place: self._losses[task.key] for place, task in self._tasks.items() if task.key in self._losses}
-        return asked(self._together, self._folds, losses)
-
     @property
     def note(self) -> dict[str, Any]:
         """What a journal keeps of it."""
@@ -145,12 +141,10 @@ class FoldRace:
 
     def counted(self, answers: Mapping[str, Answer]) -> tuple[dict[str, Answer], str]:
         """The answers that the race wanted, and a line that says how many fits it did not want."""
-        wanted, _ = self._asked()
+        wanted, _ = asked(self._together, self._folds, self._losses)
         kept = {self._tasks[place].key: answers[self._tasks[place].key] for place in wanted}
         said = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
         if made := len(answers) - len(kept):
             said += f", but {made:,} of these were made, as slots would have waited"
-        return kept, (
-            f"{said}; the winner of all folds is kept with probability {self._folds['race']:g} over the order of the "
-            "folds"
-        )
+        sure = f"the winner of all folds is kept with probability {self._folds['race']:g} over the order of the folds"
+        return kept, f"{said}; {sure}"

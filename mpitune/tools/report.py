@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, named
-from mpitune.experiment import Experiment
 from mpitune.figures.panels import Note, Section
 from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
@@ -50,7 +49,11 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
                 f"--goal {options.goal!r}: no trial in {folder} has a value {wanted}, they have {named(names)}"
             )
     settings = history.header["settings"]
-    kind = _of_search() if settings["experiment"] == "Folds" else experiments().get(settings["experiment"])
+    kind = experiments().get(settings["experiment"])
+    if settings["experiment"] == "Folds":  # a search of scikit-learn's estimators, whose import is dear
+        from mpitune.sklearn.folds import Folds
+
+        kind = Folds
     experiment, data, notes = None, None, []
     if kind is not None:
         try:
@@ -81,13 +84,6 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
             report, sections=[*report.sections, Section("What is not here", [Note(note) for note in notes])]
         )
     return report
-
-
-def _of_search() -> type[Experiment]:
-    """That of searches of scikit-learn's estimators, whose import is dear."""
-    from mpitune.sklearn.folds import Folds
-
-    return Folds
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -20,7 +20,7 @@ from mpitune.sklearn.where import Where
 from mpitune.storage.history import History
 from mpitune.trial import Result
 
-FITS_PER_SLOT = 12  # from which on rounds are as quick as all fits at once, see benchmarks/results/race.md
+FITS_PER_SLOT = 24  # from which on rounds are as quick as all fits at once, see benchmarks/results/race.md
 ONE_SCORE = "race needs one score to compare candidates by: give refit= the name of one"
 
 Place = tuple[int, int]  # candidate and split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -163,7 +163,8 @@ class Reporting:
         stopped: asked at the end: by what the study was stopped before all was done, such as "its time"; "" by nothing.
         files: what `Experiment.report` writes in the results folder: no study begins where a user has such a file. None
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
-        repeats: of the cross-validation whose folds trials are; those of one come one after the other.
+        folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
+        counts: of the journal: the keys of the trials that count, None for all.
     """
 
     goal: str = ""
@@ -173,7 +174,8 @@ class Reporting:
     data_here: Callable[[], Data | None] = lambda: None
     stopped: Callable[[], str] = lambda: ""
     files: tuple[str, ...] | None = None
-    repeats: int = 1
+    folds: Mapping[str, Any] = field(default_factory=dict)
+    counts: Callable[[History], Container[str] | None] = lambda history: None
 
 
 class Matching:

@@ -65,6 +65,12 @@ def window_of(settings: Mapping[str, Any]) -> str:
     return words.get(str(settings.get("order")), "")
 
 
+def repeats_of(settings: Mapping[str, Any]) -> int:
+    """Those of the cross-validation whose folds a search races, from its header's settings."""
+    said = re.match(r"Racing\(.*\brepeats=([1-9]\d{0,8})\)$", str(settings.get("strategy")))
+    return int(said[1]) if said else 1
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are UsageErrors, and which takes each option once and in full."""
 

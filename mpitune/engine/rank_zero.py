@@ -188,6 +188,7 @@ class RankZero:
             "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
             "n_trials": scheduling.n_trials, **self._code(),
+            **({"folds": folds} if (folds := dict(self.experiment.reporting().folds)) else {}),
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(

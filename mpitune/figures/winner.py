@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -26,53 +24,71 @@ from mpitune.figures.statistics import Interval, as_good, standard_error
 EXACT = 7  # folds up to which all draws are made
 DRAWS = 1000
 AT_ONCE = 10**6  # numbers
+Params = Sequence[Mapping[str, Any]]
+NO_CROSS_VALIDATION = (
+    "the splits are not all of a cross-validation: where they have test samples in common, the correction is too small"
+)
 
 
-@dataclass(frozen=True)
 class Winner:
     """The best of several candidates.
 
     Args:
         scores: float (n_candidates, n_folds); a candidate with a score that is not finite is left out.
-        params: of each candidate; the default has none.
+        params: of each candidate; the default, which is the estimator as it is, has none.
         maximize: whether more is better.
         repeats: of the cross-validation; folds of one come one after the other.
-        ratio: samples of a fold by those of its training, 1 / (folds of a repeat - 1) if None.
-        note: what the text says besides.
+        ratio: samples of a fold by those of its training where splits are not all of a cross-validation.
+
+    Attributes:
+        candidate: its number.
+        score: its mean, which is too good.
+        corrected: the mean that its choice is worth, `score` at most; None where there is one fold.
+        interval: of 95 % about `corrected`; None where folds are fewer than three.
+        as_good: numbers of the candidates that a paired test over the folds does not find worse, the best first.
+        default_candidate, default: the number of the default and its mean; None where it is no candidate.
+        gain, gain_interval: by how much the winner is better than the default, not corrected for the choice.
+        default_will_do: whether the default's score reaches the corrected one.
+        notes: lines that the text has besides.
 
     Raises:
         ValueError: no candidate has all its scores.
     """
 
-    scores: np.ndarray
-    params: Sequence[Mapping[str, Any]]
-    maximize: bool = True
-    repeats: int = 1
-    ratio: float | None = None
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if not len(self._whole):
+    def __init__(
+        self, scores: np.ndarray, params: Params, maximize: bool = True, repeats: int = 1, ratio: float | None = None
+    ) -> None:
+        whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
+        if not len(whole):
             raise ValueError("no candidate has a finite score on every fold")
-
-    @cached_property
-    def _whole(self) -> np.ndarray:
-        """Numbers of the candidates with all scores."""
-        return np.flatnonzero(np.isfinite(self.scores).all(axis=1))
-
-    @cached_property
-    def _table(self) -> np.ndarray:
-        """Their scores, of which more is better."""
-        table = np.asarray(self.scores, float)[self._whole]
-        return table if self.maximize else -table
-
-    @cached_property
-    def _best(self) -> int:
-        return int(first_best(self._table.mean(axis=1)[:, None])[0])
-
-    @property
-    def n_folds(self) -> int:
-        return int(self._table.shape[1])
+        table = sign * scores[whole]
+        means, k = table.mean(axis=1), table.shape[1]
+        best = int(first_best(means[:, None])[0])
+        good = means >= means[best]
+        self.scores, self.params, self.n_folds = scores, params, k
+        self.notes = [] if ratio is None else [NO_CROSS_VALIDATION]
+        self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
+        self._n_whole, self._n_tied = len(whole), int(good.sum()) - 1
+        self.candidate, self.score = int(whole[best]), float(sign * means[best])
+        self.corrected: float | None = None
+        if k > 1:
+            parts = np.split(table, repeats if repeats < k else 1, axis=1)
+            again = np.mean([chosen_again(part) for part in parts]) if len(table) > 1 else means[best]
+            self.corrected = float(sign * min(means[best], again))
+            good |= as_good(-table.T, best, "simplest", self._ratio)
+        self.interval = self._interval(self.corrected, table[best])
+        order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))
+        self.as_good = [int(whole[n]) for n in order]
+        self.default_candidate = next((number for number in whole.tolist() if not params[number]), None)
+        self.default: float | None = None
+        self.gain: float | None = None
+        self.gain_interval: Interval | None = None
+        self.default_will_do = False
+        if self.default_candidate is not None:
+            gains = table[best] - table[whole == self.default_candidate][0]
+            self.default, self.gain = float(scores[self.default_candidate].mean()), float(gains.mean())
+            self.gain_interval = self._interval(self.gain, gains)
+            self.default_will_do = self.corrected is not None and sign * (self.default - self.corrected) >= 0
 
     def half_of(self, values: np.ndarray) -> float | None:
         """Half of the 95 % interval of their mean; None where folds are fewer than three."""
@@ -81,116 +97,53 @@ class Winner:
         k = self.n_folds
         return None if k < 3 else float(stdtrit(k - 1, 0.975) * standard_error(values, self._ratio))
 
-    @property
-    def _ratio(self) -> float:
-        return 1 / max(1, self.n_folds // self.repeats - 1) if self.ratio is None else self.ratio
-
-    def _said(self, value: float) -> float:
-        return value if self.maximize else -value
-
-    @property
-    def candidate(self) -> int:
-        """Its number."""
-        return int(self._whole[self._best])
-
-    @property
-    def score(self) -> float:
-        """Its mean score, which is too good."""
-        return self._said(float(self._table[self._best].mean()))
-
-    @cached_property
-    def corrected(self) -> float | None:
-        """The mean score that its choice is worth, `score` at most; None where there is one fold."""
-        best = float(self._table[self._best].mean())
-        if len(self._table) == 1 or self.n_folds < 2:
-            return self._said(best) if self.n_folds > 1 else None
-        parts = np.split(self._table, self.repeats if self.repeats < self.n_folds else 1, axis=1)
-        return self._said(min(best, float(np.mean([chosen_again(part) for part in parts]))))
-
-    @property
-    def interval(self) -> Interval | None:
-        """The 95 % interval about the corrected score; None where folds are fewer than three."""
-        half = self.half_of(self._table[self._best])
-        return (
-            None if half is None or self.corrected is None else Interval(self.corrected - half, self.corrected + half)
-        )
-
-    @cached_property
-    def as_good(self) -> list[int]:
-        """Numbers of the candidates that a paired test over the folds does not find worse, the best first."""
-        means = self._table.mean(axis=1)
-        good = means >= means[self._best]
-        if self.n_folds > 1:
-            good |= as_good(-self._table.T, self._best, "simplest", self._ratio)
-        order = sorted(np.flatnonzero(good), key=lambda n: (n != self._best, -means[n], n))
-        return [int(self._whole[n]) for n in order]
-
-    @cached_property
-    def default_candidate(self) -> int | None:
-        """The number of the candidate without parameters, which is the estimator as it is."""
-        return next((int(number) for number in self._whole if not self.params[number]), None)
-
-    @cached_property
-    def _gains(self) -> np.ndarray | None:
-        """By how much the winner is better than the default on each fold."""
-        if self.default_candidate is None:
-            return None
-        return np.asarray(self._table[self._best] - self._table[self._whole == self.default_candidate][0])
-
-    @property
-    def default(self) -> float | None:
-        """The default's mean score."""
-        return None if self.default_candidate is None else float(np.mean(self.scores[self.default_candidate]))
-
-    @property
-    def gain(self) -> float | None:
-        """By how much the winner's score is better than the default's."""
-        return None if self._gains is None else float(self._gains.mean())
-
-    @property
-    def gain_interval(self) -> Interval | None:
-        """Its 95 % interval, without a correction for the choice."""
-        if self._gains is None or (half := self.half_of(self._gains)) is None:
-            return None
-        return Interval(float(self._gains.mean()) - half, float(self._gains.mean()) + half)
-
-    @property
-    def default_will_do(self) -> bool:
-        """Whether the default's score reaches the corrected one."""
-        if self.default is None or self.corrected is None:
-            return False
-        return self._said(self.default) >= self._said(self.corrected)
+    def _interval(self, middle: float | None, values: np.ndarray) -> Interval | None:
+        half = self.half_of(values)
+        return None if half is None or middle is None else Interval(middle - half, middle + half)
 
     def __str__(self) -> str:
-        n, whole = len(self.params), len(self._whole)
-        some = f", {n - whole} left out" * (n > whole)
-        lines = [f"best of {n}{some}: {dict(self.params[self.candidate])}: {self.score:.4f}" + self._correction()]
-        tied = int((self._table.mean(axis=1) >= self._table[self._best].mean()).sum()) - 1
+        n, tied = len(self.params), self._n_tied
+        left_out = f", {n - self._n_whole} left out" * (n > self._n_whole)
+        lines = [f"best of {n}{left_out}: {dict(self.params[self.candidate])}: {self.score:.4f}; {self.correction}"]
         same = f"; {tied} {'has' if tied == 1 else 'have'} the same score, the first was taken" * (tied > 0)
         lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
-        if self.default is not None and self.gain is not None:
-            lines.append(f"the default: {self.default:.4f}; {self._verdict(self.gain)}")
-        return "\n".join([*lines, self.note] if self.note else lines)
+        if self.default is not None:
+            lines.append(f"the default: {self.default:.4f}; {self._verdict}")
+        return "\n".join(lines + self.notes)
 
-    def _correction(self) -> str:
+    @property
+    def correction(self) -> str:
+        """What its score is worth, in words."""
         if self.corrected is None:
-            return "; one fold says nothing of the choice"
-        text = "; no choice to correct for" if len(self._whole) == 1 else "; corrected for the choice "
-        text += f"{self.corrected:.4f}" * (len(self._whole) > 1)
+            return "one fold says nothing of the choice"
+        text = f"corrected for the choice {self.corrected:.4f}"
+        if self._n_whole == 1:
+            text = "no choice to correct for" if len(self.params) == 1 else "no other has all folds to correct it by"
         if (ends := self.interval) is None:
             return f"{text} (two folds: roughly, and without an interval)"
         return f"{text} (95 %: {ends.low:.4f} to {ends.high:.4f})"
 
-    def _verdict(self, gain: float) -> str:
+    @property
+    def _verdict(self) -> str:
         if self.default_candidate == self.candidate:
             return "it is the winner"
-        text, ends = f"the winner is better by {gain:+.4f}", self.gain_interval
+        text, ends = f"the winner is better by {self.gain:+.4f}", self.gain_interval
         if ends is None:
             return f"{text}: folds are too few to say if by chance"
         text += f" +- {(ends.high - ends.low) / 2:.4f}"
         if self.default_will_do:
             return f"{text}: that is no more than chance"
         return f"{text}: that is {'more than' if ends.low > 0 else 'within'} chance"
+
+
+def winner_among(
+    folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, ratio: float | None = None
+) -> Winner | None:
+    """Of complete candidates, by their values on each fold; None where there is one, or no three folds of each."""
+    k = min(map(len, folds), default=0)
+    if len(folds) < 2 or k < 3 or k < max(map(len, folds)) or not np.isfinite(scores := np.array(folds)).all():
+        return None
+    return Winner(scores, params, maximize, repeats if k % repeats == 0 < k - repeats else 1, ratio)
 
 
 def chosen_again(scores: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError
+from mpitune.figures.winner import Winner, winner_among
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
@@ -36,6 +37,7 @@ class TrialRecord:
         error: Why it failed, the last line of a traceback; "" if it did not.
         user_attrs: What its objective has said by `trial.set_user_attr`.
         constraints: What `constraints_func` of a sampler of Optuna has said of it.
+        folds: Values of each fold so far, by its number, where folds are raced.
     """
 
     number: int
@@ -47,6 +49,7 @@ class TrialRecord:
     error: str = ""
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     constraints: Sequence[float] = ()
+    folds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 class SearchStudy:
@@ -57,13 +60,19 @@ class SearchStudy:
         objectives: Names of the values that were searched for, True for those maximized.
         folder: Where the study is kept, None where it is not.
         window: Such as "window 4"; "" where trials do not depend on it.
+        repeats: Of the cross-validation whose folds are raced.
     """
 
     def __init__(
-        self, trials: list[TrialRecord], objectives: Mapping[str, bool], folder: Path | None = None, window: str = ""
+        self,
+        trials: list[TrialRecord],
+        objectives: Mapping[str, bool],
+        folder: Path | None = None,
+        window: str = "",
+        repeats: int = 1,
     ):
         self.trials = sorted(trials, key=lambda trial: trial.number)
-        self.objectives, self.folder, self.window = dict(objectives), folder, window
+        self.objectives, self.folder, self.window, self.repeats = dict(objectives), folder, window, repeats
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -178,10 +187,21 @@ class SearchStudy:
             values = ", ".join(f"{name} {trial.values[name]:.6g}" for name in self.objectives)
             params = ", ".join(f"{name}={short(value)}" for name, value in trial.params.items())
             lines.append(f"  trial {trial.number}: {values} with {params}")
+        if (winner := self.winner) is not None:
+            lines[-1] += f"; {winner.correction}"
         first = next((trial for trial in self.trials if trial.state == FAILED), None)
         if first is not None and len(states) > states.count(FAILED):  # else the search raises, and says it
             lines.append(f"the first that failed, trial {first.number}: {first.error}")
         return "\n".join([*lines, self.window] if self.window else lines)
+
+    @property
+    def winner(self) -> Winner | None:
+        """What `best` is worth, by its folds; None where it has no three of them, or there are several objectives."""
+        if len(self.objectives) != 1:
+            return None
+        whole, ((name, up),) = self._complete(), self.objectives.items()
+        folds = [[trial.folds[fold][name] for fold in sorted(trial.folds)] for trial in whole]
+        return winner_among(folds, [trial.params for trial in whole], up, self.repeats)
 
     def _complete(self) -> list[TrialRecord]:
         return [trial for trial in self.trials if trial.state == COMPLETE]
@@ -211,15 +231,18 @@ def _record(
         name, at, step = key.rpartition("@")
         if at:
             steps.setdefault(int(step), {})[name] = value
-    ends = [{n: v for n, v in each.values.items() if "@" not in n} for each in results if not each.failed]
+    done = [(segment, outcome.result) for segment, outcome in segments if not outcome.result.failed]
+    ends = [{n: v for n, v in each.values.items() if "@" not in n} for _, each in done]
     values = dict(ends[-1]) if ends and state != FAILED else {}
+    folds: dict[int, dict[str, float]] = {}
     if last.fold >= 0 and values:
+        folds = {segment.fold: end for (segment, _), end in zip(done, ends, strict=True)}
         values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items() if name[:1] != "@"}
     error = last_line(result.error or chosen_of(result, "error"))
     params, constraints = {**last.point, **(chosen_of(result, "params") or {})}, constraints_of(result)
-    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints)
+    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints, folds)
 
 
 def _texts(column: Sequence[Any]) -> list[Any]:

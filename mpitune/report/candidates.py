@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.figures.statistics import cross_validated
-from mpitune.figures.winner import Winner
+from mpitune.figures.winner import Winner, winner_among
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
 from mpitune.trial import (
@@ -67,7 +67,7 @@ class Candidate:
         parts: (trial, result) of each, in the journal's order.
         folds: the goal's value on each, or of the last stage.
         value: their mean; None where one has failed or there is none, or the trial of `search()` was pruned.
-        number: in the study's order.
+        number: in the order of their keys.
         state: complete, infeasible, failed, pruned, or incomplete where it lacks folds.
     """
 
@@ -112,7 +112,7 @@ class ReportedStudy:
         candidates: in the journal's order.
         running: whether a job holds the folder.
         goals: names of those of a search, where none was asked for.
-        repeats: of the cross-validation.
+        repeats, ratio: of the cross-validation, see `Winner`.
     """
 
     folder: Path
@@ -123,6 +123,7 @@ class ReportedStudy:
     running: bool = False
     goals: Sequence[str] = ()
     repeats: int = 1
+    ratio: float | None = None
 
     @cached_property
     def best(self) -> Candidate | None:
@@ -134,16 +135,13 @@ class ReportedStudy:
     @cached_property
     def winner(self) -> Winner | None:
         """What the best is worth, by its folds; None where there is one candidate or no three folds."""
-        whole = [candidate for candidate in self.candidates if candidate.state == COMPLETE]
-        folds = {len(candidate.folds) for candidate in whole}
-        if self.goal is None or self.best is None or len(whole) < 2 or len(folds) > 1 or min(folds) < 3:
+        if self.goal is None or self.best is None:
             return None
-        k, repeats = min(folds), self.repeats
-        scores = np.array([candidate.folds for candidate in whole], float)
-        if not np.isfinite(scores).all():
-            return None
+        numbered = sorted(self.candidates, key=lambda candidate: candidate.number)
+        whole = [candidate for candidate in numbered if candidate.state == COMPLETE]
+        folds = [candidate.folds for candidate in whole]
         params = [candidate.params | candidate.label for candidate in whole]
-        return Winner(scores, params, self.goal.maximize, repeats if k % repeats == 0 < k - repeats else 1)
+        return winner_among(folds, params, self.goal.maximize, self.repeats, self.ratio)
 
     @cached_property
     def valued(self) -> list[Candidate]:
@@ -200,13 +198,17 @@ class ReportedStudy:
         return best
 
 
-def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] = ()) -> list[Candidate]:
+def read_candidates(
+    history: History, goal: Goal | None, besides: Iterable[str] = (), counts: Container[str] | None = None
+) -> list[Candidate]:
     """The candidates of a journal.
 
     A trial is no candidate where others have a fold and it has none, as a refit, or where it has values but not the
-    goal's. `besides` are names of parameters that tell candidates apart, but are not searched.
+    goal's. `besides` are names of parameters that tell candidates apart, but are not searched. Of `counts`, the keys
+    of trials, others are left out.
     """
-    pairs = [(trial, history.results[key]) for key, trial in history.trials.items()]
+    wanted = history.trials if counts is None else counts
+    pairs = [(trial, history.results[key]) for key, trial in history.trials.items() if key in wanted]
     staged = "objectives" in history.header["settings"]  # a study of `search()`: its keys are NUMBER or NUMBER/STAGE
     folded = any(_fold(trial) is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
@@ -226,7 +228,8 @@ def read_candidates(history: History, goal: Goal | None, besides: Iterable[str] 
         _value(candidate, goal)
     most = max((len(candidate.folds) for candidate in candidates.values() if candidate.value is not None), default=0)
     by_number = lambda key: (len(key), key)  # noqa: E731 - of trials, and of stages of one
-    for number, name in enumerate(sorted(candidates, key=by_number) if staged else candidates):
+    first = {name: min(trial.key for trial, _ in candidate.parts) for name, candidate in candidates.items()}
+    for number, name in enumerate(sorted(candidates, key=by_number if staged else first.__getitem__)):
         candidate = candidates[name]
         whole = candidate.value is not None and len(candidate.folds) == most
         candidate.number = number

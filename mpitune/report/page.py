@@ -21,6 +21,7 @@ from mpitune.experiment import Data, Experiment, Reporting
 from mpitune.figures.panels import Drawing, Panel, Section, Table
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
+from mpitune.settings import repeats_of
 from mpitune.storage.files import PAGE, written_whole
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import is_running
@@ -77,11 +78,13 @@ def report_of(
     if searched is not None:
         values = [result.values[searched.name] for result in history.results.values() if searched.name in result.values]
         searched = replace(searched, fraction=all(0 <= value <= 1 for value in values if math.isfinite(value)))
-    candidates = read_candidates(history, searched, reporting.no_parameters)
+    candidates = read_candidates(history, searched, reporting.no_parameters, reporting.counts(history))
     names = [one.name for one in goals]
+    folds = history.runs[-1].get("folds", {}) if history.runs else {}
     study = ReportedStudy(
-        folder, settings["experiment"], history, searched, candidates, is_running(folder), names, reporting.repeats
-    )
+        folder, settings["experiment"], history, searched, candidates, is_running(folder), names,
+        folds.get("repeats", repeats_of(settings)), folds.get("ratio"),
+    )  # fmt: skip
     return Report(study, reporting.sections(history, data))
 
 
@@ -139,7 +142,7 @@ def _study(report: Report) -> dict[str, Any]:
         for section in report.sections
         if section.panels
     ]
-    candidates = (*parts.winner_of(study), *parts.history_of(study), *parts.learning_of(study), parts.importance(study))
+    candidates = [*parts.winner_of(study), *parts.race_of(study), *parts.history_of(study), *parts.learning_of(study)]
     links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
     links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({len(study.failures)})")]
     links += [("trials", "Trials"), ("about", "Settings")]
@@ -150,7 +153,7 @@ def _study(report: Report) -> dict[str, Any]:
         "facts": parts.facts_of(study, report.sections),
         "notes": parts.notes_of(study),
         "sections": sections,
-        "candidates": [_panel(panel, charts) for panel in candidates],
+        "candidates": [_panel(panel, charts) for panel in [*candidates, parts.importance(study)]],
         **parts.time_of(study),
         **parts.failures_of(study),
         **parts.table_of(study),

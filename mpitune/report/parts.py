@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import duration
-from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
+from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section, Table
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
@@ -29,6 +29,7 @@ MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
+MOST_LEFT = 500  # candidates that have left a race, in its table
 MOST_DEATHS = 1000  # rows of their table
 
 
@@ -132,6 +133,23 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
     about += f"; the best {len(shown)} of {len(order)} are drawn." if len(shown) < len(order) else "."
     good = [names[n] for n in winner.as_good if n in names]
     return [Bars("What the winner is worth", about, bars, study.goal.percent, marked=good)]
+
+
+def race_of(study: ReportedStudy) -> list[Panel]:
+    """How many candidates had how many folds, and who left when; nothing where all had all."""
+    of = [(len(candidate.parts), candidate) for candidate in study.candidates if len(candidate.folds) > 1]
+    most = max((n for n, _ in of), default=0)
+    left = sorted(((n, candidate) for n, candidate in of if n < most), key=lambda pair: pair[0])
+    if not study.history.complete or not left:
+        return []
+    folds = list(range(1, most + 1))
+    curve = folds, [sum(n >= fold for n, _ in of) for fold in folds]
+    about = "A race leaves candidates that would hardly win. Its table has their scores of the folds until then."
+    rows = [[n, _words_of(candidate.params)] for n, candidate in left[:MOST_LEFT]]
+    return [
+        Lines("Candidates in the race", about, "folds", "candidates", {"candidates": curve}, steps=True),
+        Table("Who left when", f"{len(left):,} of {len(of):,} candidates", ["folds", "candidate"], rows),
+    ]
 
 
 def importance(study: ReportedStudy) -> Panel:

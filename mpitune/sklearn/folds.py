@@ -26,7 +26,7 @@ from mpitune.sklearn.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.costs import costs_of, parts_of, shared_cost_of
 from mpitune.sklearn.digests import described, digest_of
 from mpitune.sklearn.evaluator import Config, Evaluator, room
-from mpitune.sklearn.race import FoldRace
+from mpitune.sklearn.race import FoldRace, counts
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
 from mpitune.storage.lines import read_header
@@ -150,9 +150,10 @@ class Folds(Experiment):
             several = isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer)
             name = "test_scores" if not several else f"test_scores:{refit}"
             goal = f"maximize {name}" if not several or isinstance(refit, str) else ""
-        repeats = getattr(getattr(self.search, "cv", None), "n_repeats", 1)
-        sections: Any = {} if self.race is None else {"sections": lambda history, data: self.race.sections()}
-        return Reporting(goal, stopped=lambda: self.limit.reached, repeats=repeats, **sections)
+        repeats, ratio = getattr(self.search, "_splits", (1, None))
+        folds = {} if (repeats, ratio) == (1, None) else {"repeats": repeats, "ratio": ratio}
+        folds |= {} if self.race is None else self.race.note
+        return Reporting(goal, stopped=lambda: self.limit.reached, folds=folds, counts=counts)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""

@@ -25,9 +25,10 @@ def html_of(search: Any) -> str:
     ranked = [TrialRecord(n, params[n], {name: float(scores[n])}, COMPLETE) for n in fine]
     missing = int((table["n_splits_evaluated"] < search.n_splits_).sum()) if "n_splits_evaluated" in table else 0
     failed = len(scores) - len(ranked) - missing
+    why = "left by the race" if search.race is not None else "not evaluated"
     count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"
     count += f" in {iterations[-1] + 1} iterations" * (iterations[-1] > 0)
-    lines = [count + f", {failed} of them failed" * (failed > 0) + f", {missing} not evaluated" * (missing > 0)]
+    lines = [count + f", {failed} of them failed" * (failed > 0) + f", {missing} {why}" * (missing > 0)]
     best = search.best_index_ if hasattr(search, "best_index_") else ranked[0].number if ranked else None
     if best is not None:
         chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())

@@ -9,21 +9,21 @@ all of them begin, and what the race did not want is left out of the table.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.figures.panels import Lines, Section, Table
 from mpitune.optimize.strategies.racing import Race
 from mpitune.sklearn.answers import Answer, decoded
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Where
+from mpitune.storage.history import History
 from mpitune.trial import Result
 
-FITS_PER_SLOT = 12  # from which on rounds are as quick as all fits at once, see benchmarks/results/race.md
-MOST_ROWS = 500  # of a report's table
+FITS_PER_SLOT = 24  # from which on rounds are as quick as all fits at once, see benchmarks/results/race.md
 ONE_SCORE = "race needs one score to compare candidates by: give refit= the name of one"
+
+Place = tuple[int, int]  # candidate and split
 
 
 def check(search: Any) -> None:
@@ -36,17 +36,59 @@ def check(search: Any) -> None:
         raise UsageError(ONE_SCORE)
 
 
+def asked(
+    together: Mapping[int, int | None], folds: Mapping[str, Any], losses: Mapping[Place, float | None]
+) -> tuple[set[Place], set[int]]:
+    """(candidate, split) of all that a race has asked for so far, by the losses known, and who is in it.
+
+    Args:
+        together: of all candidates, see `Race`.
+        folds: `splits`, `repeats`, and the confidence as `race`.
+        losses: None of a fit that failed.
+    """
+    numbers, splits = sorted(together), folds["splits"]
+    repeats, confidence = folds["repeats"], folds["race"]
+    race = Race(numbers, splits, confidence=confidence, repeats=repeats, doubling=True, together=together)
+    found = {(number, split) for number in numbers if together[number] is None for split in range(splits)}
+    while pairs := race.next_folds():
+        found.update(pairs)
+        if any(pair not in losses for pair in pairs):
+            return found, race.kept()
+        for pair in pairs:
+            race.tell(pair[0], losses[pair])
+    if not race.kept():  # all have failed: scikit-learn says so, of all
+        return {(number, split) for number in numbers for split in range(splits)}, set(numbers)
+    return found, race.kept()
+
+
+def counts(history: History) -> set[str] | None:
+    """Keys of the fits that the race of a journal's last run wanted; None without a race."""
+    folds = {"repeats": 1, "splits": 1, "together": {}, **(history.runs[-1].get("folds", {}) if history.runs else {})}
+    goal = str(history.header.get("goal")).partition(" ")[2]
+    if folds.get("race") is None or not goal:
+        return None
+    places = {key: (int(c[1:]), int(f[1:])) for key in history.trials for c, _, f in [key.partition("/")]}
+    failed = str(history.header["settings"].get("error_score"))
+    losses: dict[Place, float | None] = {}
+    for key, place in places.items():
+        result = history.results[key]
+        value = float(failed) if result.failed and failed != "raise" else result.values.get(goal, math.nan)
+        losses[place] = None if math.isnan(value) else -value
+    together = {number: folds["together"].get(str(number), number) for number, _ in places.values()}
+    found, _ = asked(together, folds, losses)
+    return {key for key, place in places.items() if place in found}
+
+
 class FoldRace:
     """The race of the tasks of a search."""
 
     def __init__(self, search: Any, where: Where) -> None:
         self._tasks = {(task.candidate, task.split): task for task in where.tasks}
         self._by_key = {task.key: task for task in where.tasks}
-        self._n_splits = 1 + max(task.split for task in where.tasks)
-        repeats = getattr(search.cv, "n_repeats", 1)
-        self._repeats = repeats if self._n_splits % repeats == 0 else 1
-        self._confidence, self._metric, self._together = search.race, search.refit, where.last_fits
-        self._losses: dict[str, float | None] = {}
+        splits, (repeats, _) = 1 + max(task.split for task in where.tasks), search._splits
+        self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
+        self._metric, self._together = search.refit, where.last_fits
+        self._losses: dict[Place, float | None] = {}
         self._seconds: dict[int, float] = {}  # that a fit of a candidate took
         self._few = 0
 
@@ -56,13 +98,13 @@ class FoldRace:
 
     def add(self, task: Task, what: Mapping[str, Any]) -> None:
         """A task is done, with scikit-learn's answer."""
-        self._losses[task.key] = self._loss(what["test_scores"])
+        self._losses[task.candidate, task.split] = self._loss(what["test_scores"])
 
     def hear(self, results: Iterable[Result]) -> None:
         for result in results:
             task = self._by_key[result.key]
             scores = task.kwargs["error_score"] if result.failed else decoded(result)["test_scores"]
-            self._losses[result.key] = None if scores == "raise" else self._loss(scores)
+            self._losses[task.candidate, task.split] = None if scores == "raise" else self._loss(scores)
             self._seconds[task.candidate] = result.seconds
 
     def seconds(self, keys: Iterable[str]) -> float:
@@ -78,11 +120,11 @@ class FoldRace:
 
     def wanted(self) -> list[Task]:
         """The tasks to do next; none at the end."""
-        asked, kept = self._asked()
-        unknown = {place: task for place, task in self._tasks.items() if task.key not in self._losses}
-        if wanted := [task for place, task in unknown.items() if place in asked]:
+        wanted, kept = asked(self._together, self._folds, self._losses)
+        unknown = {place: task for place, task in self._tasks.items() if place not in self._losses}
+        if some := [task for place, task in unknown.items() if place in wanted]:
             left = [task for (candidate, _), task in unknown.items() if candidate in kept]
-            return left if len(left) < self._few or len(set(self._together.values())) == 1 else wanted
+            return left if len(left) < self._few or len(set(self._together.values())) == 1 else some
         return []
 
     def rounds(self, ends: Callable[[], bool]) -> Iterator[list[Task]]:
@@ -92,46 +134,17 @@ class FoldRace:
             if ends():
                 return
 
-    def _asked(self) -> tuple[set[tuple[int, int]], set[int]]:
-        """(candidate, split) of all that the race has asked for so far, by the scores known, and who is in it."""
-        numbers = sorted(self._together)
-        race = Race(
-            numbers, self._n_splits, confidence=self._confidence, repeats=self._repeats, doubling=True,
-            together=self._together,
-        )  # fmt: skip
-        asked = {place for place in self._tasks if self._together[place[0]] is None}
-        while pairs := race.next_folds():
-            asked.update(pairs)
-            if any(self._tasks[pair].key not in self._losses for pair in pairs):
-                return asked, race.kept()
-            for candidate, split in pairs:
-                race.tell(candidate, self._losses[self._tasks[candidate, split].key])
-        if not race.kept():  # all have failed: scikit-learn says so, of all
-            return set(self._tasks), set(numbers)
-        return asked, race.kept()
-
-    def sections(self) -> list[Section]:
-        """For a report: how many candidates had how many folds, and who left when."""
-        asked, kept = self._asked()
-        numbers = Counter(candidate for candidate, _ in asked)
-        folds = list(range(1, self._n_splits + 1))
-        evaluated = [sum(n >= fold for n in numbers.values()) for fold in folds]
-        about = "A race leaves candidates that would hardly win. Its table has their scores of the folds until then."
-        curve = Lines(
-            "Candidates in the race", about, "folds", "candidates", {"candidates": (folds, evaluated)}, steps=True
-        )
-        left = sorted((n, candidate) for candidate, n in numbers.items() if candidate not in kept)
-        rows = [[n, str(self._tasks[candidate, 0].parameters)] for n, candidate in left[:MOST_ROWS]]
-        table = Table("Who left when", f"{len(left):,} of {len(numbers):,} candidates", ["folds", "candidate"], rows)
-        return [Section("Race", [curve, table])]
+    @property
+    def note(self) -> dict[str, Any]:
+        """What a journal keeps of it."""
+        return self._folds | {"together": {str(n): name for n, name in self._together.items() if name != n}}
 
     def counted(self, answers: Mapping[str, Answer]) -> tuple[dict[str, Answer], str]:
         """The answers that the race wanted, and a line that says how many fits it did not want."""
-        asked, _ = self._asked()
-        kept = {self._tasks[place].key: answers[self._tasks[place].key] for place in asked}
-        said = f"race: {len(self._tasks) - len(asked):,} of {len(self._tasks):,} fits spared"
+        wanted, _ = asked(self._together, self._folds, self._losses)
+        kept = {self._tasks[place].key: answers[self._tasks[place].key] for place in wanted}
+        said = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
         if made := len(answers) - len(kept):
             said += f", but {made:,} of these were made, as slots would have waited"
-        return kept, (
-            f"{said}; the winner of all folds is kept with probability {self._confidence:g} over the order of the folds"
-        )
+        sure = f"the winner of all folds is kept with probability {self._folds['race']:g} over the order of the folds"
+        return kept, f"{said}; {sure}"

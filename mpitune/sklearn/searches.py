@@ -47,7 +47,7 @@ from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
-from mpitune.sklearn.task import Task
+from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
 from mpitune.sklearn.winner import winner_of_search
 from mpitune.studies import join, run_study
@@ -106,6 +106,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
         self._began = time.monotonic()
+        self._splits: tuple[int, float | None] = getattr(self.cv, "n_repeats", 1), None
         self._all_finite = False  # the scores of the fits that were made
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
@@ -209,6 +210,8 @@ class OnEngine(Added, _search.BaseSearchCV):
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
         self._say_if_callbacks_cost(where)
         self._plans.append(where.plan)
+        if not hasattr(self, "aggressive_elimination"):  # whose folds are parts of folds
+            self._splits = splits_of(tasks)
         why_not = {candidate: where.why_no_grid(task) for candidate, task in where.first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)

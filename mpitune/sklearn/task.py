@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import _num_samples
 
 from mpitune.settings import without_address
 from mpitune.trial import FOLDS, Trial
@@ -58,6 +60,21 @@ class Task:
         """Its parameters are the candidate's; one that is called as the number of a fold gets another name."""
         parameters = {f"param_{n}" if n in TAKEN else n: _scalar(value) for n, value in self.parameters.items()}
         return Trial(self.key, {"split": self.split, **parameters})
+
+
+def splits_of(tasks: Sequence[Task]) -> tuple[int, float | None]:
+    """Repeats of the cross-validation; for other splits 1, and the samples of a fold by those of its training."""
+    samples = np.arange(_num_samples(tasks[0].args[0]))
+    splits = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
+    tests = [samples[split["test"]] for split in splits]
+    repeats, rest = divmod(sum(map(len, tests)), len(samples))
+    if repeats and not rest and len(tests) % repeats == 0:
+        k = len(tests) // repeats
+        parts = [np.concatenate(tests[begin : begin + k]) for begin in range(0, len(tests), k)]
+        if all(len(part) == len(np.unique(part)) for part in parts):
+            return repeats, None
+    ratios = [len(test) / max(1, len(samples[split["train"]])) for test, split in zip(tests, splits, strict=True)]
+    return 1, float(np.mean(ratios))
 
 
 def _scalar(value: Any) -> float | int | str:

@@ -12,15 +12,11 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.figures.winner import Winner
 
-FEWER = (
-    "these are the candidates of the last iteration; the others left by scores of fewer samples or smaller fits, for "
-    "which nothing is corrected"
-)
-SHARED = "its splits have test samples in common, so the correction is too small"
+FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
 
 
 def winner_of(
-    results: Mapping[str, Any], metric: str = "score", *, repeats: int = 1, ratio: float | None = None, note: str = ""
+    results: Mapping[str, Any], metric: str = "score", *, repeats: int = 1, ratio: float | None = None
 ) -> Winner:
     """What the best candidate of any search of scikit-learn is worth, from its `cv_results_`.
 
@@ -29,7 +25,6 @@ def winner_of(
         metric: the scorer's name where there are several.
         repeats: of the cross-validation.
         ratio: samples of a fold by those of its training, where splits are not all of a cross-validation.
-        note: what the text says besides.
 
     Raises:
         UsageError: there is no such score, or no candidate has all scores.
@@ -55,31 +50,25 @@ def winner_of(
     scores = np.array([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns]).T
     if "iter" in results:
         scores[np.asarray(results["iter"]) != max(results["iter"])] = np.nan
-        note = "\n".join(filter(None, [FEWER, note]))
     try:
-        return Winner(scores, results["params"], repeats=repeats, ratio=ratio, note=note)
+        found = Winner(scores, results["params"], repeats=repeats, ratio=ratio)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    found.notes += [FEWER] if "iter" in results else []
+    return found
 
 
 def winner_of_search(search: Any) -> Winner:
     """`winner_of` for a fitted search, which knows its score and its splits."""
-    cv, refit = search.cv, getattr(search.refit, "metric", search.refit)
-    share = getattr(cv, "test_size", None) or getattr(cv, "_default_test_size", None)
-    ratio = share / (1 - share) if isinstance(share, float) and 0 < share < 1 else None
-    found = winner_of(
-        search.cv_results_,
-        refit if isinstance(refit, str) else "score",
-        repeats=getattr(cv, "n_repeats", 1),
-        ratio=ratio,
-        note=SHARED * (ratio is not None),
-    )
+    refit = getattr(search.refit, "metric", search.refit)
+    repeats, ratio = search._splits
+    name = refit if isinstance(refit, str) else "score"
+    found = winner_of(search.cv_results_, name, repeats=repeats, ratio=ratio)
     chosen = getattr(search, "best_index_", found.candidate)
-    if chosen == found.candidate:
-        return found
-    score = np.mean(found.scores[chosen])
-    refitted = f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {score:.4f}"
-    return replace(found, note="\n".join(filter(None, [found.note, refitted])))
+    if chosen != found.candidate:
+        mean = np.mean(found.scores[chosen])
+        found.notes.append(f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {mean:.4f}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -127,22 +116,19 @@ class Careful:
             for name in self.order:
                 if not any(name.removeprefix("-") in params for params in results["params"]):
                     raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
-            return min(winner.as_good, key=lambda number: self._complexity(results["params"][number]))
+            return min(winner.as_good, key=lambda n: [_rank(results["params"][n], name) for name in self.order])
         default = winner.default_candidate
         return default if default is not None and winner.default_will_do else winner.candidate
 
-    def _complexity(self, params: Mapping[str, Any]) -> list[tuple[int, float]]:
-        return [_rank(params, name.removeprefix("-"), -1 if name[:1] == "-" else 1) for name in self.order]
 
-
-def _rank(params: Mapping[str, Any], name: str, sign: int) -> tuple[int, float]:
+def _rank(params: Mapping[str, Any], order: str) -> tuple[int, float]:
     """A number, None, no value, in this order."""
-    value = params.get(name)
+    value = params.get(name := order.removeprefix("-"))
     if value is None:
         return 1 + (name not in params), 0.0
     if not isinstance(value, numbers.Real):
         raise UsageError(f"careful.simplest: {name}={value!r} is no number, so it has no order")
-    return 0, sign * float(value)
+    return 0, float(value) if name == order else -float(value)
 
 
 careful = Careful()

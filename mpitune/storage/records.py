@@ -131,6 +131,16 @@ class HeaderLine(Struct):
     aside: BeforeName | None = None
 
 
+class FoldsNote(Struct, frozen=True):
+    """The cross-validation of a search, and its race."""
+
+    repeats: Annotated[int, Meta(ge=1, le=10**6)] = 1  # folds of one come one after the other
+    ratio: float | None = None  # samples of a fold by those of its training, where splits are no cross-validation
+    splits: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    race: float | None = None  # its confidence
+    together: dict[str, int | None] = {}  # who leaves with whom, by candidate, where that is not with itself alone
+
+
 class RunLine(Struct):
     """A start of the command, as `RankZero` notes it; an older one says less.
 
@@ -144,6 +154,7 @@ class RunLine(Struct):
     began: Time = 0.0
     threads: Number | None = None
     slots: list[str] = []
+    folds: FoldsNote = FoldsNote()
     n_trials: Number | None = None
     code: dict[str, str] = {}
     changed: list[str] = []

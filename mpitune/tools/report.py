@@ -50,6 +50,10 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
             )
     settings = history.header["settings"]
     kind = experiments().get(settings["experiment"])
+    if settings["experiment"] == "Folds":  # a search of scikit-learn's estimators, whose import is dear
+        from mpitune.sklearn.folds import Folds
+
+        kind = Folds
     experiment, data, notes = None, None, []
     if kind is not None:
         try:

@@ -16,8 +16,10 @@ import pytest
 from mpitune import Choice, Float, Int, RunOptions, Space, When
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
+from mpitune.figures.winner import Winner
 from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband, Racing
+from mpitune.report.page import report_of
 from mpitune.settings import window_of
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
@@ -628,3 +630,18 @@ def test_a_worker_has_its_next_trial_before_its_result_is_durable(
     monkeypatch.setattr(slots, "SHORT", 0.0)
     searched(objective, SPACE, n_trials=4, workers=1)
     assert begun[0]
+
+
+def test_a_race_says_what_its_winner_is_worth(tmp_path: Path) -> None:
+    def loss(trial: Any) -> float:
+        number = trial.params["i"]
+        return float(0.05 * number + np.random.default_rng([number, trial.fold]).normal())
+
+    study = searched(loss, {"i": Int(0, 9)}, strategy=Racing(10, repeats=2), minimize="loss", results=tmp_path)
+    whole = [trial for trial in study.trials if trial.state == "complete"]
+    scores = np.array([[loss(SimpleNamespace(params=trial.params, fold=n)) for n in range(10)] for trial in whole])
+    right = Winner(scores, [trial.params for trial in whole], maximize=False, repeats=2)
+    assert 1 < len(whole) < 10 and right.corrected > right.score == study.best_value
+    assert right.correction in study.report().splitlines()[2]
+    assert str(report_of(tmp_path, read_study(tmp_path), None, None).study.winner) == str(study.winner) == str(right)
+    assert "Who left when" in (tmp_path / "report.html").read_text()

@@ -15,7 +15,12 @@ from sklearn.svm import SVC
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.racing import Race, winning
+from mpitune.report.page import report_of
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
+from mpitune.sklearn.folds import Folds
+from mpitune.storage.files import PAGE
+from mpitune.storage.history import read_study
+from mpitune.tools.report import main as report
 from tests.helpers import PATIENCE, begun, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, table
 
@@ -50,7 +55,7 @@ def digest(search: Any) -> str:
 
 
 def raced(**arguments: Any) -> Any:
-    return GridSearchCV(Guesses(), GRID, cv=CV, **{"race": 0.95, **arguments}).fit(X, Y)
+    return GridSearchCV(Guesses(), GRID, **{"cv": CV, "race": 0.95, **arguments}).fit(X, Y)
 
 
 def by_the_rule(scores: np.ndarray, repeats: int) -> np.ndarray:
@@ -93,6 +98,7 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     for name in ("mean_test_score", "std_test_score", "rank_test_score", "mean_fit_time"):
         assert (~found[name].mask).tolist() == full.tolist()
     np.testing.assert_array_equal(found["mean_test_score"][full], right["mean_test_score"][full])
+    assert f", {(~full).sum()} left by the race\n" in search._repr_html_()
     assert search.best_index_ == whole.best_index_ and (search.predict(X) == whole.predict(X)).all()
     said, spared = capsys.readouterr().err, (~wanted).sum()
     assert f"race: {spared} of 400 fits spared" in said and (workers == 2 or ("were made" in said) == at_once)
@@ -118,6 +124,23 @@ def test_killed_on_ranks_and_continued_without_a_race(tmp_path: Path) -> None:
     n = len(journal_lines(folder))
     assert n < 400 and table(raced(results=folder, race=None)) == table(raced(workers=0, race=None))
     assert len(journal_lines(folder)) == 400 and digest(raced(results=folder)) == right
+
+
+@pytest.mark.parametrize("cv", [CV, theirs.ShuffleSplit(6, test_size=20, random_state=0)])
+def test_the_report_of_the_journal_is_that_of_the_search(
+    cv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all fits are made, with those that the race does not want."""
+    monkeypatch.setattr("mpitune.sklearn.race.FITS_PER_SLOT", 10**6)
+    search = raced(cv=cv, results=tmp_path, workers=1)
+    whole, page = search.cv_results_["n_splits_evaluated"] == search.n_splits_, (tmp_path / PAGE).read_text()
+    assert report([str(tmp_path)]) == 0 and (tmp_path / PAGE).read_text() == page
+    assert "Candidates in the race" in page and f"{(~whole).sum()} of 40 candidates" in page
+    assert len(read_study(tmp_path).results) == 40 * search.n_splits_
+    found = report_of(tmp_path, read_study(tmp_path), Folds(), None).study.winner
+    assert found is not None and len(found.scores) == whole.sum()
+    assert (found.corrected, found.interval) == (search.winner_.corrected, search.winner_.interval)
+    assert str(found).splitlines()[2:] == str(search.winner_).splitlines()[2:]
 
 
 def test_candidates_that_cost_nothing_stay(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ EVERY_S = 1.0
 SILENT_S = 10.0  # at the end, after which a tracker that makes no progress hangs
 OPENING = 6  # times as long may it be imported, and make a database
 MOST_TOLD = 100  # that it has not read: then it is told later
+FAILED = 1  # exit status of one that has said why
 STEPS = b"steps "  # begins what a worker tells of a running trial
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class Tracker:
         if self._process.is_alive():
             self._say(f"has made no progress for {seconds:g} s")
             self._process.kill()
+        elif self._process.exitcode not in (0, FAILED):
+            self._say(f"has ended with exit status {self._process.exitcode}")
         self._say_failed()
 
     def _say_failed(self) -> None:

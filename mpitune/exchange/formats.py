@@ -17,13 +17,14 @@ from shutil import rmtree
 from typing import Any
 from urllib.parse import quote
 
-from mpitune.exchange.trials import ExportedStudy, ExportedTrial, needs
+from mpitune.exchange.trials import RUNNING, ExportedStudy, ExportedTrial, needs
 from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table
 
 MOST_METRICS = 1000  # that MLflow takes in one call
 MOST_RUNS = 50_000  # that it gives in one call
+EVENTS = "events.out.tfevents.{}"  # a name by which TensorBoard finds a file
 Steps = Mapping[int, Mapping[str, float]]
 
 
@@ -134,27 +135,23 @@ class Written:
     is_new = True  # whether the tool had nothing of this study
 
     def __init__(self) -> None:
-        self.runs: dict[str, Any] = {}  # what the tool calls a trial, by key
+        self.runs: dict[str, Any] = {}  # what the tool has of a trial, by key
         self.open: dict[str, tuple[Mapping[str, Any], Steps]] = {}  # parameters and steps of trials that run
 
-    def put(self, trial: ExportedTrial, ends: bool = True) -> None:
+    def put(self, trial: ExportedTrial) -> None:
         """Write what is new of a trial."""
+        ends = trial.state != RUNNING
         params, there = self.open.pop(trial.key, (None, {}))
         steps = dict(sorted(trial.steps.items()))
-        if params != trial.params or (ends and list(there.items()) != list(steps.items())[: len(there)]):
-            self.runs[trial.key], there = self.begin(trial), {}
-        new = {n: values for n, values in steps.items() if n not in there}
-        if new or ends:
-            self.write(self.runs[trial.key], trial, new, ends)
+        begins = params != trial.params or (ends and list(there.items()) != list(steps.items())[: len(there)])
+        new = {n: values for n, values in steps.items() if begins or n not in there}
+        if begins or new or ends:
+            self.write(trial, new, begins, ends)
         if not ends:
-            self.open[trial.key] = trial.params, {**there, **new}
+            self.open[trial.key] = trial.params, new if begins else {**there, **new}
 
-    def begin(self, trial: ExportedTrial) -> Any:
-        """Begin the run of a trial, after what is there of it is removed."""
-        raise NotImplementedError
-
-    def write(self, run: Any, trial: ExportedTrial, steps: Steps, ends: bool) -> None:
-        """Write new steps of a trial, and its end."""
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
+        """Write new steps of a trial. What is there of one that `begins` is removed."""
         raise NotImplementedError
 
     def close(self, study: ExportedStudy) -> None:
@@ -187,20 +184,18 @@ class MLflow(Written):
         runs = self._client.search_runs([self._in], max_results=MOST_RUNS) if known else []
         self.is_new, self.runs = not runs, {run.info.run_name: run.info.run_id for run in runs}
 
-    def begin(self, trial: ExportedTrial) -> str:
-        from mlflow.entities import Param
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
+        from mlflow.entities import Metric, Param, RunTag
 
-        if trial.key in self.runs:
-            self._client.delete_run(self.runs[trial.key])
-        begun = round(1000 * (trial.begun or 0))
-        run: str = self._client.create_run(self._in, start_time=begun, run_name=trial.key).info.run_id
-        self._client.log_batch(run, params=[Param(name, str(value)[:6000]) for name, value in trial.params.items()])
-        return run
-
-    def write(self, run: str, trial: ExportedTrial, steps: Steps, ends: bool) -> None:
-        from mlflow.entities import Metric, RunTag
-
-        when, figures = round(1000 * (trial.ended or 0)), {**trial.values, **trial.measured} if ends else {}
+        begun, when = (round(1000 * (time or 0)) for time in (trial.begun, trial.ended))
+        if begins:
+            if trial.key in self.runs:
+                self._client.delete_run(self.runs[trial.key])
+            made = self._client.create_run(self._in, start_time=begun, run_name=trial.key)
+            self.runs[trial.key] = made.info.run_id
+            params = [Param(name, str(value)[:6000]) for name, value in trial.params.items()]
+            self._client.log_batch(made.info.run_id, params=params)
+        run, figures = self.runs[trial.key], {**trial.values, **trial.measured} if ends else {}
         metrics = [Metric(name, float(value), when, 0) for name, value in figures.items()]
         metrics += [
             Metric(f"step/{name}", float(value), when, step)
@@ -228,20 +223,21 @@ class TensorBoard(Written):
             from tensorboard.plugins.hparams import summary_v2
         self._into, self.is_new, self._hparams = into, not into.exists(), summary_v2
 
-    def begin(self, trial: ExportedTrial) -> Path:
-        folder, start = self._into / quote(trial.key, safe=""), trial.begun or 0.0
-        rmtree(folder, ignore_errors=True)
-        about = self._hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=start)
-        return _add_events(_new_file(folder), [(0, about)])
-
-    def write(self, run: Path, trial: ExportedTrial, steps: Steps, ends: bool) -> None:
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams.api_pb2 import Status
         from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
+        events: list[tuple[int, Any]] = []
+        if begins:
+            folder, start = self._into / quote(trial.key, safe=""), trial.begun or 0.0
+            rmtree(folder, ignore_errors=True)
+            self.runs[trial.key] = folder / EVENTS.format(time.time_ns())
+            about = self._hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=start)
+            events.append((0, about))
         said = [*steps.items(), *([(max(trial.steps, default=0), trial.values)] if ends else [])]
-        events = [
+        events += [
             (step, Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]))
             for step, values in said
         ]
@@ -249,22 +245,17 @@ class TensorBoard(Written):
             status = Status.Value("STATUS_FAILURE" if trial.state == FAILED else "STATUS_SUCCESS")
             end = HParamsPluginData(session_end_info=SessionEndInfo(status=status, end_time_secs=trial.ended or 0.0))
             events.append((0, self._hparams._summary_pb(SESSION_END_INFO_TAG, end)))
-        _add_events(run, events)
+        _add_events(self.runs[trial.key], events)
 
     def close(self, study: ExportedStudy) -> None:
         names = dict.fromkeys(name for trial in study.trials for name in trial.params)
         metrics = dict.fromkeys(name for trial in study.trials for name in trial.values)
         of = self._hparams
         about = of.hparams_config_pb([of.HParam(name) for name in names], [of.Metric(name) for name in metrics])
-        _add_events(_new_file(self._into), [(0, about)])
+        _add_events(self._into / EVENTS.format(time.time_ns()), [(0, about)])
 
 
-def _new_file(folder: Path) -> Path:
-    """A name by which TensorBoard finds events."""
-    return folder / f"events.out.tfevents.{time.time_ns()}"
-
-
-def _add_events(path: Path, events: Sequence[tuple[int, Any]]) -> Path:
+def _add_events(path: Path, events: Sequence[tuple[int, Any]]) -> None:
     """Add summaries with their steps to a file. It is open for this time alone, however many trials run."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -274,7 +265,6 @@ def _add_events(path: Path, events: Sequence[tuple[int, Any]]) -> Path:
     with open(path, "ab") as file:
         for event in [*first, *(Event(wall_time=time.time(), step=step, summary=said) for step, said in events)]:
             RecordWriter(file).write(event.SerializeToString())
-    return path
 
 
 class Wandb(Written):
@@ -293,15 +283,16 @@ class Wandb(Written):
             "settings": wandb.Settings(console="off", disable_git=True, save_code=False, x_disable_stats=True),
         }  # fmt: skip
 
-    def begin(self, trial: ExportedTrial) -> Any:
-        name = sha256(f"{self._how['group']}/{trial.key}".encode()).hexdigest()[:16]
-        if trial.key in self.runs:
-            self.runs.pop(trial.key).finish()
-        for left in self._how["dir"].glob(f"wandb/offline-run-*-{name}"):
-            rmtree(left)
-        return self._wandb.init(name=trial.key, id=name, config=dict(trial.params), tags=[trial.state], **self._how)
-
-    def write(self, run: Any, trial: ExportedTrial, steps: Steps, ends: bool) -> None:
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
+        if begins:
+            name = sha256(f"{self._how['group']}/{trial.key}".encode()).hexdigest()[:16]
+            if trial.key in self.runs:
+                self.runs.pop(trial.key).finish()
+            for left in self._how["dir"].glob(f"wandb/offline-run-*-{name}"):
+                rmtree(left)
+            about: dict[str, Any] = {"name": trial.key, "id": name, "config": dict(trial.params), "tags": [trial.state]}
+            self.runs[trial.key] = self._wandb.init(**about, **self._how)
+        run = self.runs[trial.key]
         for step, values in steps.items():
             run.log(dict(values), step=step, commit=True)
         if ends:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mpitune.engine.tracking import FAILED
 from mpitune.exchange.formats import MLflow, TensorBoard, Wandb, Written
-from mpitune.exchange.trials import RUNNING, ExportedStudy, ExportedTrial, read
+from mpitune.exchange.trials import RUNNING, ExportedStudy, read
 from mpitune.locks import open_lock, try_lock
 from mpitune.processes.process import die_with
-from mpitune.trial import PRUNED, chosen_of
+from mpitune.storage.table import last_line
 
 
 def main(parent: int, folder: Path, track: str, told: Any, why: Any, progress: Any) -> None:
@@ -25,8 +26,8 @@ def main(parent: int, folder: Path, track: str, told: Any, why: Any, progress: A
     try:
         _follow(folder, track, told, progress)
     except Exception as error:  # whatever the tracker's own code raises
-        why.put(f"{type(error).__name__}: {error}".replace("\n", " "))
-        os._exit(1)
+        why.put(last_line(" ".join(f"{type(error).__name__}: {error}".split())))
+        os._exit(FAILED)
 
 
 def _follow(folder: Path, track: str, told: Any, progress: Any) -> None:
@@ -52,20 +53,15 @@ def _follow(folder: Path, track: str, told: Any, progress: Any) -> None:
             study = read(folder, running)
             for trial in study.trials:
                 progress.value += 1
-                when, ends = trial.ended or 0.0, over or _has_ended(trial)
-                if ended.get(trial.key) != when:
-                    written.put(trial, ends)
-                if ends and ended.get(trial.key) != when:
+                when = None if trial.state == RUNNING else trial.ended or 0.0
+                if when is None or ended.get(trial.key) != when:
+                    written.put(trial)
+                if ended.get(trial.key) != when:  # also one that goes on: from now on it has no end
                     ended[trial.key] = when
                     file.write(json.dumps([trial.key, when]) + "\n")
             file.flush()
             next_look = time.monotonic() + 5 * (time.monotonic() - began)
     written.close(study)
-
-
-def _has_ended(trial: ExportedTrial) -> bool:
-    """Whether a trial is done for good: one that its strategy stopped may go on until the study is over."""
-    return trial.state != RUNNING and (trial.state != PRUNED or chosen_of(trial.last, "state") == PRUNED)
 
 
 def _tracker(track: str, study: ExportedStudy) -> Written:

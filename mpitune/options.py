@@ -64,7 +64,7 @@ class RunOptions:
     )
     track: tuple[str, ...] = setting(
         (), "write the study as it runs to mlflow:FOLDER (or its URI), tensorboard:FOLDER, wandb or wandb:FOLDER; "
-        "several may be given", metavar="TRACKER",
+        "several may be given", metavar="TRACKER", advanced=True,
     )  # fmt: skip
     keep_output: bool = setting(
         False, "keep what each trial prints in the results folder, as printed/KEY.txt", advanced=True

@@ -140,9 +140,9 @@ class Coordinator:
         return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
     def running(self) -> dict[str, dict[str, Any]]:
-        """The parameters of the trials that are being computed, by key."""
-        firsts = [state.given[0].open for state in self.dispatch.slots.values() if state.is_computing]
-        return {trial.key: dict(trial.params) for trials in firsts for trial in list(trials.values())[:1]}
+        """The parameters of the first trial that each slot has, by key."""
+        given = [state.given[0].open for state in self.dispatch.slots.values() if state.given]
+        return {trial.key: dict(trial.params) for trials in given for trial in list(trials.values())[:1]}
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:

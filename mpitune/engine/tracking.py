@@ -1,31 +1,30 @@
 """Trackers that follow a study: each is a process, `mpitune.exchange.live`, that reads the journal while it grows.
 
-A thread of rank 0 tells it once a second what runs, so a tracker that is slow, fails or hangs holds nothing up.
+Rank 0 tells it once a second what runs, so a tracker that is slow, fails or hangs holds nothing up.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
-import select
-import subprocess
-import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.processes.process import stops_wait
-from mpitune.storage.table import last_line
+from mpitune.processes.process import stops_wait, without_main
 
 EVERY_S = 1.0
 SILENT_S = 10.0  # at the end, after which a tracker that makes no progress hangs
+OPENING = 6  # times as long may it be imported, and make a database
+MOST_TOLD = 100  # that it has not read: then it is told later
+FAILED = 1  # exit status of one that has said why
 STEPS = b"steps "  # begins what a worker tells of a running trial
 
 log = logging.getLogger(__name__)
@@ -40,8 +39,7 @@ def require(tracks: Sequence[str]) -> None:
         if "://" not in place:
             try:
                 Path(place).mkdir(parents=True, exist_ok=True)
-                with TemporaryFile(dir=place or None):
-                    pass
+                TemporaryFile(dir=place or None).close()
             except OSError as error:
                 raise UsageError(
                     f"track={track}: it cannot be written ({error.strerror}): name another folder"
@@ -52,60 +50,49 @@ class Tracker:
     """A tracker of the study in a folder. Its failure is one line of the log."""
 
     def __init__(self, track: str, folder: Path):
-        self._track, self._running, self._looked = track, dict[str, Any](), 0.0
-        self._steps: deque[Any] = deque()
-        self._over, self._errors = threading.Event(), TemporaryFile()  # noqa: SIM115
-        self._said = False
-        begin = f"import sys; sys.path[:] = {sys.path}; from mpitune.exchange.live import main; main(*{{}})"
-        words = [sys.executable, "-c", begin.format((os.getpid(), str(folder), track))]
-        with stops_wait():
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
-            )
-        threading.Thread(target=self._tell, name="tracker", daemon=True).start()
-
-    def update(self, running: Callable[[], Mapping[str, Any]]) -> None:
-        """Take in which trials run, with their parameters by key, if that is due."""
-        if (now := time.monotonic()) - self._looked >= EVERY_S:
-            self._looked, self._running = now, dict(running())
+        self._track, self._due = track, 0.0
+        self._steps = dict[str, dict[int, Any]]()  # of trials that run, so far untold
+        context = multiprocessing.get_context("spawn")
+        self._told, self._why = context.Queue(), context.SimpleQueue()  # no `put` in the first one waits
+        self._told.cancel_join_thread()
+        self._progress = context.Value("q", 0, lock=False)
+        follow = import_module("mpitune.exchange.live").main
+        arguments = (os.getpid(), folder, track, self._told, self._why, self._progress)
+        with stops_wait(), without_main():
+            self._process = context.Process(target=follow, args=arguments, daemon=True)
+            self._process.start()
 
     def hear(self, content: bytes) -> None:
         """Take in the steps of a running trial; all else that a worker tells is not for trackers."""
         if content.startswith(STEPS):
-            self._steps.append(json.loads(content.removeprefix(STEPS)))
+            key, steps = json.loads(content.removeprefix(STEPS))
+            self._steps.setdefault(key, {}).update((int(n), values) for n, values in steps.items())
 
-    def _tell(self) -> None:
-        over = False
-        try:
-            while not over:
-                over = self._over.wait(EVERY_S)
-                steps = [self._steps.popleft() for _ in range(len(self._steps))]
-                line = json.dumps([self._running, steps, over]).encode() + b"\n"
-                while line:
-                    line = line[self._process.stdin.write(line) :]  # type: ignore[union-attr]
-        except OSError:
-            self._process.wait()
+    def update(self, running: Callable[[], Mapping[str, Any]]) -> None:
+        """Tell which trials run, with their parameters by key, if that is due."""
+        if time.monotonic() >= self._due and self._told.qsize() < MOST_TOLD:
+            self._due = time.monotonic() + EVERY_S
+            self._told.put({key: (params, self._steps.get(key, {})) for key, params in running().items()})
+            self._steps = {}
             self._say_failed()
 
     def close(self) -> None:
         """The study is over: wait until it is written, as long as there is progress."""
-        self._over.set()
-        out: Any = self._process.stdout
-        while ready := select.select([out], [], [], SILENT_S)[0]:
-            if not os.read(out.fileno(), 1 << 16):
-                break
-        if not ready:
-            self._say(f"has made no progress for {SILENT_S:g} s")
+        self._told.put(None)
+        before, seconds = -1, 0.0
+        while self._process.is_alive() and before != (before := self._progress.value):
+            self._process.join(seconds := SILENT_S * (1 if before else OPENING))
+        if self._process.is_alive():
+            self._say(f"has made no progress for {seconds:g} s")
             self._process.kill()
-        if self._process.wait():
-            self._say_failed()
+        elif self._process.exitcode not in (0, FAILED):
+            self._say(f"has ended with exit status {self._process.exitcode}")
+        self._say_failed()
 
     def _say_failed(self) -> None:
-        self._errors.seek(0)
-        self._say(f"has failed: {last_line(self._errors.read().decode(errors='replace'))}")
+        if not self._why.empty():
+            self._say(f"has failed: {self._why.get()}")
 
     def _say(self, what: str) -> None:
-        if not self._said:
-            self._said = True
-            how = "the study is whole without it, and python -m mpitune export writes it anew"
-            log.warning("the tracker %s %s; %s", self._track, what, how)
+        how = "the study is whole without it, and python -m mpitune export writes it anew"
+        log.warning("the tracker %s %s; %s", self._track, what, how)

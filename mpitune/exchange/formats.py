@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from mpitune.storage.table import write_table
 
 MOST_METRICS = 1000  # that MLflow takes in one call
 MOST_RUNS = 50_000  # that it gives in one call
+EVENTS = "events.out.tfevents.{}"  # a name by which TensorBoard finds a file
 Steps = Mapping[int, Mapping[str, float]]
 
 
@@ -133,23 +135,26 @@ class Written:
     is_new = True  # whether the tool had nothing of this study
 
     def __init__(self) -> None:
-        self.open: dict[str, tuple[Mapping[str, Any], dict[int, Any]]] = {}  # parameters and steps of trials that run
+        self.runs: dict[str, Any] = {}  # what the tool has of a trial, by key
+        self.open: dict[str, tuple[Mapping[str, Any], Steps]] = {}  # parameters and steps of trials that run
 
-    def put(self, trial: ExportedTrial, ends: bool = True) -> None:
+    def put(self, trial: ExportedTrial) -> None:
         """Write what is new of a trial."""
-        params, steps = self.open.pop(trial.key, (None, {}))
-        begins = params != trial.params or (ends and not steps.items() <= trial.steps.items())
-        new = {n: values for n, values in sorted(trial.steps.items()) if begins or n not in steps}
+        ends = trial.state != RUNNING
+        params, there = self.open.pop(trial.key, (None, {}))
+        steps = dict(sorted(trial.steps.items()))
+        begins = params != trial.params or (ends and list(there.items()) != list(steps.items())[: len(there)])
+        new = {n: values for n, values in steps.items() if begins or n not in there}
         if begins or new or ends:
             self.write(trial, new, begins, ends)
         if not ends:
-            self.open[trial.key] = trial.params, new if begins else {**steps, **new}
+            self.open[trial.key] = trial.params, new if begins else {**there, **new}
 
-    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
         """Write new steps of a trial. What is there of one that `begins` is removed."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self, study: ExportedStudy) -> None:
         """Nothing more is written: open trials are cut off."""
 
 
@@ -157,133 +162,109 @@ def _into(kind: Callable[[ExportedStudy, Path], Written], study: ExportedStudy, 
     written = kind(study, into)
     for trial in study.trials:
         written.put(trial)
-    written.close()
+    written.close(study)
 
 
 class MLflow(Written):
-    """An experiment, with a run for each trial. into: a database, or the URI of a server or a store of files."""
+    """An experiment, with a run for each trial. into: a database, or the URI of a server."""
 
     def __init__(self, study: ExportedStudy, into: Path | str) -> None:
         super().__init__()
-        uri, location = str(into), None
-        if isinstance(into, Path):
-            uri, location = f"sqlite:///{into.resolve()}", (into.resolve().parent / "artifacts").as_uri()
-        elif uri.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         with needs("mlflow"):
             from mlflow import MlflowClient
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        uri, location = str(into), None
+        if isinstance(into, Path):
+            uri, location = f"sqlite:///{into.resolve()}", (into.resolve().parent / "artifacts").as_uri()
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         known = self._client.get_experiment_by_name(study.name)
         tags = {name: str(value)[:5000] for name, value in study.header["settings"].items()}
         self._in = known.experiment_id if known else self._client.create_experiment(study.name, location, tags)
         runs = self._client.search_runs([self._in], max_results=MOST_RUNS) if known else []
-        self.is_new, self._runs = not runs, {run.info.run_name: run.info.run_id for run in runs}
+        self.is_new, self.runs = not runs, {run.info.run_name: run.info.run_id for run in runs}
 
-    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        begun, ended = (round(1000 * (when or 0)) for when in (trial.begun, trial.ended))
-        if begins and trial.key in self._runs:
-            self._client.delete_run(self._runs[trial.key])
+        begun, when = (round(1000 * (time or 0)) for time in (trial.begun, trial.ended))
         if begins:
+            if trial.key in self.runs:
+                self._client.delete_run(self.runs[trial.key])
             made = self._client.create_run(self._in, start_time=begun, run_name=trial.key)
-            self._runs[trial.key] = made.info.run_id
-        run, figures = self._runs[trial.key], {**trial.values, **trial.measured} if ends else {}
-        metrics = [Metric(name, float(value), ended, 0) for name, value in figures.items()]
+            self.runs[trial.key] = made.info.run_id
+            params = [Param(name, str(value)[:6000]) for name, value in trial.params.items()]
+            self._client.log_batch(made.info.run_id, params=params)
+        run, figures = self.runs[trial.key], {**trial.values, **trial.measured} if ends else {}
+        metrics = [Metric(name, float(value), when, 0) for name, value in figures.items()]
         metrics += [
-            Metric(f"step/{name}", float(value), ended, step)
-            for step, values in new.items()
+            Metric(f"step/{name}", float(value), when, step)
+            for step, values in steps.items()
             for name, value in values.items()
         ]
-        params = [Param(name, str(value)[:6000]) for name, value in trial.params.items()]
-        facts = {"place": str(trial.last.place), "state": trial.state, "error": trial.error[:5000]}
-        if begins or ends:
-            self._client.log_batch(run, params=params, tags=[RunTag(name, text) for name, text in facts.items()])
         for start in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
         if ends:
-            self._client.set_terminated(run, "FAILED" if trial.state == FAILED else "FINISHED", ended)
+            facts = {"place": str(trial.last.place), "state": trial.state, "error": trial.error[:5000]}
+            self._client.log_batch(run, tags=[RunTag(name, text) for name, text in facts.items()])
+            self._client.set_terminated(run, "FAILED" if trial.state == FAILED else "FINISHED", when)
 
-    def close(self) -> None:
+    def close(self, study: ExportedStudy) -> None:
         for key in self.open:
-            self._client.set_terminated(self._runs[key], "KILLED")
+            self._client.set_terminated(self.runs[key], "KILLED")
 
 
 class TensorBoard(Written):
-    """A folder of events for each trial, in the folder `into`."""
+    """A folder with a file of events for each trial, in the folder `into`."""
 
     def __init__(self, study: ExportedStudy, into: Path) -> None:
         super().__init__()
         with needs("tensorboard"):
             from tensorboard.plugins.hparams import summary_v2
-        self.into, self.is_new, self._hparams = into, not into.exists(), summary_v2
-        self._events: dict[str, _Events] = {}
-        self._names: dict[str, Any] = {}
-        self._values: dict[str, Any] = {}
+        self._into, self.is_new, self._hparams = into, not into.exists(), summary_v2
 
-    def put(self, trial: ExportedTrial, ends: bool = True) -> None:
-        self._names.update(dict.fromkeys(trial.params))
-        self._values.update(dict.fromkeys(trial.values))
-        super().put(trial, ends)
-        if trial.state != RUNNING and trial.key in self._events:
-            self._events.pop(trial.key).close()
-
-    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams.api_pb2 import Status
         from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
-        folder = self.into / quote(trial.key, safe="")
+        events: list[tuple[int, Any]] = []
         if begins:
-            if trial.key in self._events:
-                self._events.pop(trial.key).close()
+            folder, start = self._into / quote(trial.key, safe=""), trial.begun or 0.0
             rmtree(folder, ignore_errors=True)
-        if trial.key not in self._events:
-            self._events[trial.key] = _Events(folder)
-        events = self._events[trial.key]
-        if begins:
-            start = trial.begun or 0.0
-            events.add(self._hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=start))
-        for step, values in new.items():
-            events.scalars(values, step)
+            self.runs[trial.key] = folder / EVENTS.format(time.time_ns())
+            about = self._hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=start)
+            events.append((0, about))
+        said = [*steps.items(), *([(max(trial.steps, default=0), trial.values)] if ends else [])]
+        events += [
+            (step, Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]))
+            for step, values in said
+        ]
         if ends:
             status = Status.Value("STATUS_FAILURE" if trial.state == FAILED else "STATUS_SUCCESS")
             end = HParamsPluginData(session_end_info=SessionEndInfo(status=status, end_time_secs=trial.ended or 0.0))
-            events.scalars(trial.values, max(trial.steps, default=0))
-            events.add(self._hparams._summary_pb(SESSION_END_INFO_TAG, end))
+            events.append((0, self._hparams._summary_pb(SESSION_END_INFO_TAG, end)))
+        _add_events(self.runs[trial.key], events)
 
-    def close(self) -> None:
-        about = self._hparams.HParam, self._hparams.Metric
-        table = self._events[""] = _Events(self.into)
-        table.add(
-            self._hparams.hparams_config_pb(
-                *(list(map(*p)) for p in zip(about, (self._names, self._values), strict=True))
-            )
-        )
-        for events in self._events.values():
-            events.close()
+    def close(self, study: ExportedStudy) -> None:
+        names = dict.fromkeys(name for trial in study.trials for name in trial.params)
+        metrics = dict.fromkeys(name for trial in study.trials for name in trial.values)
+        of = self._hparams
+        about = of.hparams_config_pb([of.HParam(name) for name in names], [of.Metric(name) for name in metrics])
+        _add_events(self._into / EVENTS.format(time.time_ns()), [(0, about)])
 
 
-class _Events:
-    """A file of events in a folder."""
+def _add_events(path: Path, events: Sequence[tuple[int, Any]]) -> None:
+    """Add summaries with their steps to a file. It is open for this time alone, however many trials run."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._writer = EventFileWriter(str(folder), flush_secs=1)
-        self.close = self._writer.close
-
-    def add(self, summary: Any, step: int = 0) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self._writer.add_event(Event(summary=summary, step=step))
-
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        self.add(Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]), step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first = [] if path.exists() else [Event(wall_time=time.time(), file_version="brain.Event:2")]
+    with open(path, "ab") as file:
+        for event in [*first, *(Event(wall_time=time.time(), step=step, summary=said) for step, said in events)]:
+            RecordWriter(file).write(event.SerializeToString())
 
 
 class Wandb(Written):
@@ -295,34 +276,33 @@ class Wandb(Written):
         with needs("wandb"):
             import wandb
         into.mkdir(parents=True, exist_ok=True)
-        self.is_new, self._wandb, self._runs = not (into / "wandb").exists(), wandb, dict[str, Any]()
+        self.is_new, self._wandb = not (into / "wandb").exists(), wandb
         self._how: dict[str, Any] = {
             "mode": mode, "dir": into, "project": str(study.header["settings"]["experiment"]), "group": study.name,
             "reinit": "create_new", "resume": None if mode == "offline" else "allow",
             "settings": wandb.Settings(console="off", disable_git=True, save_code=False, x_disable_stats=True),
         }  # fmt: skip
 
-    def write(self, trial: ExportedTrial, new: Steps, begins: bool, ends: bool) -> None:
+    def write(self, trial: ExportedTrial, steps: Steps, begins: bool, ends: bool) -> None:
         if begins:
             name = sha256(f"{self._how['group']}/{trial.key}".encode()).hexdigest()[:16]
-            if trial.key in self._runs:
-                self._runs.pop(trial.key).finish()
+            if trial.key in self.runs:
+                self.runs.pop(trial.key).finish()
             for left in self._how["dir"].glob(f"wandb/offline-run-*-{name}"):
                 rmtree(left)
-            self._runs[trial.key] = self._wandb.init(
-                name=trial.key, id=name, config=dict(trial.params), tags=[trial.state], **self._how
-            )
-        run = self._runs[trial.key]
-        for step, values in new.items():
+            about: dict[str, Any] = {"name": trial.key, "id": name, "config": dict(trial.params), "tags": [trial.state]}
+            self.runs[trial.key] = self._wandb.init(**about, **self._how)
+        run = self.runs[trial.key]
+        for step, values in steps.items():
             run.log(dict(values), step=step, commit=True)
         if ends:
             run.tags = (trial.state,)
             facts = {"run/place": str(trial.last.place), "run/error": trial.error}
             run.summary.update({**trial.values, **trial.measured, **facts})
-            self._runs.pop(trial.key).finish(exit_code=1 if trial.state == FAILED else 0)
+            self.runs.pop(trial.key).finish(exit_code=1 if trial.state == FAILED else 0)
 
-    def close(self) -> None:
-        for run in self._runs.values():
+    def close(self, study: ExportedStudy) -> None:
+        for run in self.runs.values():
             run.finish(exit_code=255)
         self._wandb.teardown()  # its service writes the last records, and may do so after `finish`
 

@@ -2,102 +2,66 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import socket
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from mpitune.engine.tracking import FAILED
 from mpitune.exchange.formats import MLflow, TensorBoard, Wandb, Written
-from mpitune.exchange.trials import RUNNING, ExportedStudy, ExportedTrial, read
-from mpitune.locks import lock_byte, open_lock
+from mpitune.exchange.trials import RUNNING, ExportedStudy, read
+from mpitune.locks import open_lock, try_lock
 from mpitune.processes.process import die_with
-from mpitune.trial import PRUNED, chosen_of
+from mpitune.storage.table import last_line
 
 
-def main(parent: int, folder: str, track: str) -> None:
-    """Follow the study in a folder until it is over. A line for each second comes on stdin, see `Tracker`."""
+def main(parent: int, folder: Path, track: str, told: Any, why: Any, progress: Any) -> None:
+    """Follow the study in a folder until it is over: None is told then. For the rest see `Tracker`."""
     die_with(parent)
-    progress = os.dup(1)
-    os.dup2(2, 1)  # what libraries print
+    with open(os.devnull, "w") as nowhere:
+        for standard in (1, 2):  # what libraries print
+            os.dup2(nowhere.fileno(), standard)
     try:
-        _follow(Path(folder), track, progress)
+        _follow(folder, track, told, progress)
     except Exception as error:  # whatever the tracker's own code raises
-        print(f"\n{type(error).__name__}: {error}".rstrip().replace("\n", " "), file=sys.stderr, flush=True)
-        os._exit(1)
+        why.put(last_line(" ".join(f"{type(error).__name__}: {error}".split())))
+        os._exit(FAILED)
 
 
-def _follow(folder: Path, track: str, progress: int) -> None:
-    # Of jobs that join, one at a time writes. The file says which trials are written to their end, and when that was.
-    file = os.fdopen(open_lock(folder / f".tracked-{quote(track, safe='')[-200:]}"), "r+")
-    written: Written | None = None
-    opened = threading.Event()
-    threading.Thread(target=_beat, args=(opened, progress), daemon=True).start()
-    known: dict[str, dict[int, Any]] = {}  # steps of trials that run, or will soon be said to
-    before: dict[str, Any] = {}
-    next_look = 0.0
-    for line in iter(sys.stdin.readline, ""):
-        running, steps, over = json.loads(line)
-        known = {key: some for key, some in known.items() if key in running or key not in before}
-        for key, some in steps:
-            known.setdefault(key, {}).update((int(n), values) for n, values in some.items())
-        if not written and not _has(file.fileno()):
-            if over:  # another job writes, or will
-                break
-            continue
-        if not over and time.monotonic() < next_look:
-            continue
-        began, before = time.monotonic(), running
-        now = {} if over else {key: (params, known.get(key, {})) for key, params in running.items()}
-        study = read(folder, now)
-        if written is None:
-            written = _tracker(track, study)
-            opened.set()
-            if written.is_new:
-                file.truncate(0)
-            ended = dict(json.loads(line) for line in file if line.endswith("]\n"))
-            file.write("\n")  # after half a line, perhaps
-        for trial in study.trials:
-            os.write(progress, b".")
-            if ended.get(trial.key) == (trial.ended or 0.0):
+def _follow(folder: Path, track: str, told: Any, progress: Any) -> None:
+    """Of jobs that join that one writes which has the lock of a file. The file says which trials have their end."""
+    with os.fdopen(open_lock(folder / f".tracked-{quote(track, safe='')[-200:]}"), "r+") as file:
+        while not try_lock(file.fileno()):
+            if told.get() is None:
+                return
+        written = _tracker(track, study := read(folder))
+        progress.value += 1
+        if written.is_new:
+            file.truncate(0)
+        ended = dict(json.loads(line) for line in file if line.endswith("]\n"))
+        file.write("\n")  # after half a line, perhaps
+        running: dict[str, tuple[Any, dict[int, Any]]] = {}
+        over, next_look = False, 0.0
+        while not over:
+            over = (now := told.get()) is None
+            running = {key: (some[0], running.get(key, some)[1] | some[1]) for key, some in (now or {}).items()}
+            if not over and time.monotonic() < next_look:
                 continue
-            written.put(trial, ends := over or _has_ended(trial))
-            if ends:
-                ended[trial.key] = trial.ended or 0.0
-                file.write(json.dumps([trial.key, ended[trial.key]]) + "\n")
-        file.flush()
-        if over:
-            break
-        next_look = time.monotonic() + 5 * (time.monotonic() - began)
-    if written is not None:
-        written.close()
-
-
-def _beat(opened: threading.Event, progress: int) -> None:
-    """Say that there is progress while a tracker is imported, and a database made: that takes time of the CPU."""
-    last = 0.0
-    while not opened.wait(1.0):
-        if (now := time.process_time()) > last + 0.02:
-            last = now
-            os.write(progress, b".")
-
-
-def _has(lock: int) -> bool:
-    """Whether this process may write: another job does not, or the file system has no locks."""
-    try:
-        return lock_byte(lock, 0, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-
-
-def _has_ended(trial: ExportedTrial) -> bool:
-    """Whether a trial is done for good: one that its strategy stopped may go on until the study is over."""
-    return trial.state != RUNNING and (trial.state != PRUNED or chosen_of(trial.last, "state") == PRUNED)
+            began = time.monotonic()
+            study = read(folder, running)
+            for trial in study.trials:
+                progress.value += 1
+                when = None if trial.state == RUNNING else trial.ended or 0.0
+                if when is None or ended.get(trial.key) != when:
+                    written.put(trial)
+                if ended.get(trial.key) != when:  # also one that goes on: from now on it has no end
+                    ended[trial.key] = when
+                    file.write(json.dumps([trial.key, when]) + "\n")
+            file.flush()
+            next_look = time.monotonic() + 5 * (time.monotonic() - began)
+    written.close(study)
 
 
 def _tracker(track: str, study: ExportedStudy) -> Written:
@@ -112,11 +76,11 @@ def _tracker(track: str, study: ExportedStudy) -> Written:
 
 def _mode() -> str:
     """Online where W&B has a key and its server answers."""
+    import requests
     import wandb
 
-    url = urlsplit(wandb.setup().settings.base_url)
     try:
-        socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), 2.0).close()
-    except OSError:
+        requests.head(wandb.setup().settings.base_url, timeout=2.0)
+    except requests.RequestException:
         return "offline"
     return "online" if wandb.api.api_key else "offline"

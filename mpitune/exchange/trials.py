@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -181,12 +180,12 @@ def load(results: str | Path) -> LoadedStudy:
     return LoadedStudy(table.set_index("key"), arrays)
 
 
-def read(folder: Path, running: Running = MappingProxyType({})) -> ExportedStudy:
+def read(folder: Path, running: Running | None = None) -> ExportedStudy:
     """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none.
 
     `running`: trials, or stages of them, that run now: they are among the others with what is known of them.
     """
-    first, *others = every = [_read(study, running) for study in studies_in(folder)]
+    first, *others = every = [_read(study, running or {}) for study in studies_in(folder)]
     if not others:
         return first
     trials = [replace(trial, key=f"{study.folder.name}/{trial.key}") for study in every for trial in study.trials]

@@ -36,13 +36,12 @@ class TellSteps:
     """Tells trackers the steps of a trial, once a second at most; the last ones come with its result."""
 
     def __init__(self, tell: Callable[[bytes], None], key: str):
-        self._tell, self._key, self._next, self._n_told = tell, key, 0.0, 0
-        self._known: dict[int, Any] = {}
+        self._tell, self._key, self._next, self._told = tell, key, 0.0, -1
 
-    def __call__(self, steps: Mapping[int, Mapping[str, float]]) -> None:
-        self._known |= steps
-        if time.monotonic() >= self._next and (new := dict(list(self._known.items())[self._n_told :])):
-            self._next, self._n_told = time.monotonic() + STEP_SECONDS, len(self._known)
+    def __call__(self, steps: Mapping[int, Any]) -> None:
+        """`steps`: all so far."""
+        if time.monotonic() >= self._next and (new := {n: steps[n] for n in steps if n > self._told}):
+            self._next, self._told = time.monotonic() + STEP_SECONDS, max(new)
             self._tell(STEPS + json.dumps([self._key, new]).encode())
 
 
@@ -105,7 +104,7 @@ class Steps:
         self._done = last + self._before
         self._worker.report_step(self._done, self._until)
         if self._tell is not None:
-            self._tell({last: values})
+            self._tell(self._values)
 
     def values(self, returned: Mapping[str, float] | None = None) -> dict[str, float]:
         """What was returned, else the last values; and those of each step since the start of the stage as name@step.

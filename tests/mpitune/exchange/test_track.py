@@ -170,6 +170,7 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line(
 ) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setattr(tracking, "SILENT_S", 3.0)
+    monkeypatch.setattr(tracking, "OPENING", 5)
     (tmp_path / "m").mkdir()
     (tmp_path / "m/mlflow.db").write_text("no database")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections, and never answers
@@ -179,7 +180,7 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line(
         )
     assert len(study) == 3
     lines = [line for line in capfd.readouterr().err.splitlines() if "tracker" in line or "Error" in line]
-    assert len(lines) == 2 and sum("has made no progress for 3 s" in line for line in lines) == 1, lines
+    assert len(lines) == 2 and sum("has made no progress for 15 s" in line for line in lines) == 1, lines
     assert sum("has failed: DatabaseError: " in line or "file is not a database" in line for line in lines) == 1, lines
 
 

@@ -36,10 +36,11 @@ def require(tracks: Sequence[str]) -> None:
         kind, _, place = track.partition(":")
         if getattr(find_spec(kind), "origin", None) is None:  # a folder of that name is no package
             raise UsageError(f'track={track}: {kind} is not installed: pip install "mpitune[export]"')
+        place = place or (os.environ.get("WANDB_DIR", "") if kind == "wandb" else "") or "."
         if "://" not in place:
             try:
                 Path(place).mkdir(parents=True, exist_ok=True)
-                TemporaryFile(dir=place or None).close()
+                TemporaryFile(dir=place).close()
             except OSError as error:
                 raise UsageError(
                     f"track={track}: it cannot be written ({error.strerror}): name another folder"
@@ -79,6 +80,9 @@ class Tracker:
     def close(self) -> None:
         """The study is over: wait until it is written, as long as there is progress."""
         self._told.put(None)
+        self._process.join(EVERY_S)
+        if self._process.is_alive():
+            log.info("the study is whole; the tracker %s still writes, and Ctrl-C leaves the rest", self._track)
         before, seconds = -1, 0.0
         while self._process.is_alive() and before != (before := self._progress.value):
             self._process.join(seconds := SILENT_S * (1 if before else OPENING))
@@ -94,5 +98,5 @@ class Tracker:
             self._say(f"has failed: {self._why.get()}")
 
     def _say(self, what: str) -> None:
-        how = "the study is whole without it, and python -m mpitune export writes it anew"
+        how = "the study is whole without it; python -m mpitune export RESULTS writes it, too"
         log.warning("the tracker %s %s; %s", self._track, what, how)

@@ -232,7 +232,8 @@ class TensorBoard(Written):
         events: list[tuple[int, Any]] = []
         if begins:
             folder, start = self._into / quote(trial.key, safe=""), trial.begun or 0.0
-            rmtree(folder, ignore_errors=True)
+            for old in folder.glob(EVENTS.format("*")):
+                old.unlink()
             self.runs[trial.key] = folder / EVENTS.format(time.time_ns())
             about = self._hparams.hparams_pb(dict(trial.params), trial_id=trial.key, start_time_secs=start)
             events.append((0, about))

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from mpitune.engine.tracking import FAILED
 from mpitune.exchange.formats import MLflow, TensorBoard, Wandb, Written
 from mpitune.exchange.trials import RUNNING, ExportedStudy, read
-from mpitune.locks import open_lock, try_lock
+from mpitune.locks import locked, open_lock, try_lock
 from mpitune.processes.process import die_with
 from mpitune.storage.table import last_line
 
@@ -66,8 +66,11 @@ def _follow(folder: Path, track: str, told: Any, progress: Any) -> None:
 
 def _tracker(track: str, study: ExportedStudy) -> Written:
     kind, _, place = track.partition(":")
+    if kind == "mlflow" and "://" in place:
+        return MLflow(study, place)
     if kind == "mlflow":
-        return MLflow(study, place if "://" in place else Path(place, "mlflow.db"))
+        with locked(Path(place, ".mlflow.lock")):  # MLflow makes a database without one
+            return MLflow(study, Path(place, "mlflow.db"))
     if kind == "tensorboard":
         return TensorBoard(study, Path(place, quote(study.name, safe=" :")))
     os.environ.setdefault("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")

@@ -101,7 +101,7 @@ class ExportedStudy:
     def name(self) -> str:
         """The same whenever it is asked for, and another one for a study that has begun anew in the same folder."""
         begun = f" {self.began[:19]}" if self.began else ""
-        return f"{self.header['settings']['experiment']} {self.folder.resolve().name}{begun}"
+        return f"{self.header['settings']['experiment']} {'/'.join(self.folder.resolve().parts[-2:])}{begun}"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each trial, all with the same columns, parameters before values; None for missing values."""

@@ -87,7 +87,7 @@ class FoldRace:
         self._by_key = {task.key: task for task in where.tasks}
         splits, (repeats, _) = 1 + max(task.split for task in where.tasks), search._splits
         self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
-        self._metric, self._together = search.refit, where.last_fits
+        self._metric, self._together = search.refit, {**where.last_fits, **({0: None} if search.default else {})}
         self._losses: dict[Place, float | None] = {}
         self._seconds: dict[int, float] = {}  # that a fit of a candidate took
         self._few = 0

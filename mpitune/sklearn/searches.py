@@ -22,6 +22,7 @@ import numpy as np
 import sklearn.model_selection as theirs
 from joblib import parallel_config
 from sklearn.base import clone
+from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
 from sklearn.model_selection._validation import _fit_and_score
 from sklearn.utils.parallel import Parallel, delayed
@@ -49,7 +50,7 @@ from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
 from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
-from mpitune.sklearn.winner import winner_of_search
+from mpitune.sklearn.winner import Careful, winner_of_search
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,12 @@ class OnEngine(Added, _search.BaseSearchCV):
 
         return evaluate if self.default else evaluate_candidates
 
+    def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> int:
+        """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
+        if isinstance(refit, Careful):
+            return refit(results, *self._splits)
+        return int(super()._select_best_index(refit, refit_metric, results))
+
     def _mask_what_is_missing(self) -> None:
         """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""
         if hasattr(self, "aggressive_elimination") or not (self._evaluated < self.n_splits_).any():
@@ -212,6 +219,10 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._plans.append(where.plan)
         if not hasattr(self, "aggressive_elimination"):  # whose folds are parts of folds
             self._splits = splits_of(tasks)
+        if isinstance(self.refit, Careful):
+            several = tasks[0].kwargs["scorer"]
+            scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()
+            self.refit.check([task.kwargs["parameters"] for task in where.first.values()], scorers, before=True)
         why_not = {candidate: where.why_no_grid(task) for candidate, task in where.first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)

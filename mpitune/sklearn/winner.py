@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.figures.winner import Winner
 
+LEFT = "{} candidates that the race left are not corrected for"
 FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
 
 
@@ -46,6 +47,8 @@ def winner_of(
         known = ", ".join(name.removeprefix("mean_test_") for name in results if name.startswith("mean_test_"))
         raise UsageError(f"cv_results_ has no score {metric!r}, but {known}: name one of them")
     n_splits = sum(name.startswith("split") and name.endswith(f"_test_{metric}") for name in results)
+    if repeats < 1 or n_splits % repeats:
+        raise UsageError(f"repeats={repeats}: {n_splits} splits are not so many repeats of a cross-validation")
     columns = [results[f"split{n}_test_{metric}"] for n in range(n_splits)]
     scores = np.array([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns]).T
     if "iter" in results:
@@ -65,8 +68,10 @@ def winner_of_search(search: Any) -> Winner:
     name = refit if isinstance(refit, str) else "score"
     found = winner_of(search.cv_results_, name, repeats=repeats, ratio=ratio)
     chosen = getattr(search, "best_index_", found.candidate)
-    if chosen != found.candidate:
-        mean = np.mean(found.scores[chosen])
+    n_left = int(np.sum(search.cv_results_.get("n_splits_evaluated", search.n_splits_) < search.n_splits_))
+    found.notes += [LEFT.format(n_left)] if getattr(search, "race", None) is not None and n_left else []
+    mean = np.mean(found.scores[chosen])
+    if chosen != found.candidate and not np.isclose(mean, found.score, rtol=1e-12, atol=0):
         found.notes.append(f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {mean:.4f}")
     return found
 
@@ -109,13 +114,23 @@ class Careful:
             raise UsageError('careful.simplest needs names of parameters, such as "max_depth", "-min_samples_leaf"')
         return replace(self, order=names)
 
-    def __call__(self, results: Mapping[str, Any]) -> int:
-        """The number of the candidate to refit, from `cv_results_`."""
-        winner = winner_of(results, self.metric)
+    def check(
+        self, candidates: Sequence[Mapping[str, Any]], scorers: Collection[str] = (), before: bool = False
+    ) -> None:
+        """Raise UsageError where it cannot choose: among any of these candidates before they are fitted."""
+        if scorers and self.metric not in scorers:
+            raise UsageError(f"careful: name one of the scorers, such as careful.on({next(iter(scorers))!r})")
+        for name in self.order:
+            if not any(name.removeprefix("-") in params for params in candidates):
+                raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
+            for params in candidates if before else ():
+                _rank(params, name)
+
+    def __call__(self, results: Mapping[str, Any], repeats: int = 1, ratio: float | None = None) -> int:
+        """The number of the candidate to refit, from `cv_results_`. For the rest see `winner_of`."""
+        winner = winner_of(results, self.metric, repeats=repeats, ratio=ratio)
         if self.order:
-            for name in self.order:
-                if not any(name.removeprefix("-") in params for params in results["params"]):
-                    raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
+            self.check(results["params"])
             return min(winner.as_good, key=lambda n: [_rank(results["params"][n], name) for name in self.order])
         default = winner.default_candidate
         return default if default is not None and winner.default_will_do else winner.candidate

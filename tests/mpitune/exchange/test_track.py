@@ -134,10 +134,14 @@ def test_trackers_have_what_an_export_has(tmp_path: Path, monkeypatch: pytest.Mo
 
     run(8, stop_after=3)
     first = same_as_export(results, board, tmp_path, tmp_path / "1")
+    mine = [folder / "notes.txt" for folder in board.glob("*/t*")]
+    for path in mine:
+        path.write_text("of the user")
     study = run(8)
     second = same_as_export(results, board, tmp_path, tmp_path / "2")
     assert second.keys() >= first.keys() and second != first and second[""] == first[""], "the same experiment"
     assert {t.state for t in study.trials} == {tags["state"] for _, _, tags, _, _ in list(second.values())[1:]}
+    assert all(path.exists() for path in mine)
     assert {"pruned", "complete", "failed"} == {t.state for t in study.trials}
 
 
@@ -179,7 +183,9 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line(
             lambda trial: trial.params["lr"], SPACE, n_trials=3, minimize="loss", workers=1, track=tracks
         )
     assert len(study) == 3
-    lines = [line for line in capfd.readouterr().err.splitlines() if "tracker" in line or "Error" in line]
+    said = capfd.readouterr().err.splitlines()
+    lines = [line for line in said if "tracker mlflow" in line or "Error" in line]
+    assert "still writes, and Ctrl-C leaves the rest" in lines.pop(0)
     assert len(lines) == 2 and sum("has made no progress for 15 s" in line for line in lines) == 1, lines
     assert sum("has failed: DatabaseError: " in line or "file is not a database" in line for line in lines) == 1, lines
 
@@ -200,3 +206,20 @@ def test_what_cannot_be_tracked_is_said_before_anything_begins(tmp_path: Path, m
                 lambda trial: 1.0, SPACE, n_trials=1, minimize="loss", workers=0, results=tmp_path / "r", track=track
             )  # type: ignore[call-overload]
         assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_two_studies_that_begin_at_once_are_two(tmp_path: Path) -> None:
+    """Also where their folders have the same name, as those of the tasks of a job array."""
+    script = (
+        "import mpitune, sys\n"
+        "mpitune.search(lambda trial: trial.params['x'], {'x': mpitune.Float(0, 1)}, strategy='random', n_trials=5,\n"
+        "  minimize='x', workers=0, results=sys.argv[1] + '/r', track=['mlflow:m', 'tensorboard:b'])\n"
+    )
+    words = [sys.executable, "-c", script]
+    around = {**os.environ, "PYTHONPATH": os.getcwd()}
+    jobs = [subprocess.Popen([*words, n], cwd=tmp_path, env=around, stderr=subprocess.PIPE, text=True) for n in "12"]
+    assert not any("has failed" in job.communicate(timeout=PATIENCE_S)[1] for job in jobs)
+    client = pytest.importorskip("mlflow").MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'm' / 'mlflow.db'}")
+    each = [client.search_runs([one.experiment_id]) for one in client.search_experiments() if one.name != "Default"]
+    assert list(map(len, each)) == [5, 5] and len(list((tmp_path / "b").iterdir())) == 2

@@ -121,7 +121,7 @@ def test_halving_and_several_scores() -> None:
     assert not hasattr(several.set_params(refit=False), "winner_") and not hasattr(GridSearchCV(TREE, GRID), "winner_")
     own = GridSearchCV(TREE, GRID, refit=careful.on("f1_macro"), **scores).fit(X, Y)
     assert own.winner_.candidate == several.best_index_ == own.best_index_
-    with pytest.raises(UsageError, match="no score 'score', but accuracy, f1_macro"):
+    with pytest.raises(UsageError, match="name one of the scorers, such as careful.on"):
         GridSearchCV(TREE, GRID, refit=careful, **scores).fit(X, Y)
 
 
@@ -193,3 +193,40 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     (bars,) = winner_panel(study)
     assert isinstance(bars, Bars) and "the default" in bars.bars and len(bars.bars) == 13
     assert len(bars.marked) == len(search.winner_.as_good) < 13
+
+
+def test_careful_knows_the_splits_as_the_winner_does() -> None:
+    differ = 0
+    for seed in range(4):
+        for cv in (
+            theirs.RepeatedKFold(n_splits=3, n_repeats=5, random_state=seed),
+            theirs.ShuffleSplit(8, train_size=0.5, random_state=seed),
+        ):
+            search = GridSearchCV(TREE, GRID, cv=cv, refit=careful.simplest("-min_samples_leaf"), workers=0).fit(X, Y)
+            leaves = {n: search.cv_results_["params"][n]["min_samples_leaf"] for n in search.winner_.as_good}
+            assert search.best_params_["min_samples_leaf"] == max(leaves.values())
+            differ += set(winner_of(search.cv_results_).as_good) != set(leaves)
+    assert differ  # from what one cross-validation with so many folds would say
+
+
+@pytest.mark.parametrize(
+    ("refit", "scoring", "said"),
+    [
+        (careful.simplest("max_dpeth"), None, "careful.simplest: no candidate has a parameter 'max_dpeth'"),
+        (careful.simplest("criterion"), None, "careful.simplest: criterion='gini' is no number"),
+        (careful, ["accuracy", "f1_macro"], r"careful: name one of the scorers, such as careful.on\('accuracy'\)"),
+    ],
+)
+def test_what_careful_cannot_do_is_said_before_any_fit(tmp_path: Path, refit: Any, scoring: Any, said: str) -> None:
+    grid = {"criterion": ["gini", "entropy"]}
+    with pytest.raises(UsageError, match=said):
+        GridSearchCV(TREE, grid, cv=3, refit=refit, scoring=scoring, results=tmp_path / "r").fit(X, Y)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_race_keeps_the_default_and_says_whom_it_left() -> None:
+    grid = {"max_depth": [1], "min_samples_leaf": list(range(1, 40)), "random_state": list(range(9))}
+    search = GridSearchCV(TREE, grid, cv=10, race=0.95, default=True, workers=0).fit(X, Y)
+    evaluated = search.cv_results_["n_splits_evaluated"]
+    assert search.winner_.default is not None and evaluated[0] == 10 > min(evaluated)
+    assert f"{(evaluated < 10).sum()} candidates that the race left are not corrected for" in str(search.winner_)

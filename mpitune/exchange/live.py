@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
+from urllib.request import urlopen
 
 from mpitune.engine.tracking import FAILED
 from mpitune.exchange.formats import MLflow, TensorBoard, Wandb, Written
@@ -79,11 +82,11 @@ def _tracker(track: str, study: ExportedStudy) -> Written:
 
 def _mode() -> str:
     """Online where W&B has a key and its server answers."""
-    import requests
     import wandb
 
     try:
-        requests.head(wandb.setup().settings.base_url, timeout=2.0)
-    except requests.RequestException:
+        with suppress(HTTPError):  # it has answered
+            urlopen(wandb.setup().settings.base_url, timeout=2.0).close()
+    except OSError:
         return "offline"
     return "online" if wandb.api.api_key else "offline"

@@ -145,11 +145,11 @@ class OnEngine(Added, _search.BaseSearchCV):
 
         return evaluate if self.default else evaluate_candidates
 
-    def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> int:
+    def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
         if isinstance(refit, Careful):
             return refit(results, *self._splits)
-        return int(super()._select_best_index(refit, refit_metric, results))
+        return super()._select_best_index(refit, refit_metric, results)
 
     def _mask_what_is_missing(self) -> None:
         """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""

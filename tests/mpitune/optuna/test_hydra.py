@@ -131,6 +131,7 @@ def test_one_study_on_any_layout_after_a_kill_and_of_jobs_that_join(app: Any, tm
     assert all(one == said[0] for one in said) and set(said[0]) == {"name", "best_params", "best_value"}
 
 
+@pytest.mark.slow
 def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None:
     (tmp_path / "conf/config.yaml").write_text(
         CONFIG.replace("_self_]", "_self_, {override hydra/sweeper: mpitune}, {override hydra/sweeper/sampler: tpe}]")

@@ -118,6 +118,7 @@ def test_optuna_alone_continues_a_killed_study(where: str, tmp_path: Path) -> No
     assert printed(through(script, 3, where, tmp_path / "killed", workers=2)) == done.stdout
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_study_says_what_it_has(tmp_path: Path) -> None:
     script = tmp_path / "study.py"
     script.write_text(STUDY)

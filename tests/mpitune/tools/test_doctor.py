@@ -169,6 +169,7 @@ def light(tmp_path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     return environ, ("--data", str(folder), "--results", str(tmp_path / "r"))
 
 
+@pytest.mark.slow
 def test_this_machine_could_run_a_study_and_an_mpirun_of_another_mpi_is_told(program: Any, tmp_path: Path) -> None:
     (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
     (tmp_path / "mpirun").chmod(0o755)

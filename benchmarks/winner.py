@@ -27,23 +27,16 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 from benchmarks.machine import circumstances, publish, table
+from benchmarks.race_tables import BALANCED, BOOST, FOREST, NEAR, NETS, SPARSE, TREE
 from mpitune.sklearn import GridSearchCV, careful
 
 LARGE = 2000  # new samples of populations, to know the truth
-KNN = KNeighborsClassifier(), {"n_neighbors": range(1, 31), "weights": ["uniform", "distance"], "p": [1, 2]}
-TREE = DecisionTreeClassifier(random_state=0), {
-    "max_depth": [1, 2, 3, 4, 6, 8], "min_samples_leaf": [1, 2, 4, 8, 16], "criterion": ["gini", "entropy"]
-}  # fmt: skip
-HGB = HistGradientBoostingClassifier(early_stopping=False, min_samples_leaf=10, random_state=0), {
-    "learning_rate": [0.03, 0.1, 0.3], "max_leaf_nodes": [3, 8, 31], "max_iter": [10, 20, 40, 80]
-}  # fmt: skip
-FOREST = RandomForestRegressor(40, random_state=0), {
-    "max_features": [0.2, 0.4, 0.7, 1.0], "min_samples_leaf": [1, 3, 6, 12], "n_estimators": [5, 15, 40]
-}  # fmt: skip
+KNN, DECISIONS = (KNeighborsClassifier(), NEAR), (DecisionTreeClassifier(random_state=0), TREE)
+HGB = HistGradientBoostingClassifier(early_stopping=False, min_samples_leaf=10, random_state=0), BOOST
+TREES = RandomForestRegressor(40, random_state=0), FOREST
 SVM = SVC(), {"C": np.logspace(-2, 3, 6), "gamma": np.logspace(-4, 1, 6)}
-NET = ElasticNet(max_iter=2000), {"alpha": np.logspace(-3, 1.5, 10), "l1_ratio": [0.05, 0.2, 0.5, 0.7, 0.9, 1.0]}
-LOGISTIC = LogisticRegression(max_iter=300), {"C": np.logspace(-4, 4, 15), "class_weight": [None, "balanced"]}
-SPARSE = LogisticRegression(solver="liblinear", random_state=0), {"C": np.logspace(-3, 2, 15), "l1_ratio": [0.0, 1.0]}
+NET, LOGISTIC = (ElasticNet(max_iter=2000), NETS), (LogisticRegression(max_iter=300), BALANCED)
+FEW = SPARSE, {"C": np.logspace(-3, 2, 15), "l1_ratio": [0.0, 1.0]}
 RIDGE = Ridge(), {"alpha": np.logspace(-3, 5, 60)}
 Draw = Callable[[int], tuple[Any, Any]]
 
@@ -104,14 +97,14 @@ TABLES: dict[str, tuple[Draw, int, Any, str, Any]] = {
     "cancer_svc": (known(data.load_breast_cancer), 200, SVM, "accuracy", 5),
     "digits_knn": (known(data.load_digits), 300, KNN, "accuracy", 5),
     "wine_logistic": (known(data.load_wine), 90, LOGISTIC, "accuracy", 5),
-    "iris_tree": (known(data.load_iris), 75, TREE, "accuracy", 5),
+    "iris_tree": (known(data.load_iris), 75, DECISIONS, "accuracy", 5),
     "diabetes_net": (known(data.load_diabetes), 220, NET, "r2", 5),
     "class_boosting": (population(300, flip_y=0.2), 300, HGB, "accuracy", 5),
     "moons_svc": (moons, 200, SVM, "accuracy", 5),
-    "friedman_forest": (friedman, 200, FOREST, "r2", 5),
-    "noise_tree": (noise, 200, TREE, "accuracy", 5),
-    "wide_logistic": (population(200, n_features=100, flip_y=0.1), 200, SPARSE, "roc_auc", 5),
-    "rare_tree": (population(300, flip_y=0.05, weights=[0.88], class_sep=1.2), 300, TREE, "f1", 5),
+    "friedman_forest": (friedman, 200, TREES, "r2", 5),
+    "noise_tree": (noise, 200, DECISIONS, "accuracy", 5),
+    "wide_logistic": (population(200, n_features=100, flip_y=0.1), 200, FEW, "roc_auc", 5),
+    "rare_tree": (population(300, flip_y=0.05, weights=[0.88], class_sep=1.2), 300, DECISIONS, "f1", 5),
     "sparse_ridge": (sparse, 100, RIDGE, "neg_mean_squared_error", 5),
     "noise_knn": (noise, 200, KNN, "accuracy", 5),
     "moons_knn": (moons, 200, KNN, "accuracy", 5),

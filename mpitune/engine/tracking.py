@@ -47,6 +47,11 @@ def require(tracks: Sequence[str]) -> None:
                 ) from None
 
 
+def _follow(*arguments: Any) -> None:
+    """In the tracker's own process, which alone imports what writes: exchange stands above the engine."""
+    import_module("mpitune.exchange.live").main(*arguments)
+
+
 class Tracker:
     """A tracker of the study in a folder. Its failure is one line of the log."""
 
@@ -57,10 +62,9 @@ class Tracker:
         self._told, self._why = context.Queue(), context.SimpleQueue()  # no `put` in the first one waits
         self._told.cancel_join_thread()
         self._progress = context.Value("q", 0, lock=False)
-        follow = import_module("mpitune.exchange.live").main
         arguments = (os.getpid(), folder, track, self._told, self._why, self._progress)
         with stops_wait(), without_main():
-            self._process = context.Process(target=follow, args=arguments, daemon=True)
+            self._process = context.Process(target=_follow, args=arguments, daemon=True)
             self._process.start()
 
     def hear(self, content: bytes) -> None:

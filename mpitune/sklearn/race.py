@@ -1,8 +1,8 @@
 """The race of a search's candidates over the folds: what it wants next depends on nothing but the scores known.
 
-So the table of a raced search is the same in this process, on workers and ranks, in any order of ends, after a kill and
-with jobs that join. Candidates that share their last fit leave together, as one more of a fit costs nothing; those of a
-grid that is solved as one never leave. A round lets slots wait for its last fit: where few fits are left for a slot,
+So the table of a raced search is the same in this process, on workers and ranks, in any order of ends, and after a
+kill. Candidates that share their last fit leave together, as one more of a fit costs nothing; those of a grid that is
+solved as one never leave. A round lets slots wait for its last fit: where few fits are left for a slot,
 all of them begin, and what the race did not want is left out of the table.
 """
 

@@ -108,7 +108,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._plans: list[Plan] = []
         self._began = time.monotonic()
         self._splits: tuple[int, float | None] = getattr(self.cv, "n_repeats", 1), None
-        self._all_finite = False  # the scores of the fits that were made
+        self._all_finite = False  # the scores of the fits that a race has made
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
         if hasattr(self, "aggressive_elimination") and self.default:
@@ -165,7 +165,7 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _format_results(self, *args: Any, **kwargs: Any) -> Any:
         """scikit-learn's table; it warns of scores that are no numbers, but not of those that a race has spared."""
-        if self.race is None or not self._all_finite:
+        if not self._all_finite:
             return super()._format_results(*args, **kwargs)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "One or more of the t.* scores are non-finite")
@@ -222,7 +222,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         if isinstance(self.refit, Careful):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()
-            self.refit.check([task.kwargs["parameters"] for task in where.first.values()], scorers, before=True)
+            self.refit.check([task.kwargs["parameters"] for task in where.first.values()], scorers)
         why_not = {candidate: where.why_no_grid(task) for candidate, task in where.first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)
@@ -281,7 +281,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         for task in tasks:
             evaluated[task.candidate] += task.key in answers
         names = names_of(answer.what["test_scores"] for answer in answers.values())
-        self._all_finite = all(map(finite, answers.values()))
+        self._all_finite = self.race is not None and all(map(finite, answers.values()))
         answers |= {task.key: not_evaluated(task, names) for task in tasks if task.key not in answers}
         self._evaluated = evaluated
         n_splits = len(tasks) // len(evaluated)

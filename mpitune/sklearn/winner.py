@@ -114,24 +114,28 @@ class Careful:
             raise UsageError('careful.simplest needs names of parameters, such as "max_depth", "-min_samples_leaf"')
         return replace(self, order=names)
 
-    def check(
-        self, candidates: Sequence[Mapping[str, Any]], scorers: Collection[str] = (), before: bool = False
-    ) -> None:
-        """Raise UsageError where it cannot choose: among any of these candidates before they are fitted."""
+    def check(self, candidates: Sequence[Mapping[str, Any]], scorers: Collection[str] = ()) -> None:
+        """Raise UsageError where it cannot choose among these candidates, by these scorers if they are several."""
         if scorers and self.metric not in scorers:
             raise UsageError(f"careful: name one of the scorers, such as careful.on({next(iter(scorers))!r})")
+        self._require_names(candidates)
+        for params in candidates:
+            self._ranks(params)
+
+    def _require_names(self, candidates: Sequence[Mapping[str, Any]]) -> None:
         for name in self.order:
             if not any(name.removeprefix("-") in params for params in candidates):
                 raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
-            for params in candidates if before else ():
-                _rank(params, name)
+
+    def _ranks(self, params: Mapping[str, Any]) -> list[tuple[int, float]]:
+        return [_rank(params, name) for name in self.order]
 
     def __call__(self, results: Mapping[str, Any], repeats: int = 1, ratio: float | None = None) -> int:
         """The number of the candidate to refit, from `cv_results_`. For the rest see `winner_of`."""
         winner = winner_of(results, self.metric, repeats=repeats, ratio=ratio)
         if self.order:
-            self.check(results["params"])
-            return min(winner.as_good, key=lambda n: [_rank(results["params"][n], name) for name in self.order])
+            self._require_names(results["params"])
+            return min(winner.as_good, key=lambda n: self._ranks(results["params"][n]))
         default = winner.default_candidate
         return default if default is not None and winner.default_will_do else winner.candidate
 

@@ -15,6 +15,7 @@ own (`History.half_moved`).
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -70,7 +71,7 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
 
 
 def _is_aside(folder: Path) -> bool:
-    return folder.absolute().name.startswith("before-")
+    return re.fullmatch("before-[0-9]+", folder.absolute().name) is not None
 
 
 def require_moved(folder: Path) -> None:

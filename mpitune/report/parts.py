@@ -122,14 +122,17 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
         return []
     order = np.argsort(winner.scores.mean(axis=1) * (-1 if study.goal.maximize else 1), kind="stable").tolist()
     shown = [n for place, n in enumerate(order) if place < MOST_CANDIDATES or n == winner.default_candidate]
+    searched = list(dict.fromkeys(name for n in shown for name in winner.params[n]))
     names: dict[int, str] = {}
     bars = {}
     for n in shown:
-        name = _words_of(winner.params[n]) or "the default"
+        params = winner.params[n]  # values alone fit beside the axis
+        name = ", ".join(_short(params.get(name, "-")) for name in searched) if params else "the default"
         names[n] = f"{name} ({n})" if name in bars else name
         mean, half = float(winner.scores[n].mean()), winner.half_of(winner.scores[n])
         bars[names[n]] = (mean, None, None) if half is None else (mean, mean - half, mean + half)
-    about = f"{winner}. Each with its interval of 95 %, in blue those that are as good as the best"
+    about = f"{'. '.join(str(winner).splitlines())}. Each has its values of {', '.join(searched)}"
+    about += " and its interval of 95 %, in blue those that are as good as the best"
     about += f"; the best {len(shown)} of {len(order)} are drawn." if len(shown) < len(order) else "."
     good = [names[n] for n in winner.as_good if n in names]
     return [Bars("What the winner is worth", about, bars, study.goal.percent, marked=good)]

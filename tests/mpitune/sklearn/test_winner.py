@@ -192,6 +192,7 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     assert (study.winner.corrected, study.winner.interval) == (search.winner_.corrected, search.winner_.interval)
     (bars,) = winner_panel(study)
     assert isinstance(bars, Bars) and "the default" in bars.bars and len(bars.bars) == 13
+    assert "3, 20" in bars.bars and "values of max_depth, min_samples_leaf" in bars.about
     assert len(bars.marked) == len(search.winner_.as_good) < 13
 
 

@@ -130,7 +130,7 @@ def measured(name: str, seconds: float) -> dict[str, Any]:
         rows.append((
             found.score - true, found.corrected - true, abs(found.score - true) <= student,
             found.interval.low <= true <= found.interval.high, len(found.as_good), true - truth[0],
-            found.default_will_do, truth[careful(search.cv_results_)] - truth[0],
+            found.default_will_do, truth[careful(search.cv_results_, getattr(cv, "n_repeats", 1))] - truth[0],
         ))  # fmt: skip
     means = np.mean(rows, axis=0)
     error = 100 * np.std(rows, axis=0)[1] / np.sqrt(len(rows))

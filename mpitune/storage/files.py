@@ -215,7 +215,9 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
         make_folder(path.parent)
     with _parent_of(path) as folder:
         try:
-            with open(os.open(part, flags, 0o666, dir_fd=folder), mode, **text) as file:
+            with waiting(slow):
+                descriptor = os.open(part, flags, 0o666, dir_fd=folder)
+            with open(descriptor, mode, **text) as file:
                 yield file
                 with waiting(slow):
                     file.flush()

@@ -13,6 +13,7 @@ import heapq
 import pickle
 import time
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,14 @@ def of_tables(kept: Path, orders: int) -> Iterator[dict[str, Any]]:
     everything: dict[tuple[int, int], list[Any]] = {}
     for name, k, repeats, seed in (known := pickle.loads(kept.read_bytes())):
         random, races = np.random.default_rng([seed, k, repeats]), everything.setdefault((k, repeats), [])
-        for _ in range(orders // 2):
-            order = [b * k + fold for b in random.permutation(repeats) for fold in random.permutation(k)]
-            races.append(raced(known[name, k, repeats, seed][:, order], repeats))
+        drawn = (
+            [b * k + fold for b in random.permutation(repeats) for fold in random.permutation(k)]
+            for _ in range(orders // 2)
+        )
+        each = list(permutations(range(k)) if (k, repeats) == (5, 1) else drawn)  # all 120 of five folds
+        races += [raced(known[name, k, repeats, seed][:, order], repeats) for order in each]
         if seed == 1:
-            yield row_of(f"{name}, {k} x {repeats} folds", races[-orders:])
+            yield row_of(f"{name}, {k} x {repeats} folds", races[-2 * len(each) :])
     yield from (row_of(f"all tables, {k} x {repeats} folds", races) for (k, repeats), races in everything.items())
 
 

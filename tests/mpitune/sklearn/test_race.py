@@ -66,7 +66,7 @@ def by_the_rule(scores: np.ndarray, repeats: int) -> np.ndarray:
     while look < folds:
         wanted[np.ix_(alive, order[:look])] = True
         chances = winning(-scores[np.ix_(alive, order[:look])], folds)
-        ranked = np.argsort(chances, kind="stable")
+        ranked = np.lexsort((-alive, chances))  # the first of equal ones stays longest
         out = ranked[np.cumsum(chances[ranked]) <= left]
         left -= chances[out].sum()
         alive, look = np.delete(alive, out), 2 * look

@@ -13,6 +13,7 @@ import heapq
 import pickle
 import time
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,14 @@ def of_tables(kept: Path, orders: int) -> Iterator[dict[str, Any]]:
     everything: dict[tuple[int, int], list[Any]] = {}
     for name, k, repeats, seed in (known := pickle.loads(kept.read_bytes())):
         random, races = np.random.default_rng([seed, k, repeats]), everything.setdefault((k, repeats), [])
-        for _ in range(orders // 2):
-            order = [b * k + fold for b in random.permutation(repeats) for fold in random.permutation(k)]
-            races.append(raced(known[name, k, repeats, seed][:, order], repeats))
+        drawn = (
+            [b * k + fold for b in random.permutation(repeats) for fold in random.permutation(k)]
+            for _ in range(orders // 2)
+        )
+        each = list(permutations(range(k)) if (k, repeats) == (5, 1) else drawn)  # all 120 of five folds
+        races += [raced(known[name, k, repeats, seed][:, order], repeats) for order in each]
         if seed == 1:
-            yield row_of(f"{name}, {k} x {repeats} folds", races[-orders:])
+            yield row_of(f"{name}, {k} x {repeats} folds", races[-2 * len(each) :])
     yield from (row_of(f"all tables, {k} x {repeats} folds", races) for (k, repeats), races in everything.items())
 
 
@@ -86,19 +90,30 @@ def span(times: np.ndarray, slots: int) -> float:
 
 
 def seconds_of(losses: np.ndarray, seconds: np.ndarray, slots: int) -> float:
-    """Of a race: the longest fits first once they are known; all that are left at once where they are few."""
-    (n, folds), total, done = losses.shape, 0.0, set[tuple[int, int]]()
-    race = Race(range(n), folds, doubling=True)
+    """Of a race: a look's fits the longest first, once these are known; then others of candidates that are left.
+
+    Of these the first are those of candidates of which none has ended, which may be long, then the longest.
+    """
+    (n, folds), now, running = losses.shape, 0.0, list[tuple[float, int, int]]()
+    race, known, begun, ended = Race(range(n), folds, doubling=True), set[int](), set[Any](), set[Any]()
+    guess = lambda pair: (-seconds[pair[0]] if pair[0] in known else -np.inf, pair)  # noqa: E731
     while pairs := race.next_folds():
-        left = [(number, fold) for number in sorted(race.kept()) for fold in range(folds) if (number, fold) not in done]
-        asked = [pair for pair in pairs if pair not in done]
-        asked = left if asked and len(left) < FITS_PER_SLOT * slots else asked
-        times = np.array([seconds[number] for number, _ in asked])
-        total += span(-np.sort(-times) if done else times, slots)
-        done.update(asked)
+        left = [
+            (number, fold) for number in sorted(race.kept()) for fold in range(folds) if (number, fold) not in begun
+        ]
+        wanted = set(pairs if len(left) >= FITS_PER_SLOT * slots else left)
+        queue, later = sorted(wanted.intersection(left), key=guess), [pair for pair in left if pair not in wanted]
+        while not ended.issuperset(pairs):
+            while len(running) < slots and (queue or later):
+                pair = queue.pop(0) if queue else later.pop(min(range(len(later)), key=lambda n: guess(later[n])))
+                begun.add(pair)
+                heapq.heappush(running, (now + seconds[pair[0]], *pair))
+            now, *done = heapq.heappop(running)
+            known.add(done[0])
+            ended.add(tuple(done))
         for number, fold in pairs:
             race.tell(number, losses[number, fold])
-    return total
+    return max([now, *(end for end, _, _ in running)])
 
 
 def of_schedules(repeats: int = 10) -> Iterator[dict[str, Any]]:

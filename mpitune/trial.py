@@ -10,7 +10,7 @@ round yields a *window* instead. What it returns is its conclusion.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
@@ -234,11 +234,13 @@ class Window(NamedTuple):
 
     Attributes:
         new: batches to add to those that are open; perhaps none.
-        awaited: the open batch whose results it is sent next, once they are known.
+        awaited: the open trials, as of one batch, whose results it is sent next, once they are known.
+        spare: gives batches one by one meanwhile, for slots that would have nothing to do.
     """
 
     new: Sequence[Batch]
     awaited: Batch
+    spare: Iterator[Batch] = iter(())
 
 
 Rounds = Generator[Sequence[Batch] | Window, list[Result], Any]  # its return value is its conclusion

@@ -198,6 +198,10 @@ class Coordinator:
         if self.has_enough:
             self.dispatch.stop()
         self._assign()
+        while self.dispatch.has_room and not self.is_behind and (batches := self._study.spare()):
+            for batch in batches:
+                self.dispatch.add(batch)
+            self.dispatch.assign()
         if self._refused is not None:
             raise self._refused
 

@@ -135,6 +135,11 @@ class JoinedStudy(Study):
             self._take_in(result)
         return []
 
+    def spare(self) -> list[Batch]:
+        if not self._free:  # a batch is claimed as any other
+            super().spare()
+        return []
+
     def time_left(self, n: int) -> float | None:
         """By how many trials have ended in a second lately, in all jobs."""
         seconds, n_ended = time.monotonic() - self._ends[0], len(self._ends) - 1

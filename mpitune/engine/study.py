@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -77,6 +77,10 @@ class Coordinated(Protocol):
         """Batches that have come from outside; `held` are trials whose failures are kept back."""
         return []
 
+    def spare(self) -> list[Batch]:
+        """What a slot may do that would have nothing to do, as nothing waits."""
+        return []
+
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
 
@@ -101,8 +105,9 @@ class _Course:
     number: int
     search: Rounds
     asked: list[Trial] = field(default_factory=list)
-    awaited: list[Trial] = field(default_factory=list)  # a round, or one batch of a window
+    awaited: list[Trial] = field(default_factory=list)  # a round, or some of a window
     open: int = 0
+    spare: Iterator[Batch] = iter(())
     conclusion: Any = None
 
 
@@ -174,6 +179,12 @@ class Study(Coordinated):
         self._write_found()
         return batches
 
+    def spare(self) -> list[Batch]:
+        batches = ((course, batch) for course in self._courses for batch in course.spare)
+        to_run = next(filter(None, (self._ask(course, [batch]) for course, batch in batches)), [])
+        self._write_found()
+        return to_run
+
     @property
     def is_behind(self) -> bool:
         return bool(self._behind)
@@ -213,35 +224,38 @@ class Study(Coordinated):
                 else:
                     asked = next(course.search)
             except StopIteration as end:
-                course.conclusion = end.value
+                course.conclusion, course.spare = end.value, iter(())
                 self.n_open_searches -= 1
                 return []
             batches = asked.new if isinstance(asked, Window) else asked
-            new = [trial for batch in batches for trial in batch]
-            course.awaited = list(asked.awaited) if isinstance(asked, Window) else new
+            course.awaited = list(asked.awaited if isinstance(asked, Window) else (t for batch in asked for t in batch))
+            course.spare = asked.spare if isinstance(asked, Window) else iter(())
             if not course.awaited:
                 raise ValueError("a search yielded a round without trials")
-            course.asked += new
-            unknown = waiting = self._not_found(self._unknown(new), new)
-            if isinstance(asked, Window):
-                waiting = {trial.key for trial in asked.awaited if trial.key not in self.results}
+            to_run = self._ask(course, batches)
+            waiting = [trial.key for trial in course.awaited if trial.key not in self.results]
             course.open = len(waiting)
             self._waits_for.update(dict.fromkeys(waiting, course))
-            self.n_done += len(new) - len(unknown)
-            self._news += [trial.key for trial in new if trial.key not in unknown]
-            if unknown:
-                left: dict[int, list[Trial]] = {}
-                for n, batch in enumerate(batches):
-                    for trial in batch:
-                        if trial.key in unknown:
-                            left.setdefault(n, []).append(trial)
-                to_run = [self._to_run(batches[n], some) for n, some in left.items()]
-                self.n_open += sum(map(len, to_run))
-                if not course.open:
-                    self._behind.append(course)
+            if to_run and not waiting:
+                self._behind.append(course)
+            if to_run or waiting:
                 return to_run
-            if course.open:
-                return []
+
+    def _ask(self, course: _Course, batches: Sequence[Batch]) -> list[Batch]:
+        """Take in new batches of a search; returns what is to be run of them."""
+        new = [trial for batch in batches for trial in batch]
+        course.asked += new
+        unknown = self._not_found(self._unknown(new), new)
+        self.n_done += len(new) - len(unknown)
+        self._news += [trial.key for trial in new if trial.key not in unknown]
+        left: dict[int, list[Trial]] = {}
+        for n, batch in enumerate(batches if unknown else ()):
+            for trial in batch:
+                if trial.key in unknown:
+                    left.setdefault(n, []).append(trial)
+        to_run = [self._to_run(batches[n], some) for n, some in left.items()]
+        self.n_open += sum(map(len, to_run))
+        return to_run
 
     def _not_found(self, unknown: set[str], trials: list[Trial]) -> set[str]:
         """The keys of trials that have no result in earlier studies either; the others get theirs."""

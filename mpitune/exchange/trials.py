@@ -23,6 +23,8 @@ from mpitune.trial import Outcome, Result, Trial, Used
 if TYPE_CHECKING:
     import pandas
 
+    from mpitune.figures.winner import Winner
+
 MEASURED = ("seconds", *Used._fields)
 RUNNING = "running"  # the state of a trial without a result
 Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
@@ -122,7 +124,12 @@ def needs(name: str) -> Iterator[None]:
         raise UsageError(f'{name} is not installed ({error}): pip install "mpitune[export]"') from error
 
 
-class LoadedStudy(NamedTuple):
+class _Loaded(NamedTuple):
+    trials: pandas.DataFrame
+    arrays: Mapping[str, Mapping[str, np.ndarray]]
+
+
+class LoadedStudy(_Loaded):
     """What `load` gives.
 
     Attributes:
@@ -130,10 +137,23 @@ class LoadedStudy(NamedTuple):
             peak_bytes, gpu (0 to 1), gpu_bytes, host, rank, slot, device, attempt, error ("" without
             one). NaN for what is not there, NaT for a time. Before the first trial it has no rows.
         arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
+        folder: Of the study.
     """
 
-    trials: pandas.DataFrame
-    arrays: Mapping[str, Mapping[str, np.ndarray]]
+    folder: Path
+
+    @property
+    def winner_(self) -> Winner | None:
+        """What the best candidate is worth, as a search says; None without two candidates, three folds and a goal."""
+        from mpitune.report.page import report_of
+
+        folder = studies_in(self.folder)[-1]
+        experiment, history = None, read_study(folder)
+        if history.header["settings"]["experiment"] == "Folds":  # of scikit-learn's estimators, whose import is dear
+            from mpitune.sklearn.folds import Folds
+
+            experiment = Folds()
+        return report_of(folder, history, experiment, None).study.winner
 
     def __repr__(self) -> str:
         states = ", ".join(f"{n} {state}" for state, n in self.trials["state"].value_counts().items())
@@ -177,7 +197,9 @@ def load(results: str | Path) -> LoadedStudy:
     table = pandas.DataFrame(rows, columns=columns).astype(dict.fromkeys(MEASURED, float))
     table["ended"] = pandas.to_datetime(table["ended"], unit="s", utc=True)
     arrays = {trial.key: trial.last.arrays for trial in study.trials if trial.last.arrays}
-    return LoadedStudy(table.set_index("key"), arrays)
+    loaded = LoadedStudy(table.set_index("key"), arrays)
+    loaded.folder = Path(results)
+    return loaded
 
 
 def read(folder: Path, running: Running | None = None) -> ExportedStudy:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from mpitune.errors import UsageError
 from mpitune.figures.statistics import Interval, as_good, standard_error
 
 EXACT = 7  # folds up to which all draws are made
@@ -41,7 +42,7 @@ class Winner:
         ratio: samples of a fold by those of its training where splits are not all of a cross-validation.
 
     Attributes:
-        candidate: its number.
+        candidate: its number, the first of those with the best mean.
         score: its mean, which is too good.
         corrected: the mean that its choice is worth, `score` at most; None where there is one fold.
         interval: of 95 % about `corrected`; None where folds are fewer than three.
@@ -52,19 +53,24 @@ class Winner:
         notes: lines that the text has besides.
 
     Raises:
-        ValueError: no candidate has all its scores.
+        UsageError: no candidate has all its scores.
     """
+
+    default: float | None = None
+    gain: float | None = None
+    gain_interval: Interval | None = None
+    default_will_do = False
 
     def __init__(
         self, scores: np.ndarray, params: Params, maximize: bool = True, repeats: int = 1, ratio: float | None = None
     ) -> None:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
-            raise ValueError("no candidate has a finite score on every fold")
-        table = sign * scores[whole]
+            raise UsageError("no candidate has a finite score on every fold")
+        table = np.ascontiguousarray(sign * scores[whole])  # so means are scikit-learn's to the last digit
         means, k = table.mean(axis=1), table.shape[1]
-        best = int(first_best(means[:, None])[0])
-        good = means >= means[best]
+        best = int(means.argmax())
+        good = means == means[best]
         self.scores, self.params, self.n_folds = scores, params, k
         self.notes = [] if ratio is None else [NO_CROSS_VALIDATION]
         self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
@@ -80,10 +86,6 @@ class Winner:
         order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))
         self.as_good = [int(whole[n]) for n in order]
         self.default_candidate = next((number for number in whole.tolist() if not params[number]), None)
-        self.default: float | None = None
-        self.gain: float | None = None
-        self.gain_interval: Interval | None = None
-        self.default_will_do = False
         if self.default_candidate is not None:
             gains = table[best] - table[whole == self.default_candidate][0]
             self.default, self.gain = float(scores[self.default_candidate].mean()), float(gains.mean())
@@ -130,18 +132,17 @@ class Winner:
         text, ends = f"the winner is better by {self.gain:+.4f}", self.gain_interval
         if ends is None:
             return f"{text}: folds are too few to say if by chance"
-        text += f" +- {(ends.high - ends.low) / 2:.4f}"
-        if self.default_will_do:
-            return f"{text}: that is no more than chance"
-        return f"{text}: that is {'more than' if ends.low > 0 else 'within'} chance"
+        chance = "no more than" if self.default_will_do else "more than" if ends.low > 0 else "within"
+        return f"{text} +- {(ends.high - ends.low) / 2:.4f}: that is {chance} chance"
 
 
 def winner_among(
     folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, ratio: float | None = None
 ) -> Winner | None:
-    """Of complete candidates, by their values on each fold; None where there is one, or no three folds of each."""
-    k = min(map(len, folds), default=0)
-    if len(folds) < 2 or k < 3 or k < max(map(len, folds)) or not np.isfinite(scores := np.array(folds)).all():
+    """By the values of each on its folds, none of what is incomplete; None without three folds of two."""
+    k = max(map(len, folds), default=0)
+    scores = np.array([values if len(values) == k else [math.nan] * k for values in folds])
+    if k < 3 or np.isfinite(scores).all(axis=1).sum() < 2:
         return None
     return Winner(scores, params, maximize, repeats if k % repeats == 0 < k - repeats else 1, ratio)
 
@@ -154,19 +155,13 @@ def chosen_again(scores: np.ndarray) -> float:
     """
     drawn, weights = draws(scores.shape[1])
     size = max(1, AT_ONCE // len(scores))
-    found = np.empty(len(drawn))
-    for begin in range(0, len(drawn), size):
-        some = drawn[begin : begin + size]
-        best = first_best(scores @ some.T)
-        left = some == 0
-        found[begin : begin + size] = (scores[best] * left).sum(axis=1) / left.sum(axis=1)
-    return float(weights @ found)
-
-
-def first_best(scores: np.ndarray) -> np.ndarray:
-    """The first best row of each column; those that differ by rounding are equal, on any processor."""
-    near = 1e-12 * np.abs(scores).max(axis=0)
-    return np.asarray((scores >= scores.max(axis=0) - near).argmax(axis=0))
+    found = []
+    for some in np.split(drawn, range(size, len(drawn), size)):
+        sums, left = scores @ some.T, some == 0
+        near = 1e-12 * np.abs(sums).max(axis=0)  # those that differ by rounding are equal, on any processor
+        best = (sums >= sums.max(axis=0) - near).argmax(axis=0)
+        found.append((scores[best] * left).sum(axis=1) / left.sum(axis=1))
+    return float(weights @ np.concatenate(found))
 
 
 def draws(k: int) -> tuple[np.ndarray, np.ndarray]:

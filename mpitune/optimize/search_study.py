@@ -199,9 +199,10 @@ class SearchStudy:
         """What `best` is worth, by its folds; None where it has no three of them, or there are several objectives."""
         if len(self.objectives) != 1:
             return None
-        whole, ((name, up),) = self._complete(), self.objectives.items()
-        folds = [[trial.folds[fold][name] for fold in sorted(trial.folds)] for trial in whole]
-        return winner_among(folds, [trial.params for trial in whole], up, self.repeats)
+        ((name, up),) = self.objectives.items()
+        known = [trial.folds if trial.state == COMPLETE else {} for trial in self.trials]
+        folds = [[each[fold][name] for fold in sorted(each)] for each in known]
+        return winner_among(folds, [trial.params for trial in self.trials], up, self.repeats)
 
     def _complete(self) -> list[TrialRecord]:
         return [trial for trial in self.trials if trial.state == COMPLETE]

@@ -138,9 +138,8 @@ class ReportedStudy:
         if self.goal is None or self.best is None:
             return None
         numbered = sorted(self.candidates, key=lambda candidate: candidate.number)
-        whole = [candidate for candidate in numbered if candidate.state == COMPLETE]
-        folds = [candidate.folds for candidate in whole]
-        params = [candidate.params | candidate.label for candidate in whole]
+        folds = [candidate.folds if candidate.state == COMPLETE else [] for candidate in numbered]
+        params = [candidate.params | candidate.label for candidate in numbered]
         return winner_among(folds, params, self.goal.maximize, self.repeats, self.ratio)
 
     @cached_property

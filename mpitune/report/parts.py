@@ -120,7 +120,8 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
     winner = study.winner
     if winner is None or study.goal is None:
         return []
-    order = np.argsort(winner.scores.mean(axis=1) * (-1 if study.goal.maximize else 1), kind="stable").tolist()
+    means = winner.scores.mean(axis=1) * (-1 if study.goal.maximize else 1)
+    order = [n for n in np.argsort(means, kind="stable").tolist() if np.isfinite(means[n])]
     shown = [n for place, n in enumerate(order) if place < MOST_CANDIDATES or n == winner.default_candidate]
     searched = list(dict.fromkeys(name for n in shown for name in winner.params[n]))
     names: dict[int, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from mpitune.sklearn.race import FoldRace, counts
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
 from mpitune.storage.lines import read_header
-from mpitune.trial import Batch, Evaluation, Rounds, Trial
+from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial, Window
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,22 @@ class Folds(Experiment):
         if (race := self.race) is None:
             yield [tuple(trials[key] for key in group.keys) for group in self.where.groups]
             return
-        while wanted := race.wanted():
-            asked = sorted(self.where.groups_of(wanted), key=lambda group: race.seconds(group.keys), reverse=True)
-            race.hear((yield [tuple(trials[key] for key in group.keys) for group in asked]))
+        begun: set[str] = set()
+
+        def batches(tasks: list[Task]) -> list[Batch]:
+            groups = self.where.groups_of([task for task in tasks if task.key not in begun])
+            return [tuple(trials[key] for key in group.keys) for group in groups]
+
+        def noted(some: Iterable[Batch]) -> Iterator[Batch]:
+            for batch in some:
+                begun.update(trial.key for trial in batch)
+                yield batch
+
+        while (tasks := race.wanted())[0]:
+            wanted, later = tasks
+            new = list(noted(sorted(batches(wanted), key=race.seconds, reverse=True)))
+            spare = noted(race.spare(batches(later)))
+            race.hear((yield Window(new, tuple(trials[task.key] for task in wanted), spare)))
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -137,10 +150,15 @@ class Folds(Experiment):
             shared_cost=self.shared_cost,
             shared_buffers=self.shared_buffers,
             preload=self.preload(),
-            hears=self.limit.hear,
+            hears=self._hear_all,
             enough=self.limit.is_reached,
             starts=lambda n_slots: None if self.race is None else self.race.start(n_slots),
         )
+
+    def _hear_all(self, results: Iterable[Result]) -> None:
+        self.limit.hear(known := list(results))
+        if self.race is not None:
+            self.race.took(known)
 
     def reporting(self) -> Reporting:
         """Its goal is the score that the search refits for. There may be none: of several scores, or for a function."""

@@ -2,8 +2,8 @@
 
 So the table of a raced search is the same in this process, on workers and ranks, in any order of ends, and after a
 kill. Candidates that share their last fit leave together, as one more of a fit costs nothing; those of a grid that is
-solved as one never leave. A round lets slots wait for its last fit: where few fits are left for a slot,
-all of them begin, and what the race did not want is left out of the table.
+solved as one never leave. Slots that would wait for the last fit of a look begin fits that may be wanted later, and
+where few are left for a slot all begin; what the race did not want is left out of the table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mpitune.sklearn.answers import Answer, decoded
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Where
 from mpitune.storage.history import History
-from mpitune.trial import Result
+from mpitune.trial import Batch, Result
 
-FITS_PER_SLOT = 24  # from which on rounds are as quick as all fits at once, see benchmarks/results/race.md
+FITS_PER_SLOT = 12  # from which on a race is as quick as all fits at once, see benchmarks/results/race.md
 ONE_SCORE = "race needs one score to compare candidates by: give refit= the name of one"
 
 Place = tuple[int, int]  # candidate and split
@@ -96,40 +96,44 @@ class FoldRace:
         """Be told how many fits there can be at a time."""
         self._few = FITS_PER_SLOT * n_slots
 
-    def add(self, task: Task, what: Mapping[str, Any]) -> None:
-        """A task is done, with scikit-learn's answer."""
-        self._losses[task.candidate, task.split] = self._loss(what["test_scores"])
-
-    def hear(self, results: Iterable[Result]) -> None:
-        for result in results:
-            task = self._by_key[result.key]
-            scores = task.kwargs["error_score"] if result.failed else decoded(result)["test_scores"]
-            self._losses[task.candidate, task.split] = None if scores == "raise" else self._loss(scores)
-            self._seconds[task.candidate] = result.seconds
-
-    def seconds(self, keys: Iterable[str]) -> float:
-        """Of the longest fit of these candidates, as far as known."""
-        return max(self._seconds.get(self._by_key[key].candidate, 0.0) for key in keys)
-
-    def _loss(self, scores: Any) -> float | None:
+    def add(self, task: Task, scores: Any) -> None:
+        """A task is done, with these scores."""
         if isinstance(scores, Mapping):
             if not isinstance(self._metric, str):
                 raise UsageError(ONE_SCORE)
             scores = scores[self._metric]
-        return None if math.isnan(scores) else -float(scores)
+        self._losses[task.candidate, task.split] = None if scores == "raise" or math.isnan(scores) else -float(scores)
 
-    def wanted(self) -> list[Task]:
-        """The tasks to do next; none at the end."""
+    def hear(self, results: Iterable[Result]) -> None:
+        for result in results:
+            task = self._by_key[result.key]
+            self.add(task, task.kwargs["error_score"] if result.failed else decoded(result)["test_scores"])
+
+    def took(self, results: Iterable[Result]) -> None:
+        """Hear of times alone, as soon as they are known."""
+        self._seconds.update((self._by_key[result.key].candidate, result.seconds) for result in results)
+
+    def seconds(self, batch: Batch) -> float:
+        """Of the longest fit of these candidates; one that is not known may be long."""
+        return max(self._seconds.get(self._by_key[trial.key].candidate, math.inf) for trial in batch)
+
+    def wanted(self) -> tuple[list[Task], list[Task]]:
+        """The tasks to do next, none at the end, and those that may be wanted later."""
         wanted, kept = asked(self._together, self._folds, self._losses)
-        unknown = {place: task for place, task in self._tasks.items() if place not in self._losses}
-        if some := [task for place, task in unknown.items() if place in wanted]:
-            left = [task for (candidate, _), task in unknown.items() if candidate in kept]
-            return left if len(left) < self._few or len(set(self._together.values())) == 1 else some
-        return []
+        left = [task for place, task in self._tasks.items() if place not in self._losses and place[0] in kept]
+        some = [task for place, task in self._tasks.items() if place not in self._losses and place in wanted]
+        if some and len(left) < self._few:
+            return left, []
+        return some, [task for task in left if (task.candidate, task.split) not in wanted]
+
+    def spare(self, batches: list[Batch]) -> Iterator[Batch]:
+        """Those that may be wanted later, the longest first, for slots that would wait."""
+        while batches:
+            yield batches.pop(max(range(len(batches)), key=lambda n: self.seconds(batches[n])))
 
     def rounds(self, ends: Callable[[], bool]) -> Iterator[list[Task]]:
         """The tasks to do next, until it ends."""
-        while wanted := self.wanted():
+        while wanted := self.wanted()[0]:
             yield wanted
             if ends():
                 return

@@ -240,7 +240,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         def done(task: Task, what: Mapping[str, Any]) -> None:
             known.add(task, what)
             if race is not None:
-                race.add(task, what)
+                race.add(task, what["test_scores"])
 
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if where.place != "workers":
@@ -249,7 +249,7 @@ class OnEngine(Added, _search.BaseSearchCV):
                 for wanted in [tasks] if race is None else race.rounds(ends):
                     answers |= evaluator.answers(wanted, self.verbose, ends, done)
             rest = [task for task in tasks if task.key not in answers]
-            if not limit.reached and rest and (race is None or race.wanted()):
+            if not limit.reached and rest and (race is None or race.wanted()[0]):
                 answers |= self._answers_of_study(where.only(rest), limit, race)
         if race is not None and not limit.reached:
             answers, spared = race.counted(answers)

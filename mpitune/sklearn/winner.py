@@ -50,28 +50,23 @@ def winner_of(
     if repeats < 1 or n_splits % repeats:
         raise UsageError(f"repeats={repeats}: {n_splits} splits are not so many repeats of a cross-validation")
     columns = [results[f"split{n}_test_{metric}"] for n in range(n_splits)]
-    scores = np.array([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns]).T
+    scores: np.ndarray = np.column_stack([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns])
     if "iter" in results:
         scores[np.asarray(results["iter"]) != max(results["iter"])] = np.nan
-    try:
-        found = Winner(scores, results["params"], repeats=repeats, ratio=ratio)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    found = Winner(scores, results["params"], repeats=repeats, ratio=ratio)
     found.notes += [FEWER] if "iter" in results else []
     return found
 
 
 def winner_of_search(search: Any) -> Winner:
     """`winner_of` for a fitted search, which knows its score and its splits."""
-    refit = getattr(search.refit, "metric", search.refit)
-    repeats, ratio = search._splits
-    name = refit if isinstance(refit, str) else "score"
-    found = winner_of(search.cv_results_, name, repeats=repeats, ratio=ratio)
+    refit, results, (repeats, ratio) = getattr(search.refit, "metric", search.refit), search.cv_results_, search._splits
+    found = winner_of(results, refit if isinstance(refit, str) else "score", repeats=repeats, ratio=ratio)
+    n_left = int(np.sum(results.get("n_splits_evaluated", search.n_splits_) < search.n_splits_))
+    if n_left and getattr(search, "race", None) is not None:
+        found.notes.append(LEFT.format(n_left))
     chosen = getattr(search, "best_index_", found.candidate)
-    n_left = int(np.sum(search.cv_results_.get("n_splits_evaluated", search.n_splits_) < search.n_splits_))
-    found.notes += [LEFT.format(n_left)] if getattr(search, "race", None) is not None and n_left else []
-    mean = np.mean(found.scores[chosen])
-    if chosen != found.candidate and not np.isclose(mean, found.score, rtol=1e-12, atol=0):
+    if (mean := np.mean(found.scores[chosen])) != found.score:
         found.notes.append(f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {mean:.4f}")
     return found
 
@@ -118,30 +113,25 @@ class Careful:
         """Raise UsageError where it cannot choose among these candidates, by these scorers if they are several."""
         if scorers and self.metric not in scorers:
             raise UsageError(f"careful: name one of the scorers, such as careful.on({next(iter(scorers))!r})")
-        self._require_names(candidates)
-        for params in candidates:
-            self._ranks(params)
+        self._ranks(candidates)
 
-    def _require_names(self, candidates: Sequence[Mapping[str, Any]]) -> None:
+    def _ranks(self, candidates: Sequence[Mapping[str, Any]]) -> list[list[tuple[int, float]]]:
+        """Of each candidate and name: a number, None, no value, in this order."""
         for name in self.order:
             if not any(name.removeprefix("-") in params for params in candidates):
                 raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
-
-    def _ranks(self, params: Mapping[str, Any]) -> list[tuple[int, float]]:
-        return [_rank(params, name) for name in self.order]
+        return [[_rank(params, name) for name in self.order] for params in candidates]
 
     def __call__(self, results: Mapping[str, Any], repeats: int = 1, ratio: float | None = None) -> int:
         """The number of the candidate to refit, from `cv_results_`. For the rest see `winner_of`."""
         winner = winner_of(results, self.metric, repeats=repeats, ratio=ratio)
         if self.order:
-            self._require_names(results["params"])
-            return min(winner.as_good, key=lambda n: self._ranks(results["params"][n]))
+            return min(winner.as_good, key=self._ranks(results["params"]).__getitem__)
         default = winner.default_candidate
         return default if default is not None and winner.default_will_do else winner.candidate
 
 
 def _rank(params: Mapping[str, Any], order: str) -> tuple[int, float]:
-    """A number, None, no value, in this order."""
     value = params.get(name := order.removeprefix("-"))
     if value is None:
         return 1 + (name not in params), 0.0

@@ -122,7 +122,7 @@ class Race:
             name = self._together.get(number, number)
             groups.setdefault(name, []).append(number)
             of[name] = of.get(name, math.inf if name is None else 0.0) + chance
-        for name in sorted(of, key=of.__getitem__):
+        for name in sorted(of, key=lambda name: (of[name], -groups[name][0])):  # the first of equal ones would win
             if of[name] > self._left:
                 break
             self._left -= of[name]
@@ -169,6 +169,7 @@ def winning(losses: np.ndarray, folds: int) -> np.ndarray:
     if not finite.any() or not np.isfinite(means[leader]):
         return chances if np.isfinite(means[leader]) else np.ones(len(losses))
     differences = losses[finite] - losses[leader]
+    differences[np.abs(differences) <= 1e-12 * np.abs(losses[leader]).max()] = 0.0  # rounding makes nobody lose
     variances, degrees = moderated(differences.var(axis=1, ddof=1), m - 1)
     degrees = min(degrees, max(1.0, len(differences) / 2) * (m - 1))
     expected = differences.sum(axis=1) + left * differences.mean(axis=1)

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Float, Int, RunOptions, Space, When
+from mpitune import Choice, Float, Int, RunOptions, Space, When, load
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.figures.winner import Winner
 from mpitune.optimize import AskTell, Command
 from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband, Racing
-from mpitune.report.page import report_of
 from mpitune.settings import window_of
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
@@ -639,9 +638,11 @@ def test_a_race_says_what_its_winner_is_worth(tmp_path: Path) -> None:
 
     study = searched(loss, {"i": Int(0, 9)}, strategy=Racing(10, repeats=2), minimize="loss", results=tmp_path)
     whole = [trial for trial in study.trials if trial.state == "complete"]
-    scores = np.array([[loss(SimpleNamespace(params=trial.params, fold=n)) for n in range(10)] for trial in whole])
-    right = Winner(scores, [trial.params for trial in whole], maximize=False, repeats=2)
+    scores = np.full((10, 10), np.nan)
+    for trial in whole:
+        scores[trial.number] = [loss(SimpleNamespace(params=trial.params, fold=n)) for n in range(10)]
+    right = Winner(scores, [trial.params for trial in study.trials], maximize=False, repeats=2)
     assert 1 < len(whole) < 10 and right.corrected > right.score == study.best_value
     assert right.correction in study.report().splitlines()[2]
-    assert str(report_of(tmp_path, read_study(tmp_path), None, None).study.winner) == str(study.winner) == str(right)
+    assert str(load(tmp_path).winner_) == str(study.winner) == str(right)
     assert "Who left when" in (tmp_path / "report.html").read_text()

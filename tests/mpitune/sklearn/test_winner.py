@@ -16,6 +16,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from mpitune.errors import UsageError
 from mpitune.figures.panels import Bars
 from mpitune.figures.winner import Winner, draws
+from mpitune.optimize.strategies.racing import Race
 from mpitune.report.page import report_of
 from mpitune.report.parts import winner_of as winner_panel
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner, winner_of
@@ -50,6 +51,26 @@ def test_the_correction_is_that_of_all_draws(k: int) -> None:
         assert least.corrected == pytest.approx(-min(best, by_all_draws(scores))) and least.score == -best
     counts, weights = draws(k)
     assert weights @ counts == pytest.approx(np.ones(k)) and len(counts) < k**k
+
+
+def test_ties_within_rounding_are_those_of_scikit_learn() -> None:
+    """Its `best_index_` is the first of rank 1, and a race that would leave nobody keeps that one."""
+    rng, seen = np.random.default_rng(0), 0
+    for _ in range(200):
+        k, n = int(rng.integers(2, 12)), int(rng.integers(2, 30))
+        scores = rng.permuted(np.tile(rng.integers(1, 20, k) / 30, (n, 1)), axis=1)  # equal means, but for rounding
+        dummy = theirs.GridSearchCV(DecisionTreeClassifier(), {"a": list(range(n))})
+        dummy.multimetric_ = False
+        out = [{"fit_time": 0.0, "score_time": 0.0, "test_scores": score} for score in scores.ravel()]
+        results = dummy._format_results([{"a": i} for i in range(n)], k, out)
+        assert winner_of(results).candidate == results["rank_test_score"].argmin()
+        seen += len(set(scores.mean(axis=1))) > 1
+        race = Race(range(n), k, doubling=True)
+        while pairs := race.next_folds():
+            for number, fold in pairs:
+                race.tell(number, -scores[0, fold] * (1 + rng.choice([0, 1e-15])))
+        assert race.kept() == set(range(n))
+    assert seen > 100
 
 
 def test_many_folds_are_drawn_and_give_nearly_what_all_draws_give(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +186,7 @@ def test_the_simplest_of_those_as_good() -> None:
     good = winner_of(search.cv_results_).as_good
     assert search.best_params_ == {"max_depth": 2, "min_samples_leaf": 20}
     assert search.best_index_ in good and 0 in good and search.best_index_ != good[0]
-    flat = {"mean_test_score": [1.0] * 4, "params": [{}, {"a": None}, {"a": 3}, {"a": "x"}]}
+    flat = {"mean_test_score": [1.0] * 4, "params": [{}, {"a": None}, {"a": 3}, {"a": 9}]}
     flat |= {f"split{n}_test_score": np.ma.masked_array([1.0] * 4, [0, 0, 0, 1]) for n in range(3)}
     assert careful.simplest("-a")(flat) == 2
     flat["params"][2] = {"b": 1}

@@ -19,6 +19,7 @@ from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
+from mnist_nn.steps.graphed import Prepared
 from mpitune.devices.choose import free_memory
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
@@ -39,7 +40,8 @@ class BaggingObjective:
     A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
     A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.
 
-    The data is put on the device once, and the bootstrap sample last used is kept there. A result does not depend on
+    The data is put on the device once, and the bootstrap sample last used is kept there, and on a GPU the training step
+    last used. A result does not depend on
     that, or on the other trials of a batch.
     """
 
@@ -55,6 +57,7 @@ class BaggingObjective:
             worker.report_step(0, unit="compiling")
             warm_up(self.images["train_images"].shape, N_CLASSES, options.step, options.batch_size)
         self._sample = lru_cache(maxsize=1)(self._gathered)
+        self._prepared = Prepared()
         self._memory, self._n_workers = _memory_of(self.device, worker), worker.n_workers
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
@@ -62,7 +65,7 @@ class BaggingObjective:
             needed = self.options.memory_bytes(trial)
             answer = self._evaluated(trial) if needed <= self._memory else self._refused(trial, needed)
             if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # another worker may share this GPU
+                self._prepared.make_room(self.device)
             yield answer
 
     def _evaluated(self, trial: Trial) -> Evaluation:
@@ -123,6 +126,7 @@ class BaggingObjective:
             batch_size=options.batch_size,
             tolerance=options.tolerance,
             step=options.step,
+            prepared=self._prepared,
             on_progress=lambda done: self._report_step(done, epochs, "epoch"),
         )
 

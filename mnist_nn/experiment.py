@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -126,13 +126,20 @@ class Bagging(ImageSettings):
                 option = name.replace("_", "-")
                 raise ValueError(f"--min-{option} {low:g} is above --max-{option} {high:g}: give a smaller one")
 
-    def check(self, device: str, visible: str) -> None:
-        """Raises UsageError where PyTorch or the strategy's library is not installed, or PyTorch cannot use the GPU."""
+    def check(self, device: str, visible: str) -> Callable[[], None] | None:
+        """Raises UsageError where PyTorch or a library of the strategy is missing; later if it cannot use the GPU."""
         probe.require("torch")
         if self.strategy in ADAPTIVE:
             chosen_strategy(self.strategy, self.epochs)
-        if device == "cuda" and (why := probe.why_unusable("torch", visible)):
-            raise UsageError(f"{why}, or give --gpu none")
+        if device == "cpu":
+            return None
+        ask = probe.why_unusable("torch", visible)
+
+        def wait() -> None:
+            if why := ask():
+                raise UsageError(f"{why}, or give --gpu none")
+
+        return wait
 
     @property
     def image_shape(self) -> tuple[int, int]:

@@ -228,13 +228,17 @@ class Experiment(ABC):
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
 
-    def check(self, device: str, visible: str) -> None:  # noqa: B027 - most have nothing to check
+    def check(self, device: str, visible: str) -> Callable[[], None] | None:
         """Raise UsageError if these settings cannot work here. Called on every rank.
+
+        A check that takes long may begin here, and return what waits for its end and raises: called before anything is
+        written, once the server is at work that imports what workers need.
 
         Args:
             device: "cpu" or "cuda".
             visible: the first worker's CUDA_VISIBLE_DEVICES; "" on CPUs.
         """
+        return None
 
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,10 +138,28 @@ class Bagging(ImageSettings):
         ask = probe.why_unusable("torch", visible)
 
         def wait() -> None:
+            start = time.perf_counter()
             if why := ask():
                 raise UsageError(f"{why}, or give --gpu none")
+            self._spent["probe"] += time.perf_counter() - start
 
         return wait
+
+    @cached_property
+    def _spent(self) -> dict[str, float]:
+        """Seconds that workers have told of, by part, and those for which this rank waited for the probe of a GPU."""
+        return defaultdict(float)
+
+    def hear(self, content: bytes) -> None:
+        for part, seconds in json.loads(content).items():
+            self._spent[part] += seconds
+
+    def _starts(self, n_slots: int) -> None:
+        self._spent["probe"] *= n_slots  # all workers waited for it
+
+    def _parts(self) -> Mapping[str, Mapping[str, float]]:
+        parts = {"start": ("probe", "context"), "trials": ("capture", "steps", "evaluation", "refit")}
+        return {name: {part: self._spent[part] for part in each} for name, each in parts.items()}
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -231,7 +251,11 @@ class Bagging(ImageSettings):
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
-            n_trials=self.n_trials(), cost=self.cost, memory_bytes=self.memory_bytes, preload=("mnist_nn.objective",)
+            n_trials=self.n_trials(),
+            cost=self.cost,
+            memory_bytes=self.memory_bytes,
+            preload=("mnist_nn.objective",),
+            starts=self._starts,
         )
 
     def cost(self, trial: Trial) -> float:
@@ -307,6 +331,7 @@ class Bagging(ImageSettings):
         return Reporting(
             "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
             self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
+            spent=self._parts,
         )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

@@ -165,6 +165,8 @@ class Reporting:
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
         folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
         counts: of the journal: the keys of the trials that count, None for all.
+        spent: asked at the end of a run with -v: parts of the seconds of "start" and of "trials" that are known, summed
+            over workers, by any names, see `mpitune.report.timeline.breakdown`.
     """
 
     goal: str = ""
@@ -176,6 +178,7 @@ class Reporting:
     files: tuple[str, ...] | None = None
     folds: Mapping[str, Any] = field(default_factory=dict)
     counts: Callable[[History], Container[str] | None] = lambda history: None
+    spent: Callable[[], Mapping[str, Mapping[str, float]]] = dict
 
 
 class Matching:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -84,10 +85,11 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
 
 def _spent(experiment: Experiment, folder: Path) -> str:
     """Where the time since this process began has gone; "" where that is not known."""
-    history = read_journal(folder)
-    if history is None or not history.runs:
-        return ""
-    return breakdown(history, experiment.reporting().spent(), started_at(os.getpid()), time.time())
+    with suppress(UsageError, OSError):  # the study has ended as it has
+        history = read_journal(folder)
+        if history is not None and history.runs:
+            return breakdown(history, experiment.reporting().spent(), started_at(os.getpid()), time.time())
+    return ""
 
 
 def name_of(experiment: type[Experiment]) -> str:

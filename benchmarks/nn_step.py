@@ -43,8 +43,8 @@ from benchmarks.machine import circumstances, publish, read_table, table
 from benchmarks.nn_reference import Reference
 from mnist_nn import net, training
 from mnist_nn.shapes import Params, weights_of
-from mnist_nn.steps.choose import make_step
-from mnist_nn.steps.graphed import Graphed
+from mnist_nn.steps.choose import Step, make_step
+from mnist_nn.steps.graphed import Prepared
 
 SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
 BATCH_SIZE, CLASSES = 10, 10
@@ -71,18 +71,13 @@ def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
 def one_network(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
     """One step each time it is advanced, gathering and normalising included as in `training.train`."""
     shape = (images.shape[1], images.shape[2])
-    weights = net.initial_weights(params, shape, CLASSES, seed=1, device=images.device)
-    learn = make_step(
-        name,
-        weights,
-        shape,
-        batch_size=BATCH_SIZE,
-        learning_rate=float(params["learning_rate"]),
-        momentum=float(params["momentum"]),
-    )
-    del weights
+    drawn: dict[str, Any] = dict(seed=1, device=images.device)
+    sgd: dict[str, Any] = dict(batch_size=BATCH_SIZE) | {rate: params[rate] for rate in ("learning_rate", "momentum")}
+    learn: Step
     if images.device.type == "cuda" and name != "autograd":
-        learn = Graphed(learn, BATCH_SIZE)
+        learn = Prepared().step(params, shape, CLASSES, **drawn, **sgd)
+    else:
+        learn = make_step(name, net.initial_weights(params, shape, CLASSES, **drawn), shape, **sgd)
     while True:
         for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
             pixels = net.normalised(images[block], 255.0)

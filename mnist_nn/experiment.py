@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -126,13 +128,38 @@ class Bagging(ImageSettings):
                 option = name.replace("_", "-")
                 raise ValueError(f"--min-{option} {low:g} is above --max-{option} {high:g}: give a smaller one")
 
-    def check(self, device: str, visible: str) -> None:
-        """Raises UsageError where PyTorch or the strategy's library is not installed, or PyTorch cannot use the GPU."""
+    def check(self, device: str, visible: str) -> Callable[[], None] | None:
+        """Raises UsageError where PyTorch or a library of the strategy is missing; later if it cannot use the GPU."""
         probe.require("torch")
         if self.strategy in ADAPTIVE:
             chosen_strategy(self.strategy, self.epochs)
-        if device == "cuda" and (why := probe.why_unusable("torch", visible)):
-            raise UsageError(f"{why}, or give --gpu none")
+        if device == "cpu":
+            return None
+        ask = probe.why_unusable("torch", visible)
+
+        def wait() -> None:
+            start = time.perf_counter()
+            if why := ask():
+                raise UsageError(f"{why}, or give --gpu none")
+            self._spent["probe"] += time.perf_counter() - start
+
+        return wait
+
+    @cached_property
+    def _spent(self) -> dict[str, float]:
+        """Seconds that workers have told of, by part, and those for which this rank waited for the probe of a GPU."""
+        return defaultdict(float)
+
+    def hear(self, content: bytes) -> None:
+        for part, seconds in json.loads(content).items():
+            self._spent[part] += seconds
+
+    def _starts(self, n_slots: int) -> None:
+        self._spent["probe"] *= n_slots  # all workers waited for it
+
+    def _parts(self) -> Mapping[str, Mapping[str, float]]:
+        parts = {"start": ("probe", "context"), "trials": ("capture", "steps", "evaluation", "refit")}
+        return {name: {part: self._spent[part] for part in each} for name, each in parts.items()}
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -224,7 +251,11 @@ class Bagging(ImageSettings):
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
-            n_trials=self.n_trials(), cost=self.cost, memory_bytes=self.memory_bytes, preload=("mnist_nn.objective",)
+            n_trials=self.n_trials(),
+            cost=self.cost,
+            memory_bytes=self.memory_bytes,
+            preload=("mnist_nn.objective",),
+            starts=self._starts,
         )
 
     def cost(self, trial: Trial) -> float:
@@ -300,6 +331,7 @@ class Bagging(ImageSettings):
         return Reporting(
             "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
             self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
+            spent=self._parts,
         )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

@@ -23,12 +23,19 @@ CHUNK = 1 << 22  # numbers drawn at a time for another device
 
 
 def initial_weights(
-    params: Params, image_shape: tuple[int, int], n_classes: int, *, seed: int, device: torch.device
+    params: Params,
+    image_shape: tuple[int, int],
+    n_classes: int,
+    *,
+    seed: int,
+    device: torch.device,
+    hidden: Tensor | None = None,
 ) -> Weights:
     """Weights and biases drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), PyTorch's default for both layers.
 
     They are always drawn on the CPU, since a GPU's own stream depends on the number of its processors. They lie in
-    memory with the first axis last, which is how `mnist_nn.steps.manual` wants the largest of them.
+    memory with the first axis last, which is how `mnist_nn.steps.manual` wants the largest of them. `hidden`: the
+    memory for that one, if there is some already, contiguous (features, units).
     """
     generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}
@@ -36,7 +43,8 @@ def initial_weights(
     for name, shape in shapes_of(params, image_shape, n_classes).items():
         if name.endswith("weight"):  # Its bias comes next and has the same bound.
             bound = 1 / math.sqrt(math.prod(shape[1:]))
-        weights[name] = torch.empty(shape[::-1], device=device)
+        given = hidden if name == "hidden.weight" else None
+        weights[name] = torch.empty(shape[::-1], device=device) if given is None else given
         _draw(weights[name].view(-1), bound, generator)
         weights[name] = weights[name].permute(*reversed(range(len(shape))))
     return weights

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
+import time
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,6 +21,7 @@ from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
+from mnist_nn.steps.graphed import Prepared
 from mpitune.devices.choose import free_memory
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
@@ -39,12 +42,14 @@ class BaggingObjective:
     A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
     A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.
 
-    The data is put on the device once, and the bootstrap sample last used is kept there. A result does not depend on
+    The data is put on the device once, and the bootstrap sample last used is kept there, and on a GPU the training step
+    last used. A result does not depend on
     that, or on the other trials of a batch.
     """
 
     def __init__(self, options: Bagging, worker: WorkerContext) -> None:
-        self.options, self._report_step = options, worker.report_step
+        start = time.perf_counter()
+        self.options, self._report_step, self._tell = options, worker.report_step, worker.tell
         self.device = torch.device(worker.device)
         there = {name: on_device(array, self.device) for name, array in worker.data.items()}
         self.labels = {name: tensor for name, tensor in there.items() if tensor.ndim == 1}
@@ -55,15 +60,28 @@ class BaggingObjective:
             worker.report_step(0, unit="compiling")
             warm_up(self.images["train_images"].shape, N_CLASSES, options.step, options.batch_size)
         self._sample = lru_cache(maxsize=1)(self._gathered)
+        self._prepared = Prepared()
         self._memory, self._n_workers = _memory_of(self.device, worker), worker.n_workers
+        self._tell(json.dumps({"context": time.perf_counter() - start}).encode())
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         for trial in batch:
+            start, self._spent = time.perf_counter(), {"capture": 0.0, "steps": 0.0}
             needed = self.options.memory_bytes(trial)
             answer = self._evaluated(trial) if needed <= self._memory else self._refused(trial, needed)
             if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # another worker may share this GPU
+                self._prepared.make_room(self.device)
+            self._tell_spent(trial, time.perf_counter() - start)
             yield answer
+
+    def _tell_spent(self, trial: Trial, seconds: float) -> None:
+        """Tell rank 0 what the seconds of a trial went into; the steps of a refit belong to the refit."""
+        spent = self._spent
+        if "fold" in trial.params:
+            spent["evaluation"] = seconds - spent["capture"] - spent["steps"]
+        else:
+            spent = {"capture": spent["capture"], "refit": seconds - spent["capture"]}
+        self._tell(json.dumps(spent).encode())
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         images, labels, folds, unseen = self._sample(Sample.of(trial))
@@ -110,9 +128,9 @@ class BaggingObjective:
         return NoRoom(trial.key, f"{sizes}: {fix}")
 
     def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
-        options = self.options
+        options, before, start = self.options, self._prepared.seconds, time.perf_counter()
         epochs = int(trial.params.get(EPOCH_LIMIT, options.epochs))
-        return training.train(
+        trained = training.train(
             trial.params,
             images,
             labels,
@@ -123,8 +141,12 @@ class BaggingObjective:
             batch_size=options.batch_size,
             tolerance=options.tolerance,
             step=options.step,
+            prepared=self._prepared,
             on_progress=lambda done: self._report_step(done, epochs, "epoch"),
         )
+        capture = self._prepared.seconds - before
+        self._spent = {"capture": capture, "steps": time.perf_counter() - start - capture}
+        return trained
 
     def _gathered(self, sample: Sample) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
         """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""

@@ -8,6 +8,7 @@ for a GPU within one. There the step is replayed from a CUDA graph.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.shapes import BATCHES_PER_BLOCK, Params, evaluation_batch
-from mnist_nn.steps.choose import make_step
-from mnist_nn.steps.graphed import Graphed
+from mnist_nn.steps.choose import Step, make_step
+from mnist_nn.steps.graphed import Prepared
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def train(
     batch_size: int = 10,
     tolerance: float = 0.8,
     step: str = "auto",
+    prepared: Prepared | None = None,
     on_progress: Callable[[float], None] = lambda epochs: None,
 ) -> Trained:
     """Train a network by SGD with momentum on the mean cross-entropy of each batch.
@@ -71,6 +73,7 @@ def train(
         batch_size: images of a step.
         tolerance: see above.
         step: one of `mnist_nn.steps.STEPS`.
+        prepared: on a GPU, the step of an earlier training, whose memory and graph this one uses if it can.
         on_progress: hears how many epochs are done, with fractions, now and then.
 
     Raises:
@@ -81,17 +84,14 @@ def train(
     prepare(device)
     batch_size = min(batch_size, len(images))
     random = np.random.default_rng(seed)
-    weights = net.initial_weights(params, images.shape, n_classes, seed=int(random.integers(2**63)), device=device)
-    learn = make_step(
-        step,
-        weights,
-        images.shape,
-        batch_size=batch_size,
-        learning_rate=float(params["learning_rate"]),
-        momentum=float(params["momentum"]),
-    )
-    if device.type == "cuda" and step != "autograd":
-        learn = Graphed(learn, batch_size)
+    drawn: dict[str, Any] = dict(seed=int(random.integers(2**63)), device=device)
+    sgd: dict[str, Any] = {name: float(params[name]) for name in ("learning_rate", "momentum")}
+    learn: Step
+    if device.type == "cuda" and step in ("auto", "manual"):
+        learn = (prepared or Prepared()).step(params, images.shape, n_classes, batch_size=batch_size, **sgd, **drawn)
+    else:
+        weights = net.initial_weights(params, images.shape, n_classes, **drawn)
+        learn = make_step(step, weights, images.shape, batch_size=batch_size, **sgd)
     losses: list[float] = []
     while not _ended(losses, epochs, tolerance):
         order = torch.from_numpy(random.permutation(len(images))).to(device)

@@ -109,7 +109,7 @@ class SvmGrid(ImageSettings):
             return
         if device == "cpu":
             raise UsageError("--solver cuml needs a GPU: name one with --gpu, or use --solver shared")
-        if why := probe.why_unusable("cuml", visible):
+        if why := probe.why_unusable("cuml", visible)():
             raise UsageError(f"--solver cuml: {why}, or use --solver shared")
 
     def data(self) -> dict[str, np.ndarray]:

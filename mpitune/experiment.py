@@ -165,6 +165,8 @@ class Reporting:
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
         folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
         counts: of the journal: the keys of the trials that count, None for all.
+        spent: asked at the end of a run with -v: parts of the seconds of "start" and of "trials" that are known, summed
+            over workers, by any names, see `mpitune.report.timeline.breakdown`.
     """
 
     goal: str = ""
@@ -176,6 +178,7 @@ class Reporting:
     files: tuple[str, ...] | None = None
     folds: Mapping[str, Any] = field(default_factory=dict)
     counts: Callable[[History], Container[str] | None] = lambda history: None
+    spent: Callable[[], Mapping[str, Mapping[str, float]]] = dict
 
 
 class Matching:
@@ -228,13 +231,17 @@ class Experiment(ABC):
 
     doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
 
-    def check(self, device: str, visible: str) -> None:  # noqa: B027 - most have nothing to check
+    def check(self, device: str, visible: str) -> Callable[[], None] | None:
         """Raise UsageError if these settings cannot work here. Called on every rank.
+
+        A check that takes long may begin here, and return what waits for its end and raises: called before anything is
+        written, once the server is at work that imports what workers need.
 
         Args:
             device: "cpu" or "cuda".
             visible: the first worker's CUDA_VISIBLE_DEVICES; "" on CPUs.
         """
+        return None
 
     def data(self) -> Data:
         """Arrays that every worker needs. Called on rank 0 only; each node keeps one shared copy."""

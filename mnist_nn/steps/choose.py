@@ -102,6 +102,13 @@ def make_step(
         raise ValueError(f"there is no training step {name!r}; there are {', '.join(STEPS)}")
     if name == "autograd":
         return AutogradStep(weights, learning_rate=learning_rate, momentum=momentum)
+    return manual_step(weights, image_shape, batch_size=batch_size, learning_rate=learning_rate, momentum=momentum)
+
+
+def manual_step(
+    weights: net.Weights, image_shape: tuple[int, int], *, batch_size: int, learning_rate: float, momentum: float
+) -> ManualStep:
+    """The step "manual" for these weights, which it takes over."""
     n_units, n_features = weights["hidden.weight"].shape
     _log.info("training step: %d x %d weights, momentum %.2g", n_features, n_units, momentum)
     sgd: dict[str, Any] = dict(batch_size=batch_size, learning_rate=learning_rate, momentum=momentum)

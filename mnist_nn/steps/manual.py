@@ -48,6 +48,11 @@ class DenseHidden:
         """(features, units) after the last step."""
         return self._weights
 
+    def load(self, weights: Tensor) -> None:
+        """Begin anew with other weights (features, units), in the same memory."""
+        self._weights.copy_(weights)
+        self._velocity.zero_()
+
 
 class KernelHidden:
     """The same by `kernels`, on one core, where derivatives, velocity and weights are one pass.
@@ -88,6 +93,12 @@ class KernelHidden:
     def weights(self) -> Tensor:
         return self._weights
 
+    def load(self, weights: Tensor) -> None:
+        n_units = weights.shape[1]
+        self._weights[:, :n_units].copy_(weights)
+        self._weights[:, n_units:].zero_()  # a training that diverged has changed them, too
+        self._velocity.fill(0)
+
 
 class ManualStep:
     """One step of SGD with momentum per call, equal to `AutogradStep` up to rounding.
@@ -122,12 +133,7 @@ class ManualStep:
         shapes = shapes_side_by_side(channels, kernel, units, n_classes)
         self._weights, self._velocity = (new(sum(map(math.prod, shapes.values()))) for _ in range(2))
         self._weight_of, self._velocity_of = (views(flat, shapes) for flat in (self._weights, self._velocity))
-        self._weight_of["conv.weight"].copy_(weights["conv.weight"].flatten(1))
-        self._weight_of["conv.bias"].copy_(weights["conv.bias"])
-        self._weight_of["hidden.bias"][: self._n_units] = weights["hidden.bias"]
-        self._weight_of["output.weight"][:, : self._n_units] = weights["output.weight"]
-        self._weight_of["output.bias"].copy_(weights["output.bias"])
-        weights.clear()
+        self._take(weights)
 
         height, width = image_shape
         rows, columns = height - kernel + 1, width - kernel + 1
@@ -141,6 +147,28 @@ class ManualStep:
         self._delta_hidden = new(batch_size, units)
         self._ones = new(self._convolved.shape[1]).fill_(1)
         self._target = new(batch_size, 1).fill_(-1)
+
+    def _take(self, weights: net.Weights) -> None:
+        """Copy all weights but the hidden layer's, and empty the dictionary."""
+        self._weight_of["conv.weight"].copy_(weights["conv.weight"].flatten(1))
+        self._weight_of["conv.bias"].copy_(weights["conv.bias"])
+        self._weight_of["hidden.bias"][: self._n_units] = weights["hidden.bias"]
+        self._weight_of["output.weight"][:, : self._n_units] = weights["output.weight"]
+        self._weight_of["output.bias"].copy_(weights["output.bias"])
+        weights.clear()
+
+    def load(self, weights: net.Weights) -> None:
+        """Begin anew with other weights of the same shapes, in the same memory; the dictionary is emptied."""
+        self._hidden.load(weights.pop("hidden.weight").T)
+        for side_by_side in (self._weights, self._velocity):
+            side_by_side.zero_()
+        self._take(weights)
+
+    @property
+    def hidden(self) -> Tensor | None:
+        """The memory of the hidden layer's weights, (features, units); None where more units lie there."""
+        weights = self._hidden.weights()
+        return weights if weights.shape[1] == self._n_units else None
 
     @torch.inference_mode()
     def __call__(self, pixels: Tensor, labels: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy
@@ -59,13 +60,19 @@ def answer(process: subprocess.Popen[str], limit_s: float = PROBE_S) -> dict[str
     return {"error": f"the process ended with status {process.returncode}"}
 
 
-def why_unusable(library: str, visible: str) -> str:
-    """Why a library cannot compute on a GPU, and the fix, in one line; "" if it can.
+def why_unusable(library: str, visible: str) -> Callable[[], str]:
+    """Begin to ask why a library cannot compute on a GPU. What is returned waits for the answer.
+
+    That is the reason and the fix, in one line; "" if it can.
 
     `visible`: CUDA_VISIBLE_DEVICES of a worker.
     """
     device = Device(f"cuda:{visible}", visible)
-    answered = answer(begin(device, library))
+    process = begin(device, library)
+    return lambda: _why_unusable(library, device, answer(process))
+
+
+def _why_unusable(library: str, device: Device, answered: dict[str, object]) -> str:
     wrong = answered.get("error") or (None if answered["installed"] else "it is not installed")
     if not wrong:
         return ""

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -72,13 +72,14 @@ def run(
         with working(f"{name} starts", transport.rank):
             versions_here = code_and_libraries(*_modules_of(type(experiment))) if transport.size > 1 else {"code": ""}
             greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
-            devices, packed = part.prepare()
+            devices, packed, wait = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
             preload = part.preload(packed)
             if preload:
                 with environment(devices[0], 1, len(devices)):
                     os.environ.update(part.scheduling.environ)
                     server_for(preload, os.environ)  # it imports while the data are loaded
+            part.end_check(wait)
             nodes = transport.gather(survey(places, options.threads, versions_here))
             journal, shared = part.load_and_share(nodes, keeps=arrivals is None, durable=load_finish is not None)
         buffers = part.allocate_buffers(devices, shared)
@@ -169,26 +170,39 @@ class _RanksPart:
         slurm = "-".join(filter(None, map(os.environ.get, ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID"))))
         return f"{slurm or self.host}-{os.getpid()}-{os.urandom(3).hex()}"
 
-    def prepare(self) -> tuple[list[Device], bytes]:
-        """A device for each slot, and the experiment as workers get it. If one rank fails, all raise UsageError."""
+    def prepare(self) -> tuple[list[Device], bytes, Callable[[], None] | None]:
+        """A device for each slot, the experiment as workers get it, and what waits for the end of its check.
+
+        If one rank fails, all raise UsageError.
+        """
         options, leads = self.options, self.transport.rank == 0
         widened = "" if options.keep_binding else widen_binding(self.transport, launched().launcher)
         if widened and leads:
             log.info(widened)
-        devices, note, packed, problem = [CPU], "", b"", None
+        devices, note, packed, problem, wait = [CPU], "", b"", None, None
         try:
             if options.workers != 0:
                 devices, note = choose(options.gpu, options.workers, options.threads)
                 if devices[0].kind != CPU.kind and (why := self.scheduling.why_cores):
                     devices, note = choose("none", None, options.threads)[0], why
-            self.experiment.check(devices[0].kind, devices[0].visible)
+            wait = self.experiment.check(devices[0].kind, devices[0].visible)
             packed = b"" if options.workers == 0 else _packed(self.experiment)
         except UsageError as error:
             problem = str(error)
         self._agree(problem)
         if note and leads:
             log.info(note)
-        return devices, packed
+        return devices, packed, wait
+
+    def end_check(self, wait: Callable[[], None] | None) -> None:
+        """Wait for the end of the experiment's check, if it goes on. If one rank fails, all raise UsageError."""
+        problem = None
+        try:
+            if wait is not None:
+                wait()
+        except UsageError as error:
+            problem = str(error)
+        self._agree(problem)
 
     def preload(self, packed: bytes) -> list[str]:
         """Modules for the server that forks workers: those that the experiment and its pickle name."""

@@ -10,7 +10,7 @@ The runs of a study are laid end to end, without the time between them. Jobs tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -174,6 +174,28 @@ def _of_jobs(history: History) -> Timeline | None:
     lasts = {begin: begin + run[1] - run[0] for t in each.values() for begin, run in zip(t.begins, t.runs, strict=True)}
     runs = [(begin - first, lasts.get(begin, begin) - first) for begin in begins]
     return Timeline(begins, runs, slots, killed=any(timeline.killed for timeline in each.values()))
+
+
+def breakdown(history: History, parts: Mapping[str, Mapping[str, float]], began: float, now: float) -> str:
+    """What the slots of the last run did from `began` to `now`, in Unix time: a line for each, in seconds of them all.
+
+    parts: of "start" and "trials", what is known to be in them.
+    """
+    times: dict[str, list[tuple[float, float]]] = {place: [] for place in history.runs[-1]["slots"]}
+    for result in history.results.values():
+        if result.ended >= history.runs[-1]["began"]:
+            times.setdefault(str(result.place), []).append((result.ended - result.seconds, result.ended))
+    last = max((end for each in times.values() for _, end in each), default=now)
+    seconds = {"start": 0.0, "trials": 0.0, "idle": 0.0, "report": len(times) * (now - last)}
+    for each in times.values():
+        first, busy = min(each, default=(began,))[0], sum(end - begin for begin, end in each)
+        seconds["start"] += first - began
+        seconds["trials"] += busy
+        seconds["idle"] += last - first - busy
+    rows = [(f"seconds of {len(times)} worker{'s' * (len(times) > 1)}", sum(seconds.values()))]
+    for name, each_of in seconds.items():
+        rows += [(f"  {name}", each_of), *((f"    {part}", part_s) for part, part_s in parts.get(name, {}).items())]
+    return "\n".join(f"{name:24}{number:10.2f}" for name, number in rows)
 
 
 def _run_of(time: float, begins: Sequence[float]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpitune.devices.choose import CPU, Device, environment, nvidia_smi
+from mpitune.devices.choose import CPU, Device, environment, mps_answers, nvidia_smi
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import UsageError
@@ -49,14 +49,14 @@ class Examined:
 
 
 def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
-    """Devices for several workers whose mode admits only one."""
+    """Devices for several workers whose mode admits only one, which may be the server of MPS."""
     listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
     modes = dict(row.split(", ")[::2] for row in listing.splitlines() if row.count(", ") == 2)
     for device, n in Counter(devices).items():
-        if n > 1 and modes.get(device.visible) == "Exclusive_Process":
+        if n > 1 and modes.get(device.visible) == "Exclusive_Process" and not mps_answers():
             yield Finding(
-                f"{host}: {n} workers are to share {device.name}, whose mode is EXCLUSIVE_PROCESS: give it once, or "
-                "nvidia-smi --compute-mode=DEFAULT",
+                f"{host}: {n} workers are to share {device.name}, whose mode is EXCLUSIVE_PROCESS: give it once, "
+                "or start MPS by nvidia-cuda-mps-control -d, or nvidia-smi --compute-mode=DEFAULT",
                 fatal=True,
             )
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.experiment import Bagging  # noqa: E402
 from mnist_nn.steps.choose import AutogradStep, make_step  # noqa: E402
-from mnist_nn.steps.graphed import WARM_UP, Graphed  # noqa: E402
+from mnist_nn.steps.graphed import Graphed, Prepared  # noqa: E402
 from mpitune.experiment import WorkerContext  # noqa: E402
 from mpitune.trial import Evaluation, NoRoom, Trial  # noqa: E402
 from tests.helpers import ROOT  # noqa: E402
@@ -30,7 +30,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 LEARNING = dict(learning_rate=0.05, momentum=0.9)
 TOLERANCE = 3e-5  # of a loss, and of the largest change of a kind of weights; rounding to float32 makes 2e-6 on a CPU
 MARGIN = 2e-7  # the least distance of a unit from the kink of its ReLU; rounding moves one by 3e-8
-N_STEPS = WARM_UP + 5  # so that some are replayed
+N_STEPS = 8
 
 
 class Trained(NamedTuple):
@@ -106,7 +106,11 @@ def test_a_step_equals_autograd_in_double_precision(
     name = "manual" if step == "graphed" else step
     learn: Any = make_step(name, weights, (28, 28), batch_size=batch_size, **LEARNING)
     if step == "graphed":
-        learn = Graphed(learn, batch_size)
+        again = {name: weight.clone() for name, weight in weights.items()}
+        learn = Graphed(
+            make_step(name, again, (28, 28), batch_size=batch_size, **LEARNING), (28, 28), batch_size, device
+        )
+        learn.load(weights)
     found = trained(learn, case.batches, device, torch.float32)
     assert step != "graphed" or learn._graph is not None
     np.testing.assert_allclose(found.losses, case.expected.losses, rtol=TOLERANCE)
@@ -115,11 +119,15 @@ def test_a_step_equals_autograd_in_double_precision(
         assert float((found.weights[name] - expected).abs().max()) <= TOLERANCE * change, name
 
 
-def learned(device: Any, step: str = "auto", n: int = 1003, seed: int = 0) -> training.Trained:
+def learned(
+    device: Any, step: str = "auto", n: int = 1003, seed: int = 0, rate: float = 5e-3, prepared: Prepared | None = None
+) -> training.Trained:
     x, y = (torch.cat(parts)[:n].to(device) for parts in zip(*batches(8, 102, 10), strict=True))
-    params = architecture(seed) | {"learning_rate": 5e-3, "momentum": 0.3}
+    params = architecture(seed) | {"learning_rate": rate, "momentum": 0.3}
     seeds = np.random.SeedSequence(3)
-    return training.train(params, net.Images(x), y, n_classes=10, epochs=6, seed=seeds, device=device, step=step)
+    return training.train(
+        params, net.Images(x), y, n_classes=10, epochs=6, seed=seeds, device=device, step=step, prepared=prepared
+    )
 
 
 def same_bits(one: training.Trained, other: training.Trained) -> bool:
@@ -141,6 +149,27 @@ class TestOnAGpu:
     @pytest.mark.parametrize("step", ["manual", "autograd"])
     def test_two_trainings_have_the_same_bits(self, step: str) -> None:
         assert same_bits(learned(GPU, step), learned(GPU, step))
+
+    def test_trainings_of_one_shape_share_a_capture_and_have_the_bits_of_new_ones(self) -> None:
+        """Also after one that diverged."""
+        prepared = Prepared()
+        for rate in (1e30, 5e-3, 5e-3):
+            found = learned(GPU, rate=rate, prepared=prepared)
+            assert found.diverged == (rate > 1) and (rate > 1 or same_bits(found, learned(GPU)))
+            graph = getattr(prepared._step, "_graph", None)
+        assert graph is not None
+        same = learned(GPU, prepared=prepared)
+        assert same.epochs > 1 and prepared._step._graph is graph  # type: ignore[union-attr]
+
+    def test_a_step_gives_its_memory_back_where_little_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        prepared = Prepared()
+        learned(GPU, prepared=prepared)
+        prepared.make_room(GPU)
+        assert prepared._step is not None
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 80 << 30))
+        before = torch.cuda.memory_reserved()
+        prepared.make_room(GPU)
+        assert prepared._step is None and torch.cuda.memory_reserved() < before
 
     def test_fewer_images_than_a_batch(self) -> None:
         np.testing.assert_allclose(learned(GPU, n=7).losses, learned(CPU, n=7).losses, rtol=1e-4)
@@ -188,7 +217,7 @@ class Waits:
         return pixels.sum()
 
 waits, x = Waits(), torch.ones(4, 3, device="cuda")
-learn = Graphed(waits, 4)
+learn = Graphed(waits, (3,), 4, x.device)
 assert [float(learn(x, x)) for _ in range(WARM_UP + 3)] == [12.0] * (WARM_UP + 3)
 assert waits.n == WARM_UP + 3
 """

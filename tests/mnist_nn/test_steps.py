@@ -9,6 +9,7 @@ import torch
 from mnist_nn import net
 from mnist_nn.steps import kernels
 from mnist_nn.steps.choose import AutogradStep, make_step
+from mnist_nn.steps.graphed import Prepared
 from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
 from tests.mnist_nn.networks import TOLERANCE, architecture, batches
 
@@ -120,3 +121,23 @@ def test_the_kernels_are_the_products_they_stand_for():
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
         torch.testing.assert_close(kernel.weights()[:, :n_units], dense.weights(), rtol=1e-5, atol=1e-5)
         assert not kernel.weights()[:, n_units:].any()
+
+
+@pytest.mark.parametrize("batch_size", [10, kernels.LARGEST_BATCH + 3], ids=["kernels", "products"])
+@pytest.mark.parametrize("units", [64, 37])
+def test_a_prepared_step_has_the_bits_of_a_new_one(batch_size, units):
+    """After trainings with other weights, and one that diverged, whose numbers are all over its buffers."""
+    prepared = Prepared()
+    for seed, rate in enumerate([0.05, 0.05, 1e30, 1e30, 0.05]):
+        params = architecture(7) | {"n_hidden_layer": units, "learning_rate": rate, "momentum": 0.6}
+
+        def reused(step, weights, shape, *, seed=seed, params=params, **sgd):
+            return prepared.step(params, shape, 10, seed=seed, device=CPU, **sgd)
+
+        before, options = prepared._step, dict(seed=seed, n_steps=12, batch_size=batch_size)
+        found, weights = run("manual", params, make=reused, **options)
+        assert (prepared._step is before) == (seed in (1, 3))  # a rate of its own has a step of its own
+        expected, expected_weights = run("manual", params, **options)
+        assert np.isfinite(found).all() == (rate < 1)
+        np.testing.assert_array_equal(found, expected)
+        assert all(w.numpy().tobytes() == expected_weights[name].numpy().tobytes() for name, w in weights.items())

@@ -66,5 +66,5 @@ def test_a_library_that_cannot_use_the_gpu_is_told_with_the_file_that_fits_the_d
     answers = {"torch": {"error": error} if error else {"installed": True}, "driver": {"cuda": cuda}}
     monkeypatch.setattr(probe, "begin", lambda device, what: what)
     monkeypatch.setattr(probe, "answer", answers.get)
-    found = probe.why_unusable("torch", B)
+    found = probe.why_unusable("torch", B)()
     assert said in found and (found.startswith(f"torch cannot use cuda:{B} (") if said else not found)

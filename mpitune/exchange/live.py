@@ -64,7 +64,7 @@ def _follow(folder: Path, track: str, told: Any, counts: Any) -> None:
                 if ended.get(trial.key) != when:  # also one that goes on: from now on it has no end
                     ended[trial.key] = when
                     file.write(json.dumps([trial.key, when]) + "\n")
-            file.flush()
+                    file.flush()  # this process may be killed
             next_look = time.monotonic() + 5 * (time.monotonic() - began)
     written.close(study)
 

@@ -82,6 +82,11 @@ def keeping(kept: bool) -> Iterator[None]:
         _kept = before
 
 
+def is_kept() -> bool:
+    """Whether the study has a results folder."""
+    return _kept
+
+
 def how_to_go_on() -> str:
     """What to do after a study was told to stop."""
     if _kept:

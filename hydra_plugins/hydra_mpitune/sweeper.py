@@ -18,11 +18,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, flag_override
 
 # Arguments of Optuna's samplers and pruners that a command line may set; None leaves Optuna's own default.
+TPE = ("seed", "consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "n_startup_trials")
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "sampler": {
         "tpe TPESampler": (
-            "seed", "consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "n_startup_trials",
-            "n_ei_candidates", "multivariate", "group", "constant_liar", "warn_independent_sampling",
+            *TPE, "n_ei_candidates", "multivariate", "group", "constant_liar", "warn_independent_sampling",
         ),
         "random RandomSampler": ("seed",),
         "cmaes CmaEsSampler": (
@@ -32,10 +32,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "nsgaii NSGAIISampler": (
             "seed", "population_size", "mutation_prob", "crossover_prob", "swapping_prob", "constraints_func",
         ),
-        "motpe TPESampler": (
-            "seed", "consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "n_startup_trials",
-            "n_ehvi_candidates",
-        ),
+        "motpe TPESampler": (*TPE, "n_ehvi_candidates"),
         "gp GPSampler": ("seed", "n_startup_trials", "deterministic_objective"),
         "qmc QMCSampler": ("seed", "qmc_type", "scramble"),
         "grid GridSampler": ("seed",),
@@ -62,7 +59,7 @@ KEYS: dict[str, Any] = {
     "join": False,
     **dict.fromkeys((
         "storage", "study_name", "n_trials", "n_jobs", "search_space", "params", "custom_search_space",
-        "seed", "results", "timeout", "trial_timeout", "window", "workers", "gpu",
+        "seed", "results", "timeout", "trial_timeout", "window", "workers", "gpu", "track",
     )),
 }  # fmt: skip
 

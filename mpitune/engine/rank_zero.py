@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from mpitune.engine import tracking
 from mpitune.engine.adapting import KnownBefore, code_of, require_called
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
@@ -81,8 +82,7 @@ class RankZero:
             return self._run(study, agent, status, load_finish)
         finally:
             status.remove()
-            for tracker in self.trackers:
-                tracker.close()
+            tracking.close(self.trackers)
             if isinstance(study, JoinedStudy):
                 study.close()
 

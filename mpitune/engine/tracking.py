@@ -9,20 +9,25 @@ import json
 import logging
 import multiprocessing
 import os
-import time
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryFile
+from threading import Thread
+from time import monotonic as _now
 from typing import Any
 
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, is_kept
 from mpitune.processes.process import stops_wait, without_main
+from mpitune.processes.stops import Stopped
 
 EVERY_S = 1.0
-SILENT_S = 10.0  # at the end, after which a tracker that makes no progress hangs
-OPENING = 6  # times as long may it be imported, and make a database
+MOST_S = 60.0  # at the end, for which all trackers together are waited for
+SILENT_S = 10.0  # of these, after which one that makes no progress hangs; it may open for all of them
 MOST_TOLD = 100  # that it has not read: then it is told later
 FAILED = 1  # exit status of one that has said why
 STEPS = b"steps "  # begins what a worker tells of a running trial
@@ -56,16 +61,24 @@ class Tracker:
     """A tracker of the study in a folder. Its failure is one line of the log."""
 
     def __init__(self, track: str, folder: Path):
-        self._track, self._due = track, 0.0
+        self._track, self._folder, self._due = track, folder, 0.0
         self._steps = dict[str, dict[int, Any]]()  # of trials that run, so far untold
         context = multiprocessing.get_context("spawn")
-        self._told, self._why = context.Queue(), context.SimpleQueue()  # no `put` in the first one waits
-        self._told.cancel_join_thread()
-        self._progress = context.Value("q", 0, lock=False)
-        arguments = (os.getpid(), folder, track, self._told, self._why, self._progress)
+        self._told = SimpleQueue[Any]()  # no `put` waits. Its own queue has semaphores, which a kill leaves
+        self._pipe, theirs = context.Pipe()
+        self._counts = context.RawArray("q", 2)  # its progress, and the trials that it has written
+        arguments = (os.getpid(), folder, track, theirs, self._counts)
         with stops_wait(), without_main():
             self._process = context.Process(target=_follow, args=arguments, daemon=True)
             self._process.start()
+        theirs.close()
+        Thread(target=self._tell, daemon=True).start()
+
+    def _tell(self) -> None:
+        with suppress(OSError):  # its process has ended
+            for told in iter(self._told.get, None):
+                self._pipe.send(told)
+            self._pipe.send(None)
 
     def hear(self, content: bytes) -> None:
         """Take in the steps of a running trial; all else that a worker tells is not for trackers."""
@@ -75,32 +88,53 @@ class Tracker:
 
     def update(self, running: Callable[[], Mapping[str, Any]]) -> None:
         """Tell which trials run, with their parameters by key, if that is due."""
-        if time.monotonic() >= self._due and self._told.qsize() < MOST_TOLD:
-            self._due = time.monotonic() + EVERY_S
+        if _now() >= self._due and self._told.qsize() < MOST_TOLD:
+            self._due = _now() + EVERY_S
             self._told.put({key: (params, self._steps.get(key, {})) for key, params in running().items()})
             self._steps = {}
             self._say_failed()
 
-    def close(self) -> None:
-        """The study is over: wait until it is written, as long as there is progress."""
+    def end(self) -> None:
+        """The study is over."""
         self._told.put(None)
+
+    def wait(self, until: float) -> None:
+        """Wait until all is written, as long as there is progress, but not longer than `until`."""
         self._process.join(EVERY_S)
         if self._process.is_alive():
             log.info("the study is whole; the tracker %s still writes, and Ctrl-C leaves the rest", self._track)
-        before, seconds = -1, 0.0
-        while self._process.is_alive() and before != (before := self._progress.value):
-            self._process.join(seconds := SILENT_S * (1 if before else OPENING))
+        before = -1
+        while self._process.is_alive() and before != (before := self._counts[0]) and (left := until - _now()) > 0:
+            self._process.join(min(left, SILENT_S) if before else left)
+
+    def close(self) -> None:
+        """Leave what is not written, with a line that says how to have it."""
+        self._say_failed()
         if self._process.is_alive():
-            self._say(f"has made no progress for {seconds:g} s")
+            self._say(f"is left at the end, with {self._counts[1]} trials written")
             self._process.kill()
         elif self._process.exitcode not in (0, FAILED):
             self._say(f"has ended with exit status {self._process.exitcode}")
-        self._say_failed()
 
     def _say_failed(self) -> None:
-        if not self._why.empty():
-            self._say(f"has failed: {self._why.get()}")
+        with suppress(EOFError, OSError):
+            while self._pipe.poll():
+                self._say(f"has failed: {self._pipe.recv()}")
 
     def _say(self, what: str) -> None:
-        how = "the study is whole without it; python -m mpitune export RESULTS writes it, too"
-        log.warning("the tracker %s %s; %s", self._track, what, how)
+        kind = self._track.partition(":")[0].replace("wandb", "wandb-offline")
+        how = f"python -m mpitune export {shlex.quote(str(self._folder))} --to {kind} writes all of it"
+        how = how if is_kept() else "with a results folder export could write the rest"
+        log.warning("the tracker %s %s; the study is whole without it; %s", self._track, what, how)
+
+
+def close(trackers: Sequence[Tracker]) -> None:
+    """The study is over: wait until it is written, but not long, and no longer once the user stops it."""
+    until = _now() + MOST_S
+    for tracker in trackers:
+        tracker.end()
+    with suppress(Stopped, KeyboardInterrupt):
+        for tracker in trackers:
+            tracker.wait(until)
+    for tracker in trackers:
+        tracker.close()

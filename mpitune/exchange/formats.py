@@ -7,13 +7,17 @@ import json
 import logging
 import math
 import os
+import posixpath
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -22,7 +26,8 @@ from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table
 
-MOST_METRICS = 1000  # that MLflow takes in one call
+MOST_METRICS, MOST_PARAMS = 800, 100  # that MLflow takes in one call
+MOST_OF_NAME = 250  # characters that it takes
 MOST_RUNS = 50_000  # that it gives in one call
 EVENTS = "events.out.tfevents.{}"  # a name by which TensorBoard finds a file
 Steps = Mapping[int, Mapping[str, float]]
@@ -177,8 +182,11 @@ class MLflow(Written):
         uri, location = str(into), None
         if isinstance(into, Path):
             uri, location = f"sqlite:///{into.resolve()}", (into.resolve().parent / "artifacts").as_uri()
+            _prepare(into)
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         known = self._client.get_experiment_by_name(study.name)
+        if known and known.lifecycle_stage == "deleted":  # its name cannot be used again
+            self._client.restore_experiment(known.experiment_id)
         tags = {name: str(value)[:5000] for name, value in study.header["settings"].items()}
         self._in = known.experiment_id if known else self._client.create_experiment(study.name, location, tags)
         runs = self._client.search_runs([self._in], max_results=MOST_RUNS) if known else []
@@ -193,25 +201,50 @@ class MLflow(Written):
                 self._client.delete_run(self.runs[trial.key])
             made = self._client.create_run(self._in, start_time=begun, run_name=trial.key)
             self.runs[trial.key] = made.info.run_id
-            params = [Param(name, str(value)[:6000]) for name, value in trial.params.items()]
-            self._client.log_batch(made.info.run_id, params=params)
         run, figures = self.runs[trial.key], {**trial.values, **trial.measured} if ends else {}
-        metrics = [Metric(name, float(value), when, 0) for name, value in figures.items()]
+        params = [Param(_taken(name), str(value)[:6000]) for name, value in trial.params.items() if begins]
+        metrics = [Metric(_taken(name), float(value), when, 0) for name, value in figures.items()]
         metrics += [
-            Metric(f"step/{name}", float(value), when, step)
+            Metric(_taken(f"step/{name}"), float(value), when, step)
             for step, values in steps.items()
             for name, value in values.items()
         ]
-        for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(run, metrics=metrics[start : start + MOST_METRICS])
+        facts = {"place": str(trial.last.place), "state": trial.state, "error": trial.error[:5000]} if ends else {}
+        tags = [RunTag(name, text) for name, text in facts.items()]
+        while params or metrics or tags:
+            self._client.log_batch(run, metrics[:MOST_METRICS], params[:MOST_PARAMS], tags)
+            metrics, params, tags = metrics[MOST_METRICS:], params[MOST_PARAMS:], []
         if ends:
-            facts = {"place": str(trial.last.place), "state": trial.state, "error": trial.error[:5000]}
-            self._client.log_batch(run, tags=[RunTag(name, text) for name, text in facts.items()])
             self._client.set_terminated(run, "FAILED" if trial.state == FAILED else "FINISHED", when)
 
     def close(self, study: ExportedStudy) -> None:
         for key in self.open:
             self._client.set_terminated(self.runs[key], "KILLED")
+
+
+def _prepare(database: Path) -> None:
+    """Make a database of MLflow in one step, as a kill between its many would leave one that it cannot open."""
+    from mlflow import MlflowClient
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def connected(connection: Any, _: Any) -> None:
+        with suppress(Exception):  # which its own first statement raises next
+            connection.execute("PRAGMA synchronous = OFF")  # eleven commits a trial need not be durable: the journal is
+
+    event.listen(Engine, "connect", connected)
+    if not database.exists():
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".mlflow-", dir=database.resolve().parent) as folder:
+            MlflowClient(f"sqlite:///{folder}/mlflow.db", f"sqlite:///{folder}/mlflow.db").search_experiments()
+            Path(folder, "mlflow.db").rename(database)
+
+
+def _taken(name: str) -> str:
+    """A name that MLflow takes: other characters are there by their codes, such as _28_ for a bracket."""
+    kept = r"[\w/. :-]" if name and name == posixpath.normpath(name) and name[0] not in "/." else r"[\w :-]"
+    taken = "".join(c if re.match(kept, c) else f"_{ord(c):x}_" for c in name) or "_"
+    return taken if len(taken) <= MOST_OF_NAME else f"{taken[:230]}_{sha256(name.encode()).hexdigest()[:16]}"
 
 
 class TensorBoard(Written):

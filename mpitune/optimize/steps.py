@@ -38,9 +38,14 @@ class TellSteps:
     def __init__(self, tell: Callable[[bytes], None], key: str):
         self._tell, self._key, self._next, self._told = tell, key, 0.0, -1
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it would tell something now."""
+        return time.monotonic() >= self._next
+
     def __call__(self, steps: Mapping[int, Any]) -> None:
         """`steps`: all so far."""
-        if time.monotonic() >= self._next and (new := {n: steps[n] for n in steps if n > self._told}):
+        if self.is_due and (new := {n: steps[n] for n in steps if n > self._told}):
             self._next, self._told = time.monotonic() + STEP_SECONDS, max(new)
             self._tell(STEPS + json.dumps([self._key, new]).encode())
 

@@ -131,7 +131,7 @@ def _sweep(
     options = RunOptions(
         results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
         workers=keys["workers"], gpu=None if keys["gpu"] is None else str(keys["gpu"]),
-        trial_timeout=keys["trial_timeout"],
+        trial_timeout=keys["trial_timeout"], track=keys["track"] or (),
     )  # fmt: skip
     optimize(
         study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=() if rate else [_end_failed],

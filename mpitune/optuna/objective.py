@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import own_traceback
+from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import constraints_func_of, finite
 from mpitune.optimize.strategies.view import Studies, View
 from mpitune.optuna.records import ATTRIBUTE, plain, unpacked, unpacked_params, whole
@@ -39,6 +40,7 @@ class InWorker:
         seed: of the study.
         names: of its values.
         collects: whether garbage is collected after each trial.
+        tell: tells rank 0 the steps of a running trial, where trackers follow.
     """
 
     keeps_worker = True
@@ -52,7 +54,9 @@ class InWorker:
         seed: int,
         names: Sequence[str],
         collects: bool,
+        tell: Callable[[bytes], None] | None = None,
     ):
+        self._tell = tell
         self._function, self._view, self._names, self._collects = function, view, names, collects
         self._studies = Studies(view, sampler, pruner, seed)
         self._constraints = constraints_func_of(sampler)
@@ -80,6 +84,8 @@ class InWorker:
         asked = json.loads(str(trial.params[ASKED]))
         before = dict(self._view.get_study_user_attrs(self._view.study_id))
         of_optuna = self._begun(asked)
+        tell = None if self._tell is None else TellSteps(self._tell, trial.key)
+        self._view.reported = lambda of: tell and tell.is_due and tell(_steps(of, self._names[0]))
         returned: Any = None
         state: TrialState | None = None
         text, raised = "", b""
@@ -104,7 +110,8 @@ class InWorker:
             "state": PRUNED if state == TrialState.PRUNED else COMPLETE if values else FAILED,
             "error": text or (None if values or state else f"the objective returned {returned!r}"),
         }
-        shown = {**values, **_steps(ended, self._names[0])}
+        steps = _steps(ended, self._names[0]).items()
+        shown = {**values, **{f"{name}@{n}": value for n, each in steps for name, value in each.items()}}
         constraints = _constraints(ended, self._constraints) if values else {}
         attrs = {**plain(ended.user_attrs), **constraints, CHOSEN: chosen, ATTRIBUTE: said}
         return Evaluation(trial.key, shown, messages=messages, user_attrs=attrs)
@@ -118,10 +125,9 @@ class InWorker:
         return self._studies.trial(number, pickle.loads(content) if content else unpacked_params(asked["params"]))
 
 
-def _steps(trial: FrozenTrial, name: str) -> dict[str, float]:
-    """Its reports, as journals have values of steps."""
-    values = {f"{name}@{step}": value for step, value in trial.intermediate_values.items()}
-    return {at: value for at, value in values.items() if not math.isnan(value)}
+def _steps(trial: FrozenTrial, name: str) -> dict[int, dict[str, float]]:
+    """Its reports, as trials of a search have them."""
+    return {step: {name: value} for step, value in trial.intermediate_values.items() if not math.isnan(value)}
 
 
 def _constraints(trial: FrozenTrial, function: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from mpitune.engine.tracking import STEPS
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.joblib.pickles import packed_call, read_call
@@ -177,6 +178,7 @@ class Optimizing(Experiment):
     view: View = field(metadata={"changes_results": False})
     verbosity: int = field(metadata={"changes_results": False})  # of Optuna's log
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
+    tracked: bool = field(default=False, metadata={"changes_results": False})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "leader": None}
@@ -189,7 +191,8 @@ class Optimizing(Experiment):
         names = [words.partition(" ")[2] for words in self.objectives]
         set_verbosity(self.verbosity)
         function = read_call(self.function, worker.data)
-        return InWorker(function, self.view, self.sampler, self.pruner, self.seed, names, self.collects)
+        tell = worker.tell if self.tracked else None
+        return InWorker(function, self.view, self.sampler, self.pruner, self.seed, names, self.collects, tell)
 
     def scheduling(self) -> Scheduling:
         if (leader := self.leader) is None:
@@ -206,6 +209,8 @@ class Optimizing(Experiment):
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
 
     def hear(self, content: bytes) -> None:
+        if content.startswith(STEPS):
+            return  # which are for trackers
         number, error, trial = pickle.loads(content)
         assert self.leader is not None
         self.leader.errors.update({number: error} if error else {})
@@ -313,7 +318,8 @@ def optimize(
     )  # fmt: skip
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
-        outcomes = run_study(_experiment(leader, content, gc_after_trial, seed, size, space), options)
+        experiment = _experiment(leader, content, gc_after_trial, seed, size, space)
+        outcomes = run_study(replace(experiment, tracked=bool(options.track)), options)
         if join(options).rank and isinstance(study._storage, InMemoryStorage):
             for _, result in outcomes:  # a script that all ranks run has the study in each
                 leader.asking.ask()

@@ -20,6 +20,9 @@ from mpitune.sweeps.program import MACRO, MACROS, NO_METRIC
 from mpitune.sweeps.stopping import EarlyTerminate, bands_of
 
 SCHEMA = json.loads(Path(__file__).with_name("sweep.schema.json").read_text())
+KINDS: dict[str, Any] = {"nested": SCHEMA["definitions"]["nested"]}  # what a parameter of each distribution may have
+for _rule in SCHEMA["definitions"].values():
+    KINDS.update(dict.fromkeys(_rule.get("properties", {}).get("distribution", {}).get("enum", ()), _rule))
 TYPES: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": int | float,
 }  # fmt: skip
@@ -87,10 +90,9 @@ def checked(where: str, given: Any, rule: Mapping[str, Any]) -> Any:
     if "anyOf" in rule:
         if not isinstance(given, dict):
             raise UsageError(f"{what} is {shown(given)}: write {{value: {given}}}, or values, or min and max")
-        if (kind := _kind(given)) not in SCHEMA["definitions"]:
-            known = [each["$ref"].rpartition("/")[2] for each in rule["anyOf"][:-1]]
-            raise UsageError(f"{what} has distribution {shown(kind)}: give one of {named(known)}")
-        rule = SCHEMA["definitions"][kind]
+        if (kind := _kind(given)) not in KINDS:
+            raise UsageError(f"{what} has distribution {shown(kind)}: give one of {named([*KINDS][1:])}")
+        rule = KINDS[kind]
     if "not" in rule:
         raise UsageError(f"{what} is not supported: {rule['description']}")
     kind = rule.get("type", "")

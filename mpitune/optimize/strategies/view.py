@@ -13,7 +13,7 @@ import io
 import pickle
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -65,6 +65,7 @@ class View(InMemoryStorage):
         self.study_id, self._study = study_id, _StudyInfo(name, list(directions))  # samplers remember the id
         self._studies, self._study_name_to_id = {study_id: self._study}, {name: study_id}
         self._study.user_attrs, self._study.system_attrs = dict(user_attrs or {}), dict(system_attrs or {})
+        self.reported: Callable[[FrozenTrial], object] = bool  # called with a trial after each of its reports
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -96,6 +97,10 @@ class View(InMemoryStorage):
         """The study's user attributes that were set since it had these, which it has again."""
         after, self._study.user_attrs = self._study.user_attrs, before
         return {name: value for name, value in after.items() if name not in before or before[name] is not value}
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        super().set_trial_intermediate_value(trial_id, step, intermediate_value)
+        self.reported(self.get_trial(trial_id))
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution

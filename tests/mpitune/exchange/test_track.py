@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -173,8 +174,7 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     pytest.importorskip("mlflow")
-    monkeypatch.setattr(tracking, "SILENT_S", 3.0)
-    monkeypatch.setattr(tracking, "OPENING", 5)
+    monkeypatch.setattr(tracking, "MOST_S", 30.0)
     (tmp_path / "m").mkdir()
     (tmp_path / "m/mlflow.db").write_text("no database")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections, and never answers
@@ -185,9 +185,76 @@ def test_a_tracker_that_fails_or_hangs_costs_a_line(
     assert len(study) == 3
     said = capfd.readouterr().err.splitlines()
     lines = [line for line in said if "tracker mlflow" in line or "Error" in line]
-    assert "still writes, and Ctrl-C leaves the rest" in lines.pop(0)
-    assert len(lines) == 2 and sum("has made no progress for 15 s" in line for line in lines) == 1, lines
+    lines = [line for line in lines if "still writes, and Ctrl-C leaves the rest" not in line]
+    assert len(lines) == 2 and sum("is left at the end, with 0 trials written" in line for line in lines) == 1, lines
     assert sum("has failed: DatabaseError: " in line or "file is not a database" in line for line in lines) == 1, lines
+
+
+SCRIPT = """
+import mpitune, sys
+mpitune.search(lambda trial: trial.params["x"], {"x": mpitune.Float(0, 1)}, strategy="random", n_trials=5,
+    minimize="x", workers=0, results=sys.argv[1], track=sys.argv[2:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_tracker_writes_ends_the_wait(tmp_path: Path, number: signal.Signals) -> None:
+    """The study is whole, and the status says so. The command in the line writes all of it."""
+    pytest.importorskip("mlflow")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"mlflow:http://127.0.0.1:{silent.getsockname()[1]}"
+        words = [sys.executable, "-c", SCRIPT, "a study", uri]
+        around = {**os.environ, "PYTHONPATH": os.getcwd()}
+        with subprocess.Popen(words, cwd=tmp_path, env=around, stderr=subprocess.PIPE, text=True) as job:
+            assert job.stderr is not None
+            assert any("still writes, and Ctrl-C leaves the rest" in line for line in job.stderr)
+            job.send_signal(number)
+            said = job.stderr.read().splitlines()
+    assert job.returncode == 0 and len(said) == 1, said
+    _, _, command = said[0].rpartition("; ")
+    line = command.removesuffix(" writes all of it").replace("python", sys.executable, 1)
+    assert subprocess.run(line, shell=True, cwd=tmp_path, env=around).returncode == 0
+    assert len(in_mlflow(f"sqlite:///{tmp_path / 'a study/mlflow.db'}")) == 1 + 5
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_no_half_database_and_no_words(tmp_path: Path) -> None:
+    client_of = pytest.importorskip("mlflow").MlflowClient
+    words, around = [sys.executable, "-c", SCRIPT, "r", "mlflow:m"], {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen(words, cwd=tmp_path, env=around, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stderr is not None
+        end = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "m/mlflow.db").exists():
+            assert time.monotonic() < end and job.poll() is None
+        job.kill()
+        assert "semaphore" not in job.stderr.read()
+    assert client_of(f"sqlite:///{tmp_path / 'm/mlflow.db'}").search_experiments()
+    assert subprocess.run(words, cwd=tmp_path, env=around).returncode == 0
+    assert len(in_mlflow(f"sqlite:///{tmp_path / 'm/mlflow.db'}")) == 1 + 5
+
+
+@pytest.mark.slow
+def test_names_that_mlflow_does_not_take_and_an_experiment_that_was_deleted(tmp_path: Path) -> None:
+    client_of = pytest.importorskip("mlflow").MlflowClient
+    space = {name: mpitune.Float(0, 1) for name in ("x", "a/b", "lr (log)", "..", "/a", "a//b", "\u00fc", "n" * 300)}
+    uri = f"sqlite:///{tmp_path / 'm/mlflow.db'}"
+    for n_trials in (3, 5):
+        mpitune.search(
+            lambda trial: {"loss [%]": trial.params["x"], "..": 1.0}, space, strategy="random", n_trials=n_trials,
+            minimize="loss [%]", workers=0, results=tmp_path / "r", track=f"mlflow:{tmp_path / 'm'}",
+        )  # fmt: skip
+        assert main([str(tmp_path / "r"), "--to", "mlflow", "--into", str(tmp_path / f"{n_trials}")]) == Exit.DONE
+        found = in_mlflow(uri)
+        assert found == in_mlflow(f"sqlite:///{tmp_path / str(n_trials)}")
+        assert len(found) == 1 + n_trials
+        params, values, *_ = found["t000000"]
+        assert len(params) == len(space) and {"x", "a/b", "lr _28_log_29_", "_2e__2e_", "\u00fc"} <= params.keys()
+        assert {"loss _5b__25__5d_", "_2e__2e_"} <= values.keys()
+        client = client_of(uri)
+        for each in client.search_experiments():
+            if each.name != "Default":
+                client.delete_experiment(each.experiment_id)
 
 
 def test_what_cannot_be_tracked_is_said_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,14 +278,13 @@ def test_what_cannot_be_tracked_is_said_before_anything_begins(tmp_path: Path, m
 @pytest.mark.slow
 def test_two_studies_that_begin_at_once_are_two(tmp_path: Path) -> None:
     """Also where their folders have the same name, as those of the tasks of a job array."""
-    script = (
-        "import mpitune, sys\n"
-        "mpitune.search(lambda trial: trial.params['x'], {'x': mpitune.Float(0, 1)}, strategy='random', n_trials=5,\n"
-        "  minimize='x', workers=0, results=sys.argv[1] + '/r', track=['mlflow:m', 'tensorboard:b'])\n"
-    )
-    words = [sys.executable, "-c", script]
     around = {**os.environ, "PYTHONPATH": os.getcwd()}
-    jobs = [subprocess.Popen([*words, n], cwd=tmp_path, env=around, stderr=subprocess.PIPE, text=True) for n in "12"]
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, f"{n}/r", "mlflow:m", "tensorboard:b"], cwd=tmp_path, env=around,
+            stderr=subprocess.PIPE, text=True,
+        ) for n in "12"
+    ]  # fmt: skip
     assert not any("has failed" in job.communicate(timeout=PATIENCE_S)[1] for job in jobs)
     client = pytest.importorskip("mlflow").MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'm' / 'mlflow.db'}")
     each = [client.search_runs([one.experiment_id]) for one in client.search_experiments() if one.name != "Default"]

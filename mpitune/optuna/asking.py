@@ -18,7 +18,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.view import Studies, View, is_optunas, name_of, running, seed_in
+from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import packed_params, unpacked_params
 from mpitune.processes.process import packed
 
@@ -39,8 +39,7 @@ class Asking:
 
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._window = study, window
-        self._view = view_of(study, seed)
-        self.studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=True)
+        self._view = view_of(study, seed, keeps=True)
         goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
         self._goes_through_all = isinstance(goes_on, BruteForceSampler)
         self._waiting: dict[int, FrozenTrial] = {}
@@ -83,7 +82,7 @@ class Asking:
     @property
     def stopped(self) -> bool:
         """Whether the sampler has ended the study; one that goes through all points takes those that run for done."""
-        return self.studies.stopped and not (self._goes_through_all and self.open)
+        return self._view.stopped and not (self._goes_through_all and self.open)
 
     def reveal(self, number: int) -> list[FrozenTrial]:
         """Results of an earlier run that the trial of this number may see."""
@@ -108,7 +107,7 @@ class Asking:
             self._view.trials[number] = running(
                 number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
             )
-        params, space = self.studies.propose(number)
+        params, space = self._view.propose(number)
         others = self._view.trials[:-1]
         if self._goes_through_all and enqueued is None and self.open and any(t.params == params for t in others):
             self._view.trials = others
@@ -129,13 +128,13 @@ class Asking:
         self.open.remove(number)
         begun = self._view.trials[number]
         complete = ended.datetime_complete
-        ended.state, ended.datetime_complete = TrialState.RUNNING, None
+        ended.datetime_complete = None
         joint = {"params": packed_params(begun.params, begun.distributions), "attrs": sorted(begun.system_attrs)}
         ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: joint}
         self._view.trials[number] = ended
-        self.studies.stopped &= not self._goes_through_all  # it says so again
+        self._view.stopped &= not self._goes_through_all  # it says so again
         try:
-            self.studies.tell(number, values, state)
+            self._view.tell(number, values, state)
         finally:  # also where the sampler's `after_trial` raises
             told = self._view.trials[number]
             told.datetime_complete = complete or told.datetime_complete
@@ -196,10 +195,13 @@ def attrs_of(study: Study) -> dict[str, Any]:
     return study._storage.get_study_system_attrs(study._study_id)
 
 
-def view_of(study: Study, seed: int) -> View:
+def view_of(study: Study, seed: int, keeps: bool = False) -> View:
     """A view of a study, without its trials. Hyperband draws by its name: one that Optuna has made up is replaced."""
     name = name_of(seed) if study.study_name.startswith("no-name-") else study.study_name
-    return View(name, study.directions, study.user_attrs, attrs_of(study), study._study_id)
+    return View(
+        name, study.directions, study.sampler, study.pruner, seed, keeps,
+        study.user_attrs, attrs_of(study), study._study_id,
+    )  # fmt: skip
 
 
 def seed_of_study(study: Study, otherwise: int) -> int:

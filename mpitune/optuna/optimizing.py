@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.logging import get_verbosity, set_verbosity
+from optuna.logging import get_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
@@ -28,15 +28,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.joblib.pickles import packed_call, read_call
+from mpitune.joblib.pickles import packed_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
-from mpitune.optimize.strategies.view import View
+from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study, view_of
 from mpitune.optuna.objective import ASKED, InWorker
-from mpitune.optuna.records import ATTRIBUTE, unpacked, whole
+from mpitune.optuna.records import ATTRIBUTE, unpacked_trial, whole
 from mpitune.processes.process import packed, unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
@@ -110,18 +110,13 @@ class Leader:
             cause = result.error
             told = self.asking.tell(self.asking.begun(number), None, TrialState.FAIL)
         else:
-            state = said["state"] and TrialState[said["state"]]
-            values = whole(said["returned"])
-            cause = (
-                said["raised"]
-                or f"the objective returned {values}: give {len(self.study.directions)} number(s), not NaN"
-            )
+            cause = said["cause"]
             self.stopped |= said["stopped"]
-            ended = unpacked(said["trial"])
+            ended = unpacked_trial(said["trial"])
             if (given := self.trials.pop(number, None)) is not None:
                 self._require_kept(given, ended)
                 ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
-            told = self.asking.tell(ended, values, state)
+            told = self.asking.tell(ended, whole(said["values"]), TrialState[said["state"]])
             for name, value in said["study"].items():
                 self.study.set_user_attr(name, value)
         self.known([told])
@@ -162,7 +157,7 @@ def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
 
 @dataclass(frozen=True)
 class Optimizing(Experiment):
-    """One call of `optimize`. The fields before `function` are those of the journal's header."""
+    """One call of `optimize`. The fields before `in_worker` are those of the journal's header."""
 
     space: str
     strategy: str
@@ -170,12 +165,7 @@ class Optimizing(Experiment):
     seed: int
     batch: int  # the window, by the name that journals know
     order: str
-    function: bytes = field(metadata={"changes_results": False})  # packed, without its large arrays
-    collects: bool = field(metadata={"changes_results": False})
-    sampler: Any = field(metadata={"changes_results": False})
-    pruner: Any = field(metadata={"changes_results": False})
-    view: View = field(metadata={"changes_results": False})
-    verbosity: int = field(metadata={"changes_results": False})  # of Optuna's log
+    in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,10 +176,7 @@ class Optimizing(Experiment):
         return [_rounds(self.leader, self.batch)]
 
     def objective(self, worker: WorkerContext) -> Objective:
-        names = [words.partition(" ")[2] for words in self.objectives]
-        set_verbosity(self.verbosity)
-        function = read_call(self.function, worker.data)
-        return InWorker(function, self.view, self.sampler, self.pruner, self.seed, names, self.collects)
+        return self.in_worker.begin(worker.data)
 
     def scheduling(self) -> Scheduling:
         if (leader := self.leader) is None:
@@ -373,10 +360,8 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     names = study.metric_names or (["value"] if len(several) == 1 else several)
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
-    return Optimizing(
-        space, strategy, tuple(goals), seed, window, "window",
-        function, collects, study.sampler, study.pruner, view, get_verbosity(), leader,
-    )  # fmt: skip
+    in_worker = InWorker(function, view, names, constraints_func_of(study.sampler), collects, get_verbosity())
+    return Optimizing(space, strategy, tuple(goals), seed, window, "window", in_worker, leader)
 
 
 @on_all_ranks()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -19,8 +20,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import packed_params, unpacked_params
+from mpitune.optuna.records import ASKED, packed_params, unpacked_params
 from mpitune.processes.process import packed
+from mpitune.trial import Trial
 
 log = get_logger("optuna.study")  # whose verbosity the user sets
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
@@ -38,12 +40,12 @@ class Asking:
     """
 
     def __init__(self, study: Study, seed: int, window: int):
-        self._study, self._window = study, window
+        self._study, self._seed, self._window = study, seed, window
         self._view = view_of(study, seed, keeps=True)
         goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
         self._goes_through_all = isinstance(goes_on, BruteForceSampler)
-        self._waiting: dict[int, FrozenTrial] = {}
-        self._adopted: set[int] = set()  # trials that were enqueued, and run here
+        self._enqueued: set[int] = set()  # trials that were, and run here
+        self._news: list[FrozenTrial] = []  # what workers have not been told
         self._look()
         trials = study.get_trials(deepcopy=False)
         if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and any(map(is_ours, trials)):
@@ -55,8 +57,8 @@ class Asking:
         # Results of an earlier run that its trials after them may not see yet.
         last = max((trial.number for trial in trials if trial.state.is_finished()), default=-1)
         self._hidden = {
-            trial.number: numbered(trial)
-            for trial in trials
+            trial.number: trial
+            for trial in self._view.trials
             if is_ours(trial) and trial.state.is_finished() and trial.number > last + 1 - window
         }
         for number, trial in self._hidden.items():  # they were seen as they began
@@ -67,68 +69,71 @@ class Asking:
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
         self._attrs: dict[int, dict[str, Any]] = {}  # the study's, as the sampler left them when it was asked
 
-    def _look(self) -> list[FrozenTrial]:
-        """See trials that the script has added. Returns those that have ended."""
-        new = self._study.get_trials(deepcopy=False)[len(self._view.trials) :]
-        self._waiting.update((trial.number, trial) for trial in new if trial.state == TrialState.WAITING)
-        self._view.trials = [*self._view.trials, *map(numbered, new)]
-        return [trial for trial in self._view.trials[-len(new) :] if trial.state.is_finished()] if new else []
-
-    @property
-    def first(self) -> list[FrozenTrial]:
+    def view_of_workers(self) -> View:
         """What every worker knows at its start."""
-        return [trial for trial in self._view.trials if trial.state.is_finished()]
+        view = view_of(self._study, self._seed)
+        view.trials = [trial for trial in self._view.trials if trial.state.is_finished()]
+        self._n_known, self._news = len(view.trials), []
+        return view
+
+    def _look(self) -> None:
+        """See trials that the script has added."""
+        new = [numbered(trial) for trial in self._study.get_trials(deepcopy=False)[len(self._view.trials) :]]
+        self._view.trials = [*self._view.trials, *new]
+        self._news += [trial for trial in new if trial.state.is_finished()]
+
+    def news(self) -> list[bytes]:
+        """Results that workers hear of before later trials."""
+        news, self._news = self._news, []
+        self._n_known += len(news)
+        return [packed(news)] if news else []
 
     @property
     def stopped(self) -> bool:
         """Whether the sampler has ended the study; one that goes through all points takes those that run for done."""
         return self._view.stopped and not (self._goes_through_all and self.open)
 
-    def reveal(self, number: int) -> list[FrozenTrial]:
-        """Results of an earlier run that the trial of this number may see."""
-        seen = [hidden for n, hidden in sorted(self._hidden.items()) if n <= number - self._window]
-        for trial in seen:
-            self._view.trials[trial.number] = self._hidden.pop(trial.number)
-        return seen
-
-    def ask(self) -> tuple[int, list[FrozenTrial], dict[str, Any] | None]:
-        """The next trial: its number, what has become known, and what its worker needs besides.
-
-        That is None where all points that are known are done or open: others need to be told first.
-        """
-        added = [] if self.open else self._look()  # as by a callback
-        enqueued = self._waiting.pop(min(self._waiting)) if self._waiting else None
+    def ask(self) -> Trial | None:
+        """The next trial for a worker; None where all known points are done or open: others need to be told first."""
+        if not self.open:
+            self._look()  # as by a callback
+        enqueued = next((trial for trial in self._view.trials if trial.state == TrialState.WAITING), None)
         number = len(self._view.trials) if enqueued is None else enqueued.number
-        seen = [*added, *self.reveal(number)]
+        for seen in [seen for seen in sorted(self._hidden) if seen <= number - self._window]:
+            self._view.trials[seen] = self._hidden.pop(seen)
+            self._news.append(self._view.trials[seen])
         if enqueued is None:
             self._view.begin()
         else:
-            self._adopted.add(number)
-            self._view.trials[number] = running(
-                number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
-            )
+            self._enqueued.add(number)
+            attrs = {"user_attrs": enqueued.user_attrs, "system_attrs": enqueued.system_attrs}
+            self._view.trials[number] = running(number, **attrs)
         params, space = self._view.propose(number)
         others = self._view.trials[:-1]
         if self._goes_through_all and enqueued is None and self.open and any(t.params == params for t in others):
             self._view.trials = others
-            return number, seen, None
+            return None
         trial = self._view.get_trial(number)
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
-        joint = packed_params(params, space)
-        asked = {"params": joint, "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
-        if unpacked_params(joint) != (params, space):
+        asked = {
+            "number": number, "known": self._n_known + len(self._news), "params": packed_params(params, space),
+            "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs,
+        }  # fmt: skip
+        if unpacked_params(asked["params"]) != (params, space):
             asked["pickled"] = base64.b64encode(packed((params, space))).decode()
-        return number, seen, asked
+        return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
 
-    def tell(self, ended: FrozenTrial, values: Any, state: TrialState | None) -> FrozenTrial:
-        """Take in a trial that has ended, in the order asked; the trial as the study has it from now on."""
-        number = ended.number
-        self.open.remove(number)
+    def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
+        """Take in what became of the next trial in the order asked; the trial as the study has it from now on.
+
+        ended: as its worker has left it; None where that has died.
+        """
+        number = self.open.pop(0)
         begun = self._view.trials[number]
-        complete = ended.datetime_complete
-        ended.datetime_complete = None
+        ended = ended or copy.copy(begun)
+        complete, ended.datetime_complete = ended.datetime_complete, None
         joint = {"params": packed_params(begun.params, begun.distributions), "attrs": sorted(begun.system_attrs)}
         ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: joint}
         self._view.trials[number] = ended
@@ -139,17 +144,14 @@ class Asking:
             told = self._view.trials[number]
             told.datetime_complete = complete or told.datetime_complete
             self._keep(told)
+        self._news.append(told)
         return told
-
-    def begun(self, number: int) -> FrozenTrial:
-        """A trial as it began."""
-        return copy.copy(self._view.trials[number])
 
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
         storage, existing = self._study._storage, self._study.get_trials(deepcopy=False)
         theirs = told.number < len(existing) and (
-            told.number not in self._adopted or existing[told.number].state != TrialState.WAITING
+            told.number not in self._enqueued or existing[told.number].state != TrialState.WAITING
         )
         if theirs or told.number > len(existing):
             raise UsageError(

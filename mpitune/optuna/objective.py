@@ -24,11 +24,9 @@ from mpitune.experiment import Data
 from mpitune.joblib.pickles import read_call
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View
-from mpitune.optuna.records import ATTRIBUTE, packed_trial, plain, unpacked_params, unpacked_trial
+from mpitune.optuna.records import ASKED, ATTRIBUTE, packed_trial, plain, unpacked_params, unpacked_trial
 from mpitune.processes.process import packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
-
-ASKED = "@asked"  # the parameter of the engine's trial
 
 
 @dataclass

@@ -6,7 +6,6 @@ import copy
 import copyreg
 import importlib
 import inspect
-import json
 import logging
 import math
 import os
@@ -34,13 +33,13 @@ from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
-from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study, view_of
-from mpitune.optuna.objective import ASKED, InWorker
+from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
+from mpitune.optuna.objective import InWorker
 from mpitune.optuna.records import ATTRIBUTE, unpacked_trial, whole
-from mpitune.processes.process import packed, unpacked_error
+from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Outcome, Result, Rounds, Window
 
 FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
@@ -61,16 +60,14 @@ class Leader:
     ends: float  # monotonic time after which no trial begins
     catch: tuple[type[BaseException], ...]
     callbacks: Sequence[Callback]
-    errors: dict[int, bytes] = field(default_factory=dict)  # packed, by number
-    trials: dict[int, FrozenTrial] = field(default_factory=dict)  # those that hold what a journal cannot
+    # By number: what an objective has raised, packed, and the trial where it holds what a journal cannot.
+    extras: dict[int, tuple[bytes, FrozenTrial | None]] = field(default_factory=dict)
     keeps: bool = False  # whether a journal is kept
     raised: BaseException | None = None
     stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
     told: bool = False  # of a trial
-    n_known: int = 0  # results that workers have
-    outbox: list[bytes] = field(default_factory=list)  # for all workers
 
     @property
     def stops(self) -> bool:
@@ -82,51 +79,29 @@ class Leader:
         """Whether its time is over. As in Optuna a first trial runs, however long the workers take to start."""
         return self.told and time.monotonic() >= self.ends
 
-    def known(self, trials: Sequence[FrozenTrial]) -> None:
-        """Workers hear of these results before later trials."""
-        if trials:
-            self.outbox.append(packed(list(trials)))
-            self.n_known += len(trials)
-
-    def news(self) -> list[bytes]:
-        """What workers have not been told."""
-        news, self.outbox = self.outbox, []
-        return news
-
-    def next(self) -> Trial | None:
-        """The next trial; None where one that runs must be told before."""
-        number, seen, asked = self.asking.ask()
-        self.known(seen)
-        if asked is None:
-            return None
-        asked = {"number": number, "known": self.n_known, **asked}
-        return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
-
     def tell(self, result: Result) -> None:
         """Take in the next result in the order of numbers."""
         number, self.told = self.asking.open[0], True
+        raised, given = self.extras.pop(number, (b"", None))
         said = result.user_attrs.get(ATTRIBUTE)
         if said is None:  # its worker has died, each time
             cause = result.error
-            told = self.asking.tell(self.asking.begun(number), None, TrialState.FAIL)
+            told = self.asking.tell(None, None, TrialState.FAIL)
         else:
             cause = said["cause"]
             self.stopped |= said["stopped"]
             ended = unpacked_trial(said["trial"])
-            if (given := self.trials.pop(number, None)) is not None:
+            if given is not None:
                 self._require_kept(given, ended)
                 ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
             told = self.asking.tell(ended, whole(said["values"]), TrialState[said["state"]])
             for name, value in said["study"].items():
                 self.study.set_user_attr(name, value)
-        self.known([told])
         self.bar.update(time.monotonic() - self.began, self.study)
         _say(self.study, told, cause)
-        if number in self.errors:
-            error = unpacked_error(self.errors.pop(number))
-            if not isinstance(error, self.catch):
-                self.raised = error
-                return
+        if raised and not isinstance(error := unpacked_error(raised), self.catch):
+            self.raised = error
+            return
         for callback in self.callbacks:
             callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
 
@@ -182,7 +157,7 @@ class Optimizing(Experiment):
         if (leader := self.leader) is None:
             return Scheduling(preload=(__name__,), prints_plainly=True)
         return Scheduling(
-            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.news,
+            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.asking.news,
             enough=lambda: leader.is_late,
         )  # fmt: skip
 
@@ -195,8 +170,7 @@ class Optimizing(Experiment):
     def hear(self, content: bytes) -> None:
         number, error, trial = pickle.loads(content)
         assert self.leader is not None
-        self.leader.errors.update({number: error} if error else {})
-        self.leader.trials.update({} if trial is None else {number: trial})
+        self.leader.extras[number] = error, trial
 
     def called(self) -> dict[str, Any]:
         return {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
@@ -216,7 +190,7 @@ def _rounds(leader: Leader, window: int) -> Rounds:
             and len(open_) < window
             and (leader.n_trials is None or n_asked < leader.n_trials)
             and not leader.is_late
-            and (trial := leader.next()) is not None
+            and (trial := leader.asking.ask()) is not None
         ):
             new.append((trial,))
             open_.append(new[-1])
@@ -340,27 +314,23 @@ def _own_folder(options: RunOptions, study: Study) -> RunOptions:
     """The first study of a script has the results folder, the others have folders in it."""
     if options.results is None:
         return options
-    studies = _studies_in.setdefault(Path(options.results).absolute(), [])
-    name = study.study_name
-    if name not in studies:
-        studies.append(name)
-    number = studies.index(name)
-    return replace(options, results=Path(options.results) / f"study-{number + 1}") if number else options
+    studies = _studies_in.setdefault(Path(options.results).absolute(), {})
+    number = studies.setdefault(study.study_name, len(studies) + 1)
+    return replace(options, results=Path(options.results) / f"study-{number}") if number > 1 else options
 
 
-_studies_in: dict[Path, list[str]] = {}  # names of those of this process that have a results folder, in their order
+_studies_in: dict[Path, dict[str, int]] = {}  # names of those of this process that have a results folder
 
 
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:
     study = leader.study
-    view = view_of(study, seed)
-    view.trials = leader.asking.first
-    leader.n_known = len(view.trials)
     several = [f"value {number}" for number in range(len(study.directions))]
     names = study.metric_names or (["value"] if len(several) == 1 else several)
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
-    in_worker = InWorker(function, view, names, constraints_func_of(study.sampler), collects, get_verbosity())
+    in_worker = InWorker(
+        function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
+    )
     return Optimizing(space, strategy, tuple(goals), seed, window, "window", in_worker, leader)
 
 

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial
 from mpitune.optimize.strategies.view import running
 
 NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
+ASKED = "@asked"  # the parameter of the engine's trial
 ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
 
 

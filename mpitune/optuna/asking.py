@@ -20,14 +20,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import ASKED, packed_params, unpacked_params
+from mpitune.optuna.records import ASKED, OURS, packed_params, unpacked_params
 from mpitune.processes.process import packed
 from mpitune.trial import Trial
 
 log = get_logger("optuna.study")  # whose verbosity the user sets
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
 BEGUN = "_mpitune_begun"  # of a sampler: how many studies it has begun
-OURS = "mpitune"  # of a trial that was run here: how others saw it while it ran
 
 
 class Asking:
@@ -117,13 +116,15 @@ class Asking:
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
+        joint = packed_params(params, space)
+        trial.system_attrs = {**trial.system_attrs, OURS: {"params": joint, "attrs": sorted(trial.system_attrs)}}
         asked = {
-            "number": number, "known": self._n_known + len(self._news), "params": packed_params(params, space),
+            "number": number, "known": self._n_known + len(self._news),
             "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs,
         }  # fmt: skip
-        if unpacked_params(asked["params"]) != (params, space):
+        if unpacked_params(joint) != (params, space):
             asked["pickled"] = base64.b64encode(packed((params, space))).decode()
-        return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
+        return Trial(f"t{number:06}", {ASKED: json.dumps(asked)})
 
     def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
         """Take in what became of the next trial in the order asked; the trial as the study has it from now on.
@@ -131,11 +132,8 @@ class Asking:
         ended: as its worker has left it; None where that has died.
         """
         number = self.open.pop(0)
-        begun = self._view.trials[number]
-        ended = ended or copy.copy(begun)
+        ended = ended or copy.copy(self._view.trials[number])
         complete, ended.datetime_complete = ended.datetime_complete, None
-        joint = {"params": packed_params(begun.params, begun.distributions), "attrs": sorted(begun.system_attrs)}
-        ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: joint}
         self._view.trials[number] = ended
         self._view.stopped &= not self._goes_through_all  # it says so again
         try:

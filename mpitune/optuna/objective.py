@@ -7,9 +7,9 @@ import gc
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +24,7 @@ from mpitune.experiment import Data
 from mpitune.joblib.pickles import read_call
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View
-from mpitune.optuna.records import ASKED, ATTRIBUTE, packed_trial, plain, unpacked_params, unpacked_trial
+from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, unpacked_params, unpacked_trial
 from mpitune.processes.process import packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 
@@ -48,27 +48,19 @@ class InWorker:
     constraints: Callable[[FrozenTrial], Sequence[float]] | None
     collects: bool
     verbosity: int
-    _told: list[FrozenTrial] = field(default_factory=list)  # in the order in which the study has them
-    _known: list[FrozenTrial | None] = field(default_factory=list)  # by number
 
     keeps_worker = True
 
     def begin(self, data: Data) -> InWorker:
-        """In the worker, which has the arrays of the objective."""
+        """In the worker, which has the arrays of the objective. `_told` is in the order in which the study has it."""
         set_verbosity(self.verbosity)
         self._function = read_call(self.packed, data)
-        self._take(self.view.trials)
+        self._told = self.view.trials
         return self
 
     def hear(self, content: bytes) -> None:
         """Results that later trials may see."""
-        self._take(pickle.loads(content))
-
-    def _take(self, trials: Iterable[FrozenTrial]) -> None:
-        for trial in trials:
-            self._told.append(trial)
-            self._known += [None] * (trial.number + 1 - len(self._known))
-            self._known[trial.number] = trial
+        self._told += pickle.loads(content)
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -113,10 +105,11 @@ class InWorker:
     def _begun(self, asked: Mapping[str, Any]) -> OptunaTrial:
         """The trial that rank 0 has asked for, the last of the study as it sees it."""
         number, pickled = asked["number"], asked.get("pickled")
-        self.view.show(self._known, number, self._told[asked["known"] :])
+        self.view.show(self._told[: asked["known"]], number)
         self.view.begin(user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
-        content = base64.b64decode(pickled) if pickled else b""  # rank 0 has just made it: no journal is read for it
-        return self.view.trial(number, pickle.loads(content) if content else unpacked_params(asked["params"]))
+        if pickled:  # rank 0 has just made it: no journal is read for it
+            return self.view.trial(number, pickle.loads(base64.b64decode(pickled)))
+        return self.view.trial(number, unpacked_params(asked["system_attrs"][OURS]["params"]))
 
     def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
         """What `set_constraint` of Optuna 5 was told, or the sampler's function says, as journals have it."""

@@ -92,13 +92,10 @@ class View(InMemoryStorage):
         self._study.trials, self._max_trial_id = trials, len(trials) - 1
         self._prev_waiting_trial_number = {self.study_id: 0}  # of Optuna 5
 
-    def show(self, known: Sequence[FrozenTrial | None], n: int, hidden: Iterable[FrozenTrial]) -> None:
-        """Have n trials: those known by number but for the hidden ones, and running ones in all other places."""
-        trials = list(known[:n]) + [None] * (n - len(known))
-        for trial in hidden:
-            if trial.number < n:
-                trials[trial.number] = None
-        self.trials = [running(number) if trial is None else trial for number, trial in enumerate(trials)]
+    def show(self, seen: Iterable[FrozenTrial], n: int) -> None:
+        """Have n trials: those that are seen, and running ones in all other places."""
+        by_number = {trial.number: trial for trial in seen}
+        self.trials = [by_number.get(number) or running(number) for number in range(n)]
 
     def begin(self, **more: Any) -> int:
         """The number of a new trial that runs, of which these things are known."""

@@ -10,6 +10,8 @@ import logging
 import math
 import os
 import pickle
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -288,6 +290,8 @@ def optimize(
 
 def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str, np.ndarray]]:
     """The packed objective and its large arrays. Raises UsageError for what cannot be sent to workers."""
+    if (theirs := sys.modules.get("optuna_integration.mlflow.mlflow")) is not None:
+        copyreg.pickle(theirs.MLflowCallback, _with_own_lock)
     arrays: dict[str, np.ndarray] = {}
     try:
         content = packed_call(func, arrays)
@@ -297,6 +301,16 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
     require_sendable("the sampler", study.sampler, FIX)
     require_sendable("the pruner", study.pruner, FIX)
     return content, arrays
+
+
+class _NewLock:
+    def __reduce__(self) -> Any:
+        return threading.Lock, ()
+
+
+def _with_own_lock(callback: Any) -> Any:
+    """How MLflowCallback is sent, for `track_in_mlflow`: its lock is one for threads of a process."""
+    return object.__new__, (type(callback),), {**vars(callback), "_lock": _NewLock()}
 
 
 def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:

@@ -46,20 +46,16 @@ class Asking:
         self._enqueued: set[int] = set()  # trials that were, and run here
         self._news: list[FrozenTrial] = []  # what workers have not been told
         self._look()
-        trials = study.get_trials(deepcopy=False)
-        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and any(map(is_ours, trials)):
+        ended = [trial for trial in self._view.trials if trial.state.is_finished()]
+        ours = [trial for trial in ended if OURS in trial.system_attrs]
+        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and ours:
             setattr(study.sampler, BEGUN, 0)
             log.warning(
                 "%s is not of Optuna: what it keeps begins anew, as an earlier process ran trials of %s",
                 type(study.sampler).__name__, study.study_name,
             )  # fmt: skip
         # Results of an earlier run that its trials after them may not see yet.
-        last = max((trial.number for trial in trials if trial.state.is_finished()), default=-1)
-        self._hidden = {
-            trial.number: trial
-            for trial in self._view.trials
-            if is_ours(trial) and trial.state.is_finished() and trial.number > last + 1 - window
-        }
+        self._hidden = {trial.number: trial for trial in ours if trial.number > ended[-1].number + 1 - window}
         for number, trial in self._hidden.items():  # they were seen as they began
             joint = trial.system_attrs[OURS]
             params, space = unpacked_params(joint["params"])
@@ -77,7 +73,9 @@ class Asking:
 
     def _look(self) -> None:
         """See trials that the script has added."""
-        new = [numbered(trial) for trial in self._study.get_trials(deepcopy=False)[len(self._view.trials) :]]
+        new = [copy.copy(trial) for trial in self._study.get_trials(deepcopy=False)[len(self._view.trials) :]]
+        for trial in new:
+            trial._trial_id = trial.number
         self._view.trials = [*self._view.trials, *new]
         self._news += [trial for trial in new if trial.state.is_finished()]
 
@@ -176,18 +174,6 @@ class Asking:
             storage.set_trial_system_attr(trial_id, name, value)
         storage.set_trial_state_values(trial_id, TrialState.RUNNING)
         storage.set_trial_state_values(trial_id, told.state, told.values)
-
-
-def is_ours(trial: FrozenTrial) -> bool:
-    """Whether it was run here."""
-    return OURS in trial.system_attrs
-
-
-def numbered(trial: FrozenTrial) -> FrozenTrial:
-    """A trial of the user's study, whose id is its number."""
-    found = copy.copy(trial)
-    found._trial_id = trial.number
-    return found
 
 
 def attrs_of(study: Study) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -18,14 +19,14 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.view import Studies, View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import packed_params, unpacked_params
+from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
+from mpitune.optuna.records import ASKED, OURS, packed_params, unpacked_params
 from mpitune.processes.process import packed
+from mpitune.trial import Trial
 
 log = get_logger("optuna.study")  # whose verbosity the user sets
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
 BEGUN = "_mpitune_begun"  # of a sampler: how many studies it has begun
-OURS = "mpitune"  # of a trial that was run here: how others saw it while it ran
 
 
 class Asking:
@@ -38,28 +39,23 @@ class Asking:
     """
 
     def __init__(self, study: Study, seed: int, window: int):
-        self._study, self._window = study, window
-        self._view = view_of(study, seed)
-        self.studies = Studies(self._view, study.sampler, study.pruner, seed, keeps=True)
+        self._study, self._seed, self._window = study, seed, window
+        self._view = view_of(study, seed, keeps=True)
         goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
         self._goes_through_all = isinstance(goes_on, BruteForceSampler)
-        self._waiting: dict[int, FrozenTrial] = {}
-        self._adopted: set[int] = set()  # trials that were enqueued, and run here
+        self._enqueued: set[int] = set()  # trials that were, and run here
+        self._news: list[FrozenTrial] = []  # what workers have not been told
         self._look()
-        trials = study.get_trials(deepcopy=False)
-        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and any(map(is_ours, trials)):
+        ended = [trial for trial in self._view.trials if trial.state.is_finished()]
+        ours = [trial for trial in ended if OURS in trial.system_attrs]
+        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and ours:
             setattr(study.sampler, BEGUN, 0)
             log.warning(
                 "%s is not of Optuna: what it keeps begins anew, as an earlier process ran trials of %s",
                 type(study.sampler).__name__, study.study_name,
             )  # fmt: skip
         # Results of an earlier run that its trials after them may not see yet.
-        last = max((trial.number for trial in trials if trial.state.is_finished()), default=-1)
-        self._hidden = {
-            trial.number: numbered(trial)
-            for trial in trials
-            if is_ours(trial) and trial.state.is_finished() and trial.number > last + 1 - window
-        }
+        self._hidden = {trial.number: trial for trial in ours if trial.number > ended[-1].number + 1 - window}
         for number, trial in self._hidden.items():  # they were seen as they began
             joint = trial.system_attrs[OURS]
             params, space = unpacked_params(joint["params"])
@@ -68,89 +64,90 @@ class Asking:
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
         self._attrs: dict[int, dict[str, Any]] = {}  # the study's, as the sampler left them when it was asked
 
-    def _look(self) -> list[FrozenTrial]:
-        """See trials that the script has added. Returns those that have ended."""
-        new = self._study.get_trials(deepcopy=False)[len(self._view.trials) :]
-        self._waiting.update((trial.number, trial) for trial in new if trial.state == TrialState.WAITING)
-        self._view.trials = [*self._view.trials, *map(numbered, new)]
-        return [trial for trial in self._view.trials[-len(new) :] if trial.state.is_finished()] if new else []
-
-    @property
-    def first(self) -> list[FrozenTrial]:
+    def view_of_workers(self) -> View:
         """What every worker knows at its start."""
-        return [trial for trial in self._view.trials if trial.state.is_finished()]
+        view = view_of(self._study, self._seed)
+        view.trials = [trial for trial in self._view.trials if trial.state.is_finished()]
+        self._n_known, self._news = len(view.trials), []
+        return view
+
+    def _look(self) -> None:
+        """See trials that the script has added."""
+        new = [copy.copy(trial) for trial in self._study.get_trials(deepcopy=False)[len(self._view.trials) :]]
+        for trial in new:
+            trial._trial_id = trial.number
+        self._view.trials = [*self._view.trials, *new]
+        self._news += [trial for trial in new if trial.state.is_finished()]
+
+    def news(self) -> list[bytes]:
+        """Results that workers hear of before later trials."""
+        news, self._news = self._news, []
+        self._n_known += len(news)
+        return [packed(news)] if news else []
 
     @property
     def stopped(self) -> bool:
         """Whether the sampler has ended the study; one that goes through all points takes those that run for done."""
-        return self.studies.stopped and not (self._goes_through_all and self.open)
+        return self._view.stopped and not (self._goes_through_all and self.open)
 
-    def reveal(self, number: int) -> list[FrozenTrial]:
-        """Results of an earlier run that the trial of this number may see."""
-        seen = [hidden for n, hidden in sorted(self._hidden.items()) if n <= number - self._window]
-        for trial in seen:
-            self._view.trials[trial.number] = self._hidden.pop(trial.number)
-        return seen
-
-    def ask(self) -> tuple[int, list[FrozenTrial], dict[str, Any] | None]:
-        """The next trial: its number, what has become known, and what its worker needs besides.
-
-        That is None where all points that are known are done or open: others need to be told first.
-        """
-        added = [] if self.open else self._look()  # as by a callback
-        enqueued = self._waiting.pop(min(self._waiting)) if self._waiting else None
+    def ask(self) -> Trial | None:
+        """The next trial for a worker; None where all known points are done or open: others need to be told first."""
+        if not self.open:
+            self._look()  # as by a callback
+        enqueued = next((trial for trial in self._view.trials if trial.state == TrialState.WAITING), None)
         number = len(self._view.trials) if enqueued is None else enqueued.number
-        seen = [*added, *self.reveal(number)]
+        for seen in [seen for seen in sorted(self._hidden) if seen <= number - self._window]:
+            self._view.trials[seen] = self._hidden.pop(seen)
+            self._news.append(self._view.trials[seen])
         if enqueued is None:
             self._view.begin()
         else:
-            self._adopted.add(number)
-            self._view.trials[number] = running(
-                number, user_attrs=enqueued.user_attrs, system_attrs=enqueued.system_attrs
-            )
-        params, space = self.studies.propose(number)
+            self._enqueued.add(number)
+            attrs = {"user_attrs": enqueued.user_attrs, "system_attrs": enqueued.system_attrs}
+            self._view.trials[number] = running(number, **attrs)
+        params, space = self._view.propose(number)
         others = self._view.trials[:-1]
         if self._goes_through_all and enqueued is None and self.open and any(t.params == params for t in others):
             self._view.trials = others
-            return number, seen, None
+            return None
         trial = self._view.get_trial(number)
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
         joint = packed_params(params, space)
-        asked = {"params": joint, "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
+        trial.system_attrs = {**trial.system_attrs, OURS: {"params": joint, "attrs": sorted(trial.system_attrs)}}
+        asked = {
+            "number": number, "known": self._n_known + len(self._news),
+            "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs,
+        }  # fmt: skip
         if unpacked_params(joint) != (params, space):
             asked["pickled"] = base64.b64encode(packed((params, space))).decode()
-        return number, seen, asked
+        return Trial(f"t{number:06}", {ASKED: json.dumps(asked)})
 
-    def tell(self, ended: FrozenTrial, values: Any, state: TrialState | None) -> FrozenTrial:
-        """Take in a trial that has ended, in the order asked; the trial as the study has it from now on."""
-        number = ended.number
-        self.open.remove(number)
-        begun = self._view.trials[number]
-        complete = ended.datetime_complete
-        ended.state, ended.datetime_complete = TrialState.RUNNING, None
-        joint = {"params": packed_params(begun.params, begun.distributions), "attrs": sorted(begun.system_attrs)}
-        ended.system_attrs = {**begun.system_attrs, **ended.system_attrs, OURS: joint}
+    def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
+        """Take in what became of the next trial in the order asked; the trial as the study has it from now on.
+
+        ended: as its worker has left it; None where that has died.
+        """
+        number = self.open.pop(0)
+        ended = ended or copy.copy(self._view.trials[number])
+        complete, ended.datetime_complete = ended.datetime_complete, None
         self._view.trials[number] = ended
-        self.studies.stopped &= not self._goes_through_all  # it says so again
+        self._view.stopped &= not self._goes_through_all  # it says so again
         try:
-            self.studies.tell(number, values, state)
+            self._view.tell(number, values, state)
         finally:  # also where the sampler's `after_trial` raises
             told = self._view.trials[number]
             told.datetime_complete = complete or told.datetime_complete
             self._keep(told)
+        self._news.append(told)
         return told
-
-    def begun(self, number: int) -> FrozenTrial:
-        """A trial as it began."""
-        return copy.copy(self._view.trials[number])
 
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
         storage, existing = self._study._storage, self._study.get_trials(deepcopy=False)
         theirs = told.number < len(existing) and (
-            told.number not in self._adopted or existing[told.number].state != TrialState.WAITING
+            told.number not in self._enqueued or existing[told.number].state != TrialState.WAITING
         )
         if theirs or told.number > len(existing):
             raise UsageError(
@@ -179,27 +176,18 @@ class Asking:
         storage.set_trial_state_values(trial_id, told.state, told.values)
 
 
-def is_ours(trial: FrozenTrial) -> bool:
-    """Whether it was run here."""
-    return OURS in trial.system_attrs
-
-
-def numbered(trial: FrozenTrial) -> FrozenTrial:
-    """A trial of the user's study, whose id is its number."""
-    found = copy.copy(trial)
-    found._trial_id = trial.number
-    return found
-
-
 def attrs_of(study: Study) -> dict[str, Any]:
     """The study's system attributes, which Optuna 5 does not offer."""
     return study._storage.get_study_system_attrs(study._study_id)
 
 
-def view_of(study: Study, seed: int) -> View:
+def view_of(study: Study, seed: int, keeps: bool = False) -> View:
     """A view of a study, without its trials. Hyperband draws by its name: one that Optuna has made up is replaced."""
     name = name_of(seed) if study.study_name.startswith("no-name-") else study.study_name
-    return View(name, study.directions, study.user_attrs, attrs_of(study), study._study_id)
+    return View(
+        name, study.directions, study.sampler, study.pruner, seed, keeps,
+        study.user_attrs, attrs_of(study), study._study_id,
+    )  # fmt: skip
 
 
 def seed_of_study(study: Study, otherwise: int) -> int:

@@ -6,11 +6,12 @@ import copy
 import copyreg
 import importlib
 import inspect
-import json
 import logging
 import math
 import os
 import pickle
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.logging import get_verbosity, set_verbosity
+from optuna.logging import get_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
@@ -29,19 +30,19 @@ from optuna.trial import FrozenTrial, TrialState
 from mpitune.engine.tracking import STEPS
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.joblib.pickles import packed_call, read_call
+from mpitune.joblib.pickles import packed_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
-from mpitune.optimize.strategies.view import View
+from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
-from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study, view_of
-from mpitune.optuna.objective import ASKED, InWorker
-from mpitune.optuna.records import ATTRIBUTE, unpacked, whole
-from mpitune.processes.process import packed, unpacked_error
+from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
+from mpitune.optuna.objective import InWorker
+from mpitune.optuna.records import ATTRIBUTE, unpacked_trial, whole
+from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.studies import join, on_all_ranks, run_study
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Outcome, Result, Rounds, Window
 
 FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
@@ -62,16 +63,14 @@ class Leader:
     ends: float  # monotonic time after which no trial begins
     catch: tuple[type[BaseException], ...]
     callbacks: Sequence[Callback]
-    errors: dict[int, bytes] = field(default_factory=dict)  # packed, by number
-    trials: dict[int, FrozenTrial] = field(default_factory=dict)  # those that hold what a journal cannot
+    # By number: what an objective has raised, packed, and the trial where it holds what a journal cannot.
+    extras: dict[int, tuple[bytes, FrozenTrial | None]] = field(default_factory=dict)
     keeps: bool = False  # whether a journal is kept
     raised: BaseException | None = None
     stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
     told: bool = False  # of a trial
-    n_known: int = 0  # results that workers have
-    outbox: list[bytes] = field(default_factory=list)  # for all workers
 
     @property
     def stops(self) -> bool:
@@ -83,56 +82,29 @@ class Leader:
         """Whether its time is over. As in Optuna a first trial runs, however long the workers take to start."""
         return self.told and time.monotonic() >= self.ends
 
-    def known(self, trials: Sequence[FrozenTrial]) -> None:
-        """Workers hear of these results before later trials."""
-        if trials:
-            self.outbox.append(packed(list(trials)))
-            self.n_known += len(trials)
-
-    def news(self) -> list[bytes]:
-        """What workers have not been told."""
-        news, self.outbox = self.outbox, []
-        return news
-
-    def next(self) -> Trial | None:
-        """The next trial; None where one that runs must be told before."""
-        number, seen, asked = self.asking.ask()
-        self.known(seen)
-        if asked is None:
-            return None
-        asked = {"number": number, "known": self.n_known, **asked}
-        return Trial(f"t{number:06}", {ASKED: json.dumps(asked, sort_keys=True)})
-
     def tell(self, result: Result) -> None:
         """Take in the next result in the order of numbers."""
         number, self.told = self.asking.open[0], True
+        raised, given = self.extras.pop(number, (b"", None))
         said = result.user_attrs.get(ATTRIBUTE)
         if said is None:  # its worker has died, each time
             cause = result.error
-            told = self.asking.tell(self.asking.begun(number), None, TrialState.FAIL)
+            told = self.asking.tell(None, None, TrialState.FAIL)
         else:
-            state = said["state"] and TrialState[said["state"]]
-            values = whole(said["returned"])
-            cause = (
-                said["raised"]
-                or f"the objective returned {values}: give {len(self.study.directions)} number(s), not NaN"
-            )
+            cause = said["cause"]
             self.stopped |= said["stopped"]
-            ended = unpacked(said["trial"])
-            if (given := self.trials.pop(number, None)) is not None:
+            ended = unpacked_trial(said["trial"])
+            if given is not None:
                 self._require_kept(given, ended)
                 ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
-            told = self.asking.tell(ended, values, state)
+            told = self.asking.tell(ended, whole(said["values"]), TrialState[said["state"]])
             for name, value in said["study"].items():
                 self.study.set_user_attr(name, value)
-        self.known([told])
         self.bar.update(time.monotonic() - self.began, self.study)
         _say(self.study, told, cause)
-        if number in self.errors:
-            error = unpacked_error(self.errors.pop(number))
-            if not isinstance(error, self.catch):
-                self.raised = error
-                return
+        if raised and not isinstance(error := unpacked_error(raised), self.catch):
+            self.raised = error
+            return
         for callback in self.callbacks:
             callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
 
@@ -163,7 +135,7 @@ def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
 
 @dataclass(frozen=True)
 class Optimizing(Experiment):
-    """One call of `optimize`. The fields before `function` are those of the journal's header."""
+    """One call of `optimize`. The fields before `in_worker` are those of the journal's header."""
 
     space: str
     strategy: str
@@ -171,12 +143,7 @@ class Optimizing(Experiment):
     seed: int
     batch: int  # the window, by the name that journals know
     order: str
-    function: bytes = field(metadata={"changes_results": False})  # packed, without its large arrays
-    collects: bool = field(metadata={"changes_results": False})
-    sampler: Any = field(metadata={"changes_results": False})
-    pruner: Any = field(metadata={"changes_results": False})
-    view: View = field(metadata={"changes_results": False})
-    verbosity: int = field(metadata={"changes_results": False})  # of Optuna's log
+    in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
     tracked: bool = field(default=False, metadata={"changes_results": False})
 
@@ -188,17 +155,13 @@ class Optimizing(Experiment):
         return [_rounds(self.leader, self.batch)]
 
     def objective(self, worker: WorkerContext) -> Objective:
-        names = [words.partition(" ")[2] for words in self.objectives]
-        set_verbosity(self.verbosity)
-        function = read_call(self.function, worker.data)
-        tell = worker.tell if self.tracked else None
-        return InWorker(function, self.view, self.sampler, self.pruner, self.seed, names, self.collects, tell)
+        return self.in_worker.begin(worker.data, worker.tell if self.tracked else None)
 
     def scheduling(self) -> Scheduling:
         if (leader := self.leader) is None:
             return Scheduling(preload=(__name__,), prints_plainly=True)
         return Scheduling(
-            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.news,
+            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.asking.news,
             enough=lambda: leader.is_late,
         )  # fmt: skip
 
@@ -213,8 +176,7 @@ class Optimizing(Experiment):
             return  # which are for trackers
         number, error, trial = pickle.loads(content)
         assert self.leader is not None
-        self.leader.errors.update({number: error} if error else {})
-        self.leader.trials.update({} if trial is None else {number: trial})
+        self.leader.extras[number] = error, trial
 
     def called(self) -> dict[str, Any]:
         return {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
@@ -234,7 +196,7 @@ def _rounds(leader: Leader, window: int) -> Rounds:
             and len(open_) < window
             and (leader.n_trials is None or n_asked < leader.n_trials)
             and not leader.is_late
-            and (trial := leader.next()) is not None
+            and (trial := leader.asking.ask()) is not None
         ):
             new.append((trial,))
             open_.append(new[-1])
@@ -333,6 +295,8 @@ def optimize(
 
 def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str, np.ndarray]]:
     """The packed objective and its large arrays. Raises UsageError for what cannot be sent to workers."""
+    if (theirs := sys.modules.get("optuna_integration.mlflow.mlflow")) is not None:
+        copyreg.pickle(theirs.MLflowCallback, _with_own_lock)
     arrays: dict[str, np.ndarray] = {}
     try:
         content = packed_call(func, arrays)
@@ -342,6 +306,16 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
     require_sendable("the sampler", study.sampler, FIX)
     require_sendable("the pruner", study.pruner, FIX)
     return content, arrays
+
+
+class _NewLock:
+    def __reduce__(self) -> Any:
+        return threading.Lock, ()
+
+
+def _with_own_lock(callback: Any) -> Any:
+    """How MLflowCallback is sent, for `track_in_mlflow`: its lock is one for threads of a process."""
+    return object.__new__, (type(callback),), {**vars(callback), "_lock": _NewLock()}
 
 
 def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:
@@ -359,30 +333,24 @@ def _own_folder(options: RunOptions, study: Study) -> RunOptions:
     """The first study of a script has the results folder, the others have folders in it."""
     if options.results is None:
         return options
-    studies = _studies_in.setdefault(Path(options.results).absolute(), [])
-    name = study.study_name
-    if name not in studies:
-        studies.append(name)
-    number = studies.index(name)
-    return replace(options, results=Path(options.results) / f"study-{number + 1}") if number else options
+    studies = _studies_in.setdefault(Path(options.results).absolute(), {})
+    number = studies.setdefault(study.study_name, len(studies) + 1)
+    return replace(options, results=Path(options.results) / f"study-{number}") if number > 1 else options
 
 
-_studies_in: dict[Path, list[str]] = {}  # names of those of this process that have a results folder, in their order
+_studies_in: dict[Path, dict[str, int]] = {}  # names of those of this process that have a results folder
 
 
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:
     study = leader.study
-    view = view_of(study, seed)
-    view.trials = leader.asking.first
-    leader.n_known = len(view.trials)
     several = [f"value {number}" for number in range(len(study.directions))]
     names = study.metric_names or (["value"] if len(several) == 1 else several)
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
-    return Optimizing(
-        space, strategy, tuple(goals), seed, window, "window",
-        function, collects, study.sampler, study.pruner, view, get_verbosity(), leader,
-    )  # fmt: skip
+    in_worker = InWorker(
+        function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
+    )
+    return Optimizing(space, strategy, tuple(goals), seed, window, "window", in_worker, leader)
 
 
 @on_all_ranks()

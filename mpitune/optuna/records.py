@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json, json_to_distribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+
+from mpitune.optimize.strategies.view import running
 
 NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
+ASKED = "@asked"  # the parameter of the engine's trial
+OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
 
 
-def packed(trial: FrozenTrial) -> dict[str, Any]:
-    """All that the trial has, but its id."""
+def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
+    """A trial that its objective has left, but what becomes of it."""
     return {
         "number": trial.number,
-        "state": trial.state.name,
-        "values": None if trial.values is None else [plain(value) for value in trial.values],
-        "start": trial.datetime_start and trial.datetime_start.isoformat(),
-        "complete": trial.datetime_complete and trial.datetime_complete.isoformat(),
+        "start": str(trial.datetime_start),
+        "complete": str(trial.datetime_complete),
         "params": packed_params(trial.params, trial.distributions),
         "steps": [[step, plain(value)] for step, value in trial.intermediate_values.items()],
         "user_attrs": plain(trial.user_attrs),
@@ -30,24 +32,15 @@ def packed(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def unpacked(record: Mapping[str, Any]) -> FrozenTrial:
-    """The trial, whose id is its number."""
+def unpacked_trial(record: Mapping[str, Any]) -> FrozenTrial:
+    """The trial, which is as one that runs."""
     params, distributions = unpacked_params(record["params"])
-    values = record["values"]
-    return FrozenTrial(
-        number=record["number"],
-        trial_id=record["number"],
-        state=TrialState[record["state"]],
-        value=None,
-        values=None if values is None else [whole(value) for value in values],
-        datetime_start=record["start"] and datetime.fromisoformat(record["start"]),
-        datetime_complete=record["complete"] and datetime.fromisoformat(record["complete"]),
-        params=params,
-        distributions=distributions,
-        user_attrs=whole(record["user_attrs"]),
-        system_attrs=whole(record["system_attrs"]),
-        intermediate_values={int(step): whole(value) for step, value in record["steps"]},
-    )
+    trial = running(
+        record["number"], params=params, distributions=distributions, user_attrs=whole(record["user_attrs"]),
+        system_attrs=whole(record["system_attrs"]), intermediate_values={n: whole(v) for n, v in record["steps"]},
+    )  # fmt: skip
+    trial.datetime_start, trial.datetime_complete = map(datetime.fromisoformat, (record["start"], record["complete"]))
+    return trial
 
 
 def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistribution]) -> dict[str, Any]:

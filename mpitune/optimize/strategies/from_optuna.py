@@ -94,13 +94,12 @@ class _Asking(Sampler):
     """An Optuna study that is asked for each trial and told of each. drawn: draws points in place of its sampler."""
 
     def __init__(self, problem: Problem, sampler: Any, pruner: Any = None, drawn: Sampler | None = None):
-        from mpitune.optimize.strategies.view import Studies, View, name_of
+        from mpitune.optimize.strategies.view import View, name_of
 
         library, self._problem, self._drawn = optuna(), problem, drawn
         ways = [library.study.StudyDirection(2 if up else 1) for up in problem.objectives.values()]
-        self._view = View(name_of(problem.seed), ways)
         pruner = pruner or library.pruners.NopPruner()
-        self._studies = Studies(self._view, sampler, pruner, problem.seed, keeps=True)
+        self._view = View(name_of(problem.seed), ways, sampler, pruner, problem.seed, keeps=True)
         self._sampler, self._states = type(sampler).__name__, library.trial.TrialState
         self._open: dict[int, Any] = {}
         if drawn is not None:
@@ -113,13 +112,13 @@ class _Asking(Sampler):
             return drawn
         space = self._problem.space
         for _ in range(TRIES if space.constraints else 1):
-            if self._studies.stopped:
+            if self._view.stopped:
                 return None
             trial, point = self._begun()
             if space.allows(point):
                 self._open[index] = trial
                 return point
-            self._studies.tell(trial.number, None, self._states.FAIL)
+            self._view.tell(trial.number, None, self._states.FAIL)
         rng = self._problem.rng(f"trial/{index}")
         return space.draw(lambda: rng.random(space.dimensions))
 
@@ -130,7 +129,7 @@ class _Asking(Sampler):
         point: Point = {}
         with _quiet():
             number = self._view.begin(**known)
-            trial = self._studies.trial(number, self._studies.propose(number))
+            trial = self._view.trial(number, self._view.propose(number))
             for name, part in space.parts.items():
                 if space.is_active(name, point) if given is None else name in given:
                     point[name] = self._suggested(trial, name, part)
@@ -165,7 +164,7 @@ class _Asking(Sampler):
         number = self.reported(index, point, feedback).number
         del self._open[index]
         values = self._problem.values(feedback.losses or ())
-        self._studies.tell(number, values if state == states.COMPLETE else None, state)
+        self._view.tell(number, values if state == states.COMPLETE else None, state)
         if self._drawn is not None:
             self._drawn.tell(index, point, feedback, pruned)
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import io
-import pickle
 import random
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner, HyperbandPruner
@@ -49,7 +46,16 @@ def name_of(seed: int) -> str:
 
 
 class View(InMemoryStorage):
-    """Optuna's storage in memory with one study, whose trials a caller sets: the number of one is its id."""
+    """Optuna's storage in memory with one study, whose trials a caller sets: the number of one is its id.
+
+    For each thing to do there is a sampler and a pruner that nothing was done with before.
+
+    Args:
+        name, directions, user_attrs, system_attrs, study_id: of the study.
+        sampler, pruner: the user's.
+        seed: of the study.
+        keeps: whether those that are not Optuna's are used themselves, as they may have a state.
+    """
 
     get_best_trial = BaseStorage.get_best_trial  # of those that are set, without a note of the best
 
@@ -57,6 +63,10 @@ class View(InMemoryStorage):
         self,
         name: str,
         directions: Sequence[StudyDirection],
+        sampler: BaseSampler,
+        pruner: BasePruner,
+        seed: int,
+        keeps: bool = False,
         user_attrs: Mapping[str, Any] | None = None,
         system_attrs: Mapping[str, Any] | None = None,
         study_id: int = 0,
@@ -66,6 +76,10 @@ class View(InMemoryStorage):
         self._studies, self._study_name_to_id = {study_id: self._study}, {name: study_id}
         self._study.user_attrs, self._study.system_attrs = dict(user_attrs or {}), dict(system_attrs or {})
         self.reported: Callable[[FrozenTrial], object] = bool  # called with a trial after each of its reports
+        self._parts = [part if keeps and not is_optunas(part) else copy.deepcopy(part) for part in (sampler, pruner)]
+        # All copies share these, which are slow to make: one thing at a time draws from them, after it has seeded them.
+        self._random = [source for source in _sources(self._parts) if isinstance(source, RANDOM)]
+        self._seed, self._keeps, self.stopped = seed, keeps, False
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -79,13 +93,10 @@ class View(InMemoryStorage):
         self._study.trials, self._max_trial_id = trials, len(trials) - 1
         self._prev_waiting_trial_number = {self.study_id: 0}  # of Optuna 5
 
-    def show(self, known: Sequence[FrozenTrial | None], n: int, hidden: Iterable[FrozenTrial]) -> None:
-        """Have n trials: those known by number but for the hidden ones, and running ones in all other places."""
-        trials = list(known[:n]) + [None] * (n - len(known))
-        for trial in hidden:
-            if trial.number < n:
-                trials[trial.number] = None
-        self.trials = [running(number) if trial is None else trial for number, trial in enumerate(trials)]
+    def show(self, seen: Iterable[FrozenTrial], n: int) -> None:
+        """Have n trials: those that are seen, and running ones in all other places."""
+        by_number = {trial.number: trial for trial in seen}
+        self.trials = [by_number.get(number) or running(number) for number in range(n)]
 
     def begin(self, **more: Any) -> int:
         """The number of a new trial that runs, of which these things are known."""
@@ -112,42 +123,14 @@ class View(InMemoryStorage):
     def _update_cache(self, trial_id: int, study_id: int) -> None:
         pass
 
-
-class ViewedStudy(Study):
-    """A study of a view, which may be stopped at any moment."""
-
-    stopped = False
-
-    def enqueue_trial(self, *given: Any, **more: Any) -> None:
-        raise RuntimeError(READ_ONLY)
-
-    add_trial = add_trials = enqueue_trial
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
-class Studies:
-    """The studies of a view, one for each thing to do, with samplers and pruners that nothing was done with before.
-
-    keeps: whether those that are not Optuna's are used themselves, as they may have a state.
-    """
-
-    def __init__(self, view: View, sampler: BaseSampler, pruner: BasePruner, seed: int, keeps: bool = False):
-        self.view, self._seed, self.stopped, self._keeps = view, seed, False, keeps
-        # Optuna's are unpickled, which is quicker than a copy. A class of the script would be set anew by that.
-        both = sampler, pruner
-        self._own = [None if is_optunas(part) else part for part in both]
-        self._packed = _Packed([part if is_optunas(part) else None for part in both])
-
     def _at(self, what: str) -> ViewedStudy:
         """The study, whose sampler's random numbers are those of this name."""
-        own = self._own if self._keeps else copy.deepcopy(self._own)
         sampler, pruner = (
-            theirs if mine is None else mine for mine, theirs in zip(own, self._packed.made(), strict=True)
+            part if self._keeps and not is_optunas(part) else copy.deepcopy(part, {id(s): s for s in self._random})
+            for part in self._parts
         )
         reseed(sampler, f"{self._seed}/{what}")
-        study = ViewedStudy(self.view.get_study_name_from_id(self.view.study_id), self.view, sampler, pruner)
+        study = ViewedStudy(self._study.name, self, sampler, pruner)
         if isinstance(pruner, HyperbandPruner) and not pruner._pruners:
             pruner._try_initialization(study)  # so that the sampler sees the trials of the bracket
         study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
@@ -174,60 +157,40 @@ class Studies:
         elif isinstance(sampler, BruteForceSampler):
             while after := _next(study.get_trials(deepcopy=False, states=ENDED), trial.params):
                 trial._suggest(*after)
-        self.stopped |= study.stopped
-        begun = self.view.get_trial(number)
+        self.stopped |= study._stop_flag
+        begun = self.get_trial(number)
         params, space = {**params, **begun.params}, {**space, **begun.distributions}
         return params, {name: space[name] for name in params}
 
     def trial(self, number: int, joint: Joint) -> Trial:
         """The trial for who runs it: for these parameters the sampler is not asked again."""
         study = self._at(str(number))
-        study.sampler = _Proposed(study.sampler, *joint)
+        params, space = joint
+        proposed: Any = SimpleNamespace(
+            before_trial=lambda *told: None,
+            infer_relative_search_space=lambda *told: space,
+            sample_relative=lambda *told: params,
+            sample_independent=study.sampler.sample_independent,
+        )
+        study.sampler = proposed
         return Trial(study, number)
 
     def tell(self, number: int, values: Any, state: TrialState | None) -> None:
         """End a trial."""
         study = self._at(f"{number}/after")
         try:
-            with warnings.catch_warnings(action="ignore"):  # a value that is none is said by who calls this
-                study.tell(number, values, state)
+            study.tell(number, values, state)
         finally:  # Optuna keeps a trial also where the sampler's `after_trial` raises
-            self.stopped |= study.stopped
+            self.stopped |= study._stop_flag
 
 
-class _Packed:
-    """A thing to make again and again.
+class ViewedStudy(Study):
+    """A study of a view."""
 
-    All that are made share its sources of random numbers, which are slow to make: one thing at a time draws from them,
-    after it has seeded them.
-    """
+    def enqueue_trial(self, *given: Any, **more: Any) -> None:
+        raise RuntimeError(READ_ONLY)
 
-    def __init__(self, thing: Any):
-        thing = copy.deepcopy(thing)
-        self._sources, file = _sources(thing), io.BytesIO()
-        _Pickler(file, self._sources).dump(thing)
-        self._content = file.getvalue()
-
-    def made(self) -> Any:
-        return _Unpickler(io.BytesIO(self._content), self._sources).load()
-
-
-class _Pickler(cloudpickle.Pickler):
-    def __init__(self, file: io.BytesIO, sources: list[Any]):
-        super().__init__(file)
-        self._places = {id(source): place for place, source in enumerate(sources)}
-
-    def persistent_id(self, thing: Any) -> int | None:
-        return self._places.get(id(thing)) if isinstance(thing, RANDOM) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, sources: list[Any]):
-        super().__init__(file)
-        self._sources = sources
-
-    def persistent_load(self, place: int) -> Any:
-        return self._sources[place]
+    add_trial = add_trials = enqueue_trial
 
 
 ENDED = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
@@ -241,26 +204,6 @@ def _next(ended: Iterable[FrozenTrial], params: Mapping[str, Any]) -> tuple[str,
         if len(known) > n and known[:n] == first:
             return known[n][0], trial.distributions[known[n][0]]
     return None
-
-
-class _Proposed(BaseSampler):
-    """A sampler that was asked for what it proposes for several parameters together."""
-
-    def __init__(self, sampler: BaseSampler, params: dict[str, Any], space: dict[str, BaseDistribution]):
-        self._sampler, self._params, self._space = sampler, params, space
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._space
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return self._params
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
 def is_optunas(part: BaseSampler | BasePruner) -> bool:

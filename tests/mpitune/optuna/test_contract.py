@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import optuna
@@ -130,9 +132,9 @@ def test_a_worker_that_dies_costs_its_trial() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return square(trial)
 
-    study = new()
+    study = new(sampler=optuna.samplers.TPESampler(seed=1, multivariate=True, n_startup_trials=0))
     optimize(study, objective, 8, window=3, options=TWO)
-    assert states(study) == "CCCFCCCC"
+    assert states(study) == "CCCFCCCC" and study.trials[3].params.keys() == {"x"}  # which rank 0 has proposed
 
 
 def test_what_cannot_be_sent_is_one_line() -> None:
@@ -149,6 +151,23 @@ def test_an_objective_may_name_optunas_integrations() -> None:
     study = new()
     optimize(study, lambda trial: float(optuna.integration.__name__ == "optuna.integration"), 2, options=HERE)
     assert study.best_value == 1 and study.trials[0].values == [1.0]
+
+
+def test_mlflows_callback_is_sent_with_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("optuna_integration.mlflow.mlflow")  # a stand-in, as it is not installed everywhere
+    module.MLflowCallback = type("MLflowCallback", (), {"__module__": module.__name__})
+    for name in ("optuna_integration", "optuna_integration.mlflow", module.__name__):
+        monkeypatch.setitem(sys.modules, name, module)
+    callback = module.MLflowCallback()
+    callback._lock, callback.runs = threading.Lock(), [3]
+
+    def objective(trial: Trial) -> float:
+        with callback._lock:
+            return float(callback.runs[0])
+
+    study = new()
+    optimize(study, objective, 2, options=HERE)
+    assert states(study) == "CC" and study.best_value == 3
 
 
 class Climbing(optuna.samplers.BaseSampler):

@@ -229,6 +229,11 @@ def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:
 Batch = tuple[Trial, ...]
 
 
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Both halves of a batch that failed as a whole, so that nobody knows whose failure it was."""
+    return batch[: len(batch) // 2], batch[len(batch) // 2 :]
+
+
 class Window(NamedTuple):
     """What a search yields so that it need not wait for all that is open.
 

@@ -262,14 +262,11 @@ def evaluated(objective: Objective, batch: Batch, meter: Meter, together: bool =
         return
     measured = list(_measured(objective, batch, meter))
     packed = [answer for answer in measured if not isinstance(answer, NoRoom)]
+    yield from (answer for answer in measured if isinstance(answer, NoRoom))
     seconds, cpu_seconds = sum(answer[-4] for answer in packed), sum(answer[-2][0] for answer in packed)
-    for answer in measured:
-        if isinstance(answer, NoRoom):
-            yield answer
-            continue
-        *outcome, _, ended, _, raised = answer
-        share = round(cpu_seconds / len(packed), 6), *packed[0][-2][1:]
-        yield *outcome, seconds / len(packed), ended, share, raised
+    for left, (*outcome, _, _, _, raised) in zip(reversed(range(n := len(packed))), packed, strict=True):
+        used = round(cpu_seconds / n, 6), *packed[0][-2][1:]
+        yield *outcome, seconds / n, packed[-1][-3] - left * seconds / n, used, raised  # as if one after the other
 
 
 def _measured(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:

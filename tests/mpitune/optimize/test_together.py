@@ -193,6 +193,9 @@ def test_one_that_raises_is_found_by_halves_and_blamed_alone() -> None:
     whole = list(answers(evaluates(set(), []), batch, Meter("cpu"), True, lambda key: None, together=True))
     used = {(result.seconds, result.used) for one in whole if isinstance(result := unpacked(one, None), Result)}
     assert len(used) == 1, "each has the same share"
+    ends = [result.ended for one in whole if isinstance(result := unpacked(one, None), Result)]
+    (seconds, _), *_ = used
+    assert ends == [pytest.approx(ends[0] + i * seconds, abs=1e-6) for i in range(40)], "as if one after the other"
     with pytest.raises(MemoryError):
         list(answers(evaluates({3}, [], MemoryError), batch, Meter("cpu"), True, lambda key: None, together=True))
 

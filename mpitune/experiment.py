@@ -101,6 +101,8 @@ class Scheduling:
         gang: the slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
             The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
             `mpitune.devices.choose.hosts_here` names them.
+        together: whether the objective evaluates the trials of a batch as one, which share its time
+            evenly. If it raises or its worker dies, no trial is to blame: each half of the batch becomes a batch.
         memory_bytes: about how much memory a CPU worker needs for a trial, in bytes; 0 if that is not known. A start
             says by it how many workers fit.
         shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
@@ -130,6 +132,7 @@ class Scheduling:
     split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
     shared_cost: Callable[[Batch, int], float] | None = None
     gang: Callable[[Trial], Gang | None] = lambda trial: None
+    together: bool = False
     memory_bytes: Callable[[Trial, Data], int] = lambda trial, data: 0
     shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
     preload: Sequence[str] = ()

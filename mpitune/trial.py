@@ -156,7 +156,8 @@ class Result(Evaluation):
     """An evaluation with what the engine records of it.
 
     Attributes:
-        seconds: wall time of this trial in its worker; of a batch, the time since the result before.
+        seconds: wall time of this trial in its worker; of a batch, the time since the result before, or an even share
+            where its trials are evaluated together.
         ended: when its worker had it, Unix time by the clock of its host; 0 where that is not known.
         used: its use of the machine.
         place: where it was evaluated.
@@ -227,6 +228,11 @@ def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:
 
 
 Batch = tuple[Trial, ...]
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Both halves of a batch that failed as a whole, so that nobody knows whose failure it was."""
+    return batch[: len(batch) // 2], batch[len(batch) // 2 :]
 
 
 class Window(NamedTuple):

@@ -18,6 +18,7 @@ SAYS = {
     "shared_features.py": r"24 trials: 24 complete\nthe best:\n  trial \d+: accuracy 0\.9",
     "shell_command.py": r"16 trials: 16 complete\nthe best:\n  trial \d+: loss 0\.\d+ with rate=",
     "sklearn_pipeline.py": r"20 trials: 20 complete\nthe best:\n  trial \d+: accuracy 0\.9",
+    "vmap_networks.py": r"160 trials: 160 complete\nthe best:\n  trial 44: loss 0\.27\d+ with lr=0\.79",
     "two_objectives.py": r"24 trials: 24 complete\nthe Pareto front:\n(  trial \d+: error 0\.\d+, leaves \d+ .*\n){4,}",
 }
 

@@ -2,7 +2,8 @@
 
     study --batches--> [ costliest first ] --Run--> slots
     slots --Returned--> journal (fsync) --results--> study --> more batches
-    slots --Died-->     the running trial once more by itself, the rest back into the queue
+    slots --Died-->     the running trial once more by itself, the rest back into the queue; of trials that were
+                        evaluated together each half
 
 A failure is the slot's only if the trial succeeds on another one. Until that is known it is pending.
 
@@ -41,7 +42,7 @@ from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.experiment import Scheduling
 from mpitune.ranks.transport import Lost
 from mpitune.storage.table import kind_of, last_line
-from mpitune.trial import Batch, NoRoom, Outcome, Place, Result, Trial
+from mpitune.trial import Batch, NoRoom, Outcome, Place, Result, Trial, halves
 
 log = logging.getLogger(__name__)
 
@@ -279,7 +280,11 @@ class Coordinator:
         running = state.given[0] if state.given and not building else None
         self._note_death(state.place, running, seconds, cause)
         state.in_vain += not self._succeeded and not hung  # a time limit says nothing against the slot
-        if running is not None and running.open:
+        if running is not None and len(running.open) > 1 and self._scheduling.together:
+            for part in halves(tuple(running.open.values())):
+                self.dispatch.add(part, running.attempt)
+            running.open.clear()
+        elif running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)
             result = Result(key, error=cause, place=state.place, attempt=running.attempt)

@@ -19,8 +19,10 @@ from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 class InlineAgent:
     """The one slot of a rank with `workers=0`; it has the methods of `Agent`."""
 
-    def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data):
-        self._tell, self._experiment, self._data = tell, experiment, data
+    def __init__(
+        self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, together: bool = False
+    ):
+        self._tell, self._experiment, self._data, self._together = tell, experiment, data, together
         self._objective: Objective | None = None
         self._told: list[bytes] = []
         self._meter, self._peak = Meter("cpu"), Peak(os.getpid())
@@ -38,7 +40,7 @@ class InlineAgent:
                         self._objective.hear(content)  # type: ignore[attr-defined]
                     self._told.clear()
                     self._meter.begin()
-                    for answer in evaluated(self._objective, batch, self._meter):
+                    for answer in evaluated(self._objective, batch, self._meter, self._together):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 finally:
                     set_hosts(())

@@ -48,7 +48,8 @@ class QueuedBatch:
     @cached_property
     def part_costs(self) -> list[float]:
         """Cost of each part, without their common work."""
-        return [sum(map(self.queue.scheduling.cost, part)) for part in self.parts]
+        of_part = max if self.queue.scheduling.together else sum
+        return [of_part(map(self.queue.scheduling.cost, part)) for part in self.parts]
 
     @cached_property
     def cost(self) -> float:

@@ -276,10 +276,11 @@ class _RanksPart:
         """The agent of this rank. Its workers start with their first batch."""
         options, tell = self.options, partial(self.transport.send, 0)
         if options.workers == 0:
-            return InlineAgent(tell, self.experiment, shared.arrays)
+            return InlineAgent(tell, self.experiment, shared.arrays, self.scheduling.together)
+        environ, together = self.scheduling.environ, self.scheduling.together
         agent = Agent(
             tell,
-            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), self.scheduling.environ),
+            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), environ, together),
             devices,
             places,
             threads=options.threads,

@@ -42,7 +42,7 @@ from mpitune.errors import own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.processes.process import begin_main
-from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used
+from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used, halves
 
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
@@ -63,6 +63,7 @@ class Setup:
     buffers: Mapping[str, Spec]
     memory: int = 0  # bytes that were free on the node when its rank began
     environ: Mapping[str, str] = field(default_factory=dict)
+    together: bool = False  # see `Scheduling`
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
                 set_hosts(hosts)
             if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
                 meter.begin()
-            for answer in answers(objective, tuple([Trial(*trial) for trial in trials]), meter, goes_on, printed.begin):
+            batch = tuple([Trial(*trial) for trial in trials])
+            for answer in answers(objective, batch, meter, goes_on, printed.begin, setup.together):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)
@@ -209,10 +211,16 @@ def _next(incoming: IO[bytes]) -> Work | None:
 
 
 def answers(
-    objective: Objective, batch: Batch, meter: Meter, goes_on: bool, begin: Callable[[str], None]
+    objective: Objective,
+    batch: Batch,
+    meter: Meter,
+    goes_on: bool,
+    begin: Callable[[str], None],
+    together: bool = False,
 ) -> Iterator[Packed | NoRoom]:
     """As `evaluated`. An exception is the failure of the first trial without an answer, and the others go on.
 
+    Of trials that are evaluated `together` it is that of none: each half goes on by itself.
     The worker must be as good as before: it is not after a CUDA error, nor where memory has run out. So it is raised
     unless the worker `goes_on`, which an objective's attribute `keeps_worker` says: by default on CPUs.
     `begin` is called with the key of each trial before it is evaluated.
@@ -222,7 +230,7 @@ def answers(
         begin(next(iter(left)))
         start = time.perf_counter()
         try:
-            for answer in evaluated(objective, tuple(left.values()), meter):
+            for answer in evaluated(objective, tuple(left.values()), meter, together):
                 del left[answer.key if isinstance(answer, NoRoom) else answer[0]]
                 yield answer
                 if left:
@@ -231,6 +239,11 @@ def answers(
         except Exception as error:
             if not goes_on or isinstance(error, MemoryError):
                 raise
+            if together and len(left) > 1:
+                meter.begin()
+                for part in halves(tuple(left.values())):
+                    yield from answers(objective, part, meter, goes_on, begin, together)
+                return
             failure = Evaluation(next(iter(left)), error=own_traceback(error))
         else:
             return
@@ -238,11 +251,25 @@ def answers(
         yield _packed(failure, time.perf_counter() - start, meter.read(), raised=True)
 
 
-def evaluated(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:
+def evaluated(objective: Objective, batch: Batch, meter: Meter, together: bool = False) -> Iterator[Packed | NoRoom]:
     """The results of a batch: each evaluation of the objective, checked, in plain types, timed and measured.
 
-    The last one comes when the objective has ended. A value that is NaN makes the result a failed one.
+    The last one comes when the objective has ended, and with `together` all of them, each with its share of the time. A
+    value that is NaN makes the result a failed one.
     """
+    if not together:
+        yield from _measured(objective, batch, meter)
+        return
+    measured = list(_measured(objective, batch, meter))
+    packed = [answer for answer in measured if not isinstance(answer, NoRoom)]
+    yield from (answer for answer in measured if isinstance(answer, NoRoom))
+    seconds, cpu_seconds = sum(answer[-4] for answer in packed), sum(answer[-2][0] for answer in packed)
+    for left, (*outcome, _, _, _, raised) in zip(reversed(range(n := len(packed))), packed, strict=True):
+        used = round(cpu_seconds / n, 6), *packed[0][-2][1:]
+        yield *outcome, seconds / n, packed[-1][-3] - left * seconds / n, used, raised  # as if one after the other
+
+
+def _measured(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:
     open_keys = {trial.key for trial in batch}
     start = time.perf_counter()
     for answer in objective(batch):

@@ -15,6 +15,9 @@ def objective(trial):                       # so can a generator, which yields t
         save(state, trial.folder)
         yield {"step": step, "loss": loss}
 
+def objective(trials):                      # a list of them, with `together=`: it returns as many values
+    return [{"loss": loss} for loss in train([trial.params["lr"] for trial in trials])]
+
 class Objective:                            # setup runs once in each worker
     keeps_worker = True                     # after an exception, which ends a worker on a GPU if this is not said
     def setup(self, device): self.images = load().to(device)
@@ -23,13 +26,16 @@ class Objective:                            # setup runs once in each worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import GeneratorType
 from typing import Any, cast
+
+import numpy as np
 
 from mpitune.devices.choose import hosts_here
 from mpitune.experiment import WorkerContext
@@ -146,7 +152,7 @@ def current_trial() -> ObjectiveTrial:
     """The trial that this process evaluates, for code that is not given one, such as a callback of a trainer.
 
     Outside of a search it has no parameters, its folder is the current one, and what is reported goes nowhere, so that
-    a script need not know how it is run.
+    a script need not know how it is run. So it is in an objective of a list of trials, but reports are refused there.
 
     Example:
         >>> from mpitune import current_trial
@@ -154,7 +160,11 @@ def current_trial() -> ObjectiveTrial:
         >>> dict(current_trial().params)
         {}
     """
-    return _running or NoTrial({}, "cpu", 0, 0, -1, TrialSegment(0, {}), 0, Path())
+    return _running or _nobody()
+
+
+def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> NoTrial:
+    return NoTrial({}, "cpu", 0, 0, -1, TrialSegment(0, {}), 0, Path(), _begin=begin)
 
 
 @contextmanager
@@ -179,7 +189,7 @@ class TrialEvaluator:
         if hasattr(objective, "keeps_worker"):
             self.keeps_worker = bool(objective.keeps_worker)
         self._stops_itself = getattr(objective, "staged", False)  # as a command does
-        self._call: Callable[[ObjectiveTrial], Any] = objective
+        self._call: Callable[[Any], Any] = objective  # of an `ObjectiveTrial`, or of a list of them
         self._problem, self._worker, self._folder, self._tracked = problem, worker, folder, tracked
         self._names = list(problem.objectives)
 
@@ -194,16 +204,19 @@ class TrialEvaluator:
         segment = TrialSegment.of(trial)
         if segment.parent:
             folder_of(segment, self._folder)  # also where the objective does not ask for it: later trials may
-        given = ObjectiveTrial(
-            self._problem.space.given(segment.point), self._worker.device,
-            segment.start, segment.until, segment.fold, segment, self._problem.seed, self._folder,
-            _begin=self._begun, _tell=TellSteps(self._worker.tell, trial.key) if self._tracked else None,
-        )  # fmt: skip
+        given = self._given(segment, self._begun)
         with as_current(given):
             values = self._values(given)
         if isinstance(values, Evaluation):
             return values
         return Evaluation(trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs)
+
+    def _given(self, segment: TrialSegment, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
+        return ObjectiveTrial(
+            self._problem.space.given(segment.point), self._worker.device,
+            segment.start, segment.until, segment.fold, segment, self._problem.seed, self._folder,
+            _begin=begin, _tell=TellSteps(self._worker.tell, segment.key) if self._tracked else None,
+        )  # fmt: skip
 
     def _begun(self, given: ObjectiveTrial) -> Steps:
         log = StepLog(folder_of(given._segment, self._folder))
@@ -229,3 +242,52 @@ class TrialEvaluator:
         if steps is None:
             return values_of(returned, self._names)
         return steps.values(None if returned is None or steps.is_over else values_of(returned, self._names))
+
+
+class GroupEvaluator(TrialEvaluator):
+    """Evaluates each batch by one call of an objective that takes a list, always of `together` trials.
+
+    A trial has the place that its batch says. Each place without one has a copy of the first trial, whose values are
+    dropped: what a group computes may have other bits if its width is another.
+    """
+
+    def __call__(self, batch: Batch) -> Iterator[Evaluation]:
+        segments = list(map(TrialSegment.of, batch))
+        given = [self._given(segment, _no_steps) for segment in segments]
+        with TemporaryDirectory(prefix="copies-") as scratch:
+            copies = (replace(given[0], _folders=Path(scratch), user_attrs={}) for _ in range(self._problem.together))
+            trials = list(copies)
+            for trial, segment in zip(given, segments, strict=True):
+                trials[segment.place] = trial
+            try:
+                with as_current(_nobody(_no_steps)):
+                    returned = self._checked(self._call(trials))
+            except InvalidReturnValue as invalid:
+                returned = [invalid] * len(trials)
+        read = tuple(sorted(set[str]().union(*(trial._read for trial in given))))
+        for trial, segment in zip(given, segments, strict=True):
+            said = returned[segment.place]
+            try:
+                if isinstance(said, InvalidReturnValue):
+                    raise said
+                yield Evaluation(segment.key, values_of(said, self._names), read=read, user_attrs=trial.user_attrs)
+            except InvalidReturnValue as invalid:
+                yield Evaluation(segment.key, error=f"{invalid.prefix}{invalid}")
+
+    def _checked(self, returned: Any) -> Sequence[Any]:
+        """What an objective returns for all trials. Raises InvalidReturnValue for anything but as many values."""
+        n = self._problem.together
+        what = f"a {type(returned).__name__}"
+        if isinstance(returned, np.ndarray) and returned.ndim:
+            returned = list(returned)
+        if isinstance(returned, list | tuple):
+            if len(returned) == n:
+                return returned
+            what = f"{len(returned)} values for {n} trials"
+        raise InvalidReturnValue(f"it returned {what}: return a list of {n} with what each trial has, in their order")
+
+
+def _no_steps(trial: ObjectiveTrial) -> Any:
+    raise InvalidReturnValue(
+        "it reports steps, but trials that train together are evaluated whole: return their values"
+    )

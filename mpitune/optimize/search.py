@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,15 +17,18 @@ from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError
 from mpitune.limit import SearchLimit
+from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
-from mpitune.optimize.strategies.base import Problem
+from mpitune.optimize.strategies.base import Problem, Strategy
+from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.tuning import (
     ASYNCHRONOUS,
     ROUNDS,
     WINDOW,
+    Alike,
     Callback,
     LeadersPart,
     Tuning,
@@ -48,7 +52,7 @@ JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs 
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
-@on_all_ranks("callbacks", "stop_when")
+@on_all_ranks("callbacks", "stop_when", "alike")
 def search(
     objective: Any,
     space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
@@ -69,6 +73,8 @@ def search(
     window: int | None = None,
     round_size: int | None = None,
     asynchronous: bool = False,
+    together: int | None = None,
+    alike: Alike | None = None,
     adapt: bool | Mapping[str, Any] = False,
     changed: str | Iterable[str] = (),
     join: bool = False,
@@ -110,6 +116,14 @@ def search(
             learn sooner.
         round_size: Propose so many trials at a time in place of a window, when all those before them have ended.
         asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
+        together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
+            their order: what each trial alone would return. A trial's place in the list follows from the order in which
+            trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
+            in several places, and only its own place counts. So results depend on neither layout nor failures.
+            `trial_timeout` holds for a list that is so many times longer. A strategy that learns proposes so many
+            trials at a time, so `window` and `round_size` are best multiples of it.
+        alike: A function of a trial's parameters that returns a number, a text or a tuple of them: trials for which it
+            is equal are in one list. By default all are alike.
         adapt: The study in `results` has another space, strategy, goal or seed: known results that count here are used,
             not evaluated again. A parameter that one of the two does not have gets its value there, or `...` for any:
             `adapt={"momentum": 0.9}`.
@@ -126,7 +140,9 @@ def search(
         The study, on every rank.
 
     Raises:
-        UsageError: The arguments, the machine or the results folder are not as they should be.
+        UsageError: The arguments, the machine or the results folder are not as they should be; `together` with a
+            command, a chain, a generator, a strategy that stops trials early or races folds, `devices` or `nodes`; an
+            objective that returns a list of another length; `alike` without `together`.
         StudyError: All trials have failed, or it cannot go on. The text has the first failure.
         KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
 
@@ -187,6 +203,10 @@ def search(
                 staged=getattr(objective, "staged", True),
             )  # fmt: skip
             chosen = strategy_of(strategy)
+            _check_together(together, alike, objective, chosen, given_alone=devices == 1 and nodes == 0)
+            problem = replace(problem, together=int(together or 0))
+            if together and options.trial_timeout:
+                options = replace(options, trial_timeout=options.trial_timeout * together)
             chosen.lanes(problem) if asynchronous else chosen.begin(problem)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
@@ -203,7 +223,7 @@ def search(
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         while True:
             usual = transport.broadcast(
-                _usual(order, of_ranks, devices, nodes, options) if transport.rank == 0 else None
+                _usual(order, of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
             )
             if isinstance(usual, UsageError):
                 raise usual
@@ -217,9 +237,10 @@ def search(
                 batch=problem.round_size,
                 order=told,
                 enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
+                together=problem.together or None,
                 task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
                 plan=LeadersPart(
-                    chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, adapt=said
+                    chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, alike, adapt=said
                 ),
             )
             try:
@@ -228,7 +249,7 @@ def search(
             except UsageError:
                 # Of jobs that join, another may have begun the study since, with a window that this one has not given.
                 if not options.join or transport.broadcast(
-                    transport.rank > 0 or _usual(order, of_ranks, devices, nodes, options) == usual
+                    transport.rank > 0 or _usual(order, of_ranks, devices, nodes, options, together or 1) == usual
                 ):
                     raise
     if outcomes and all(outcome.result.failed for outcome in outcomes):
@@ -245,6 +266,26 @@ def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, Run
     if not isinstance(objective, Command) or options.trial_timeout is None:
         return objective, options
     return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
+
+
+def _check_together(together: Any, alike: Any, objective: Any, strategy: Strategy, *, given_alone: bool) -> None:
+    """Raise UsageError for trials that cannot be evaluated in groups. given_alone: whether each has one device."""
+    require_whole("together", together, 1)
+    if alike is not None and (together is None or not callable(alike)):
+        fix = "give together= as well, such as together=40" if callable(alike) else "give a function of parameters"
+        raise UsageError(f"alike={getattr(alike, '__name__', alike)!s:.100} says which trials train together: {fix}")
+    if together is None:
+        return
+    functions = objective, getattr(objective, "__call__", None)  # noqa: B004 - of an object or its class
+    reasons = {
+        "a command takes one trial": isinstance(objective, Command),
+        "a chain takes one trial": isinstance(objective, Chain),
+        "a generator yields steps of one trial": any(map(inspect.isgeneratorfunction, functions)),
+        f"{type(strategy).__name__} has stages or folds of trials": not isinstance(strategy, Sampling),
+        "devices= and nodes= are for one trial": not given_alone,
+    }
+    if why := next((why for why, holds in reasons.items() if holds), ""):
+        raise UsageError(f"together={together} evaluates whole trials as a list, but {why}: leave one of them out")
 
 
 def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> None:
@@ -313,11 +354,12 @@ def _order(window: Any, round_size: Any, asynchronous: bool) -> str:
 
 
 def _usual(
-    order: str, slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions
+    order: str, slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
 ) -> tuple[str, int] | UsageError:
     """The order, and the size of the window or of rounds: what the journal says, else by how many trials run at a time.
 
-    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other.
+    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
+    many trials as are evaluated `together` need one slot.
     """
     try:
         at_once = _at_once(slots, devices, nodes)
@@ -325,8 +367,9 @@ def _usual(
     except UsageError as error:
         return error
     order = order or (known if known in (WINDOW, ROUNDS) else WINDOW)
-    usual = JOINED_SIZE if options.join else 2 * at_once if order == WINDOW and at_once > 1 else at_once
-    return order, size or usual
+    joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
+    usual = joined if options.join else 2 * at_once if order == WINDOW and at_once > 1 else at_once
+    return order, size or (usual if order == ASYNCHRONOUS else usual * together)
 
 
 def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
-from mpitune.optimize.objectives import TrialEvaluator
+from mpitune.optimize.objectives import GroupEvaluator, TrialEvaluator
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
@@ -30,6 +32,7 @@ from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, R
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
+Alike = Callable[[Mapping[str, Any]], Hashable]  # of a trial's parameters: those that are equal train together
 WINDOW, ROUNDS, ASYNCHRONOUS = "window", "rounds", "asynchronous"  # orders in which strategies are told
 
 
@@ -111,6 +114,7 @@ class LeadersPart:
     limit: SearchLimit
     results: Path | None
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
+    alike: Alike | None = None  # None: all are alike
     counts: Counts = field(default_factory=Counts)
     adapt: Adapt = field(default_factory=dict)  # what the user says of parameters that one of two studies lacks
     carried: list[Carried] = field(default_factory=list)  # one, where there are earlier studies
@@ -129,6 +133,7 @@ class Tuning(Experiment):
     enqueued: tuple[str, ...] = field(metadata=SELECTS)
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
+    together: int | None = field(default=None, metadata=SELECTS)  # trials of a group, None for none
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "plan": None}
@@ -137,11 +142,15 @@ class Tuning(Experiment):
         problem, objective = self.task.problem, self.task.objective
         if isinstance(objective, Chain):
             objective = objective.in_worker(worker, problem.seed)
-        return TrialEvaluator(objective, problem, self.task.folder, worker, self.task.tracked)
+        kind = GroupEvaluator if problem.together else TrialEvaluator
+        return kind(objective, problem, self.task.folder, worker, self.task.tracked)
 
     def called(self) -> Mapping[str, Any]:
         objective = self.task.objective
-        return objective.called() if isinstance(objective, Chain | Command) else {"objective": objective}
+        if isinstance(objective, Chain | Command):
+            return objective.called()
+        alike = None if self.plan is None else self.plan.alike
+        return {"objective": objective} if alike is None else {"objective": objective, "alike": alike}
 
     def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
         return adapted(self.task.problem, theirs, {} if self.plan is None else self.plan.adapt)
@@ -166,11 +175,13 @@ class Tuning(Experiment):
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
         slides = self.order == WINDOW
+        if problem.together:
+            return [exchange.groups(s, slides and s.slides) for s in schedulers]
         return [exchange.window(s) if slides and s.slides else exchange.rounds(s) for s in schedulers]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
-            shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,),
+            shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,), together=bool(self.together),
             counted=None if self.plan is None else self.plan.counts,
             hears=(lambda results: None) if self.plan is None else self.plan.limit.hear,
             enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
@@ -234,6 +245,7 @@ class _Exchange:
         self._records: dict[int, TrialRecord] = {}  # of the others
         self._study = SearchStudy([], problem.objectives, plan.results)
         self._stop = False
+        self._numbers = Counter[Hashable]()  # how many trials of each kind were asked for
 
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
@@ -267,6 +279,56 @@ class _Exchange:
             new = []
             self._tell(scheduler, segment, result)
 
+    def groups(self, scheduler: TrialScheduler, slides: bool) -> Rounds:
+        """Trials that are alike are a batch each. All of a round are asked for, or `together` where it `slides`.
+
+        Groups are told in the order asked, which depends on what was told before alone.
+        """
+        most, together = self._problem.round_size, self._problem.together
+        waiting, new = deque[list[TrialSegment]](), list[Batch]()
+        while True:
+            while not self._stop and (not waiting or (slides and sum(map(len, waiting)) + together <= most)):
+                if not (groups := self._groups(self._ask(scheduler, together if slides else most))):
+                    break
+                waiting.extend(groups)
+                new += map(_batch, groups)
+            if not waiting:
+                return True
+            group = waiting.popleft()
+            results = yield Window(new, _batch(group))
+            new = []
+            for segment, result in zip(group, results, strict=True):
+                self._tell(scheduler, segment, result)
+
+    def _groups(self, segments: Sequence[TrialSegment]) -> list[list[TrialSegment]]:
+        """Segments as they are evaluated: those that are alike, `together` at most; without groups each by itself.
+
+        The place of a trial follows from how many of its kind were asked for before it, since bits may depend on it.
+        """
+        together = self._problem.together
+        if not together:
+            return [[segment] for segment in segments]
+        groups, filling = list[list[TrialSegment]](), dict[Hashable, list[TrialSegment]]()
+        for segment in segments:
+            kind = self._kind(segment)
+            if len(filling.get(kind, ())) in (0, together):
+                groups.append([])
+                filling[kind] = groups[-1]
+            filling[kind].append(replace(segment, place=self._numbers[kind] % together))
+            self._numbers[kind] += 1
+        return groups
+
+    def _kind(self, segment: TrialSegment) -> Hashable:
+        if self._plan.alike is None:
+            return None
+        kind = self._plan.alike(self._problem.space.given(segment.point))
+        try:
+            hash(kind)
+        except TypeError:
+            fix = "give a number, a text or a tuple of them"
+            raise UsageError(f"alike returned a {type(kind).__name__} for trial {segment.number}: {fix}") from None
+        return kind
+
     def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
@@ -275,9 +337,10 @@ class _Exchange:
             results = yield [tuple(segment.trial() for segment in known)]
             for segment, result in zip(known, results, strict=True):
                 self._tell(scheduler, segment, result)
-        while not self._stop and (segments := self._ask(scheduler, 1)):
-            (result,) = yield [(segments[0].trial(),)]
-            self._tell(scheduler, segments[0], result)
+        while not self._stop and (groups := self._groups(self._ask(scheduler, self._problem.together or 1))):
+            results = yield list(map(_batch, groups))
+            for segment, result in zip(chain.from_iterable(groups), results, strict=True):
+                self._tell(scheduler, segment, result)
         return True
 
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
@@ -305,6 +368,10 @@ class _Exchange:
                 self._stop |= bool(callback(self._study, self._records[number]))
         if self._stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
             self._plan.limit.reached = self._plan.limit.reached or "a callback"
+
+
+def _batch(group: Iterable[TrialSegment]) -> Batch:
+    return tuple(segment.trial() for segment in group)
 
 
 def problem_of(

@@ -37,6 +37,7 @@ class Problem:
     staged: bool = False  # whether the objective can stop after some steps and go on later
     enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
     known: Callable[[], Sequence[KnownTrial]] = tuple  # of earlier studies, for a sampler that learns
+    together: int = 0  # trials that are evaluated as one; 0: each by itself
 
     def rng(self, key: str) -> np.random.Generator:
         """The random stream of the thing called `key`."""
@@ -82,6 +83,7 @@ class TrialSegment:
         fold: for objectives that are evaluated fold by fold, else -1.
         parent: key of the segment whose checkpoint this one begins with; "" for none but the trial's own.
         stop: what a whole trial is compared with while it runs, for an objective that can stop itself.
+        place: in the group that it is evaluated with, else -1.
     """
 
     number: int
@@ -93,6 +95,7 @@ class TrialSegment:
     fold: int = -1
     parent: str = ""
     stop: str = ""
+    place: int = -1
 
     @property
     def key(self) -> str:
@@ -113,6 +116,8 @@ class TrialSegment:
             extra["@parent"] = self.parent
         if self.stop:
             extra["@stop"] = self.stop
+        if self.place >= 0:
+            extra["@place"] = self.place
         return Trial(self.key, {**self.point, **extra})
 
     @classmethod
@@ -121,7 +126,8 @@ class TrialSegment:
         number, _, stage = trial.key.removeprefix("t").partition("/")
         point = {name: value for name, value in trial.params.items() if name[:1] != "@"}
         if not stage:
-            return cls(int(number), point, stop=str(trial.params.get("@stop", "")))
+            place = trial.params.get("@place", -1)
+            return cls(int(number), point, stop=str(trial.params.get("@stop", "")), place=int(place))
         extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[:1] == "@"}
         return cls(int(number), point, int(stage), **{"last": True, **extra})
 

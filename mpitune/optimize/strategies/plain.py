@@ -34,7 +34,7 @@ class Sampling(Strategy):
             drawn = iter(listed)
         elif (first := next(drawn, None)) is not None:  # one now, so that a space without allowed points is refused
             drawn = chain([first], drawn)
-        size = max(1, -(-n // MANY))
+        size = max(1, n if problem.together else -(-n // MANY))
         return [FixedTrials(points, drawn, size) for _ in range(0, n, size)]
 
     def lanes(self, problem: Problem) -> TrialScheduler:

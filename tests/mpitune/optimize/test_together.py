@@ -1,0 +1,280 @@
+"""Trials that are evaluated together: the same bits whatever happens, and no trial pays for another."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import Float, RunOptions, current_trial, search
+from mpitune.engine.usage import Meter
+from mpitune.engine.worker import answers, unpacked
+from mpitune.errors import UsageError
+from mpitune.experiment import Scheduling
+from mpitune.optimize import Chain, Link
+from mpitune.optimize.strategies import ASHA, Racing
+from mpitune.storage.history import read_study
+from mpitune.trial import Evaluation, Result, Trial
+from tests.helpers import PATIENCE, begun, journal_lines, wait_for_lines
+from tests.mpitune.engine.fake_agents import FakeAgents, places
+from tests.mpitune.optimize.groups import SPACE, TOGETHER, expected, grouped, units
+from tests.mpitune.optimize.objectives import searched
+
+SCRIPT = ("-m", "tests.mpitune.optimize.groups")
+X = {"x": Float(0, 1)}
+
+
+def said(text: str) -> list[str]:
+    """What each rank has printed of its study."""
+    return [line for line in text.splitlines() if line.startswith("[[")]
+
+
+def require_right(study: str) -> None:
+    trials = json.loads(study)
+    losses = expected([params for params, _, _ in trials])
+    assert [loss for _, loss, _ in trials] == losses and None in losses and math.inf in losses
+    assert [state for _, _, state in trials] == ["failed" if loss is None else "complete" for loss in losses]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["random", "tpe", "sobol"])
+def test_the_same_bits_on_any_layout(strategy: str, program: Any, tmp_path: Path) -> None:
+    """One trial raises in each, some diverge; in one layout a worker is killed."""
+    if strategy == "tpe":
+        pytest.importorskip("optuna")
+    how = {"strategy": strategy, "seed": 4}
+    (one,) = said(program(*SCRIPT, json.dumps({**how, "workers": 1})).stdout)
+    require_right(one)
+    kill = {"KILL": str(tmp_path / "killed")}
+    assert said(program(*SCRIPT, json.dumps(how), env=kill).stdout) == [one] and (tmp_path / "killed").exists()
+    assert said(program(*SCRIPT, json.dumps({**how, "workers": 1}), ranks=3).stdout) == [one] * 3
+
+
+@pytest.mark.slow
+def test_networks_have_the_same_bits_on_any_layout(program: Any, tmp_path: Path) -> None:
+    """Weights of five networks in one tensor; the last group has three."""
+    pytest.importorskip("torch")
+    how: dict[str, Any] = {"networks": True, "n_trials": 8}
+    (one,) = said(program(*SCRIPT, json.dumps({**how, "workers": 1})).stdout)
+    assert said(program(*SCRIPT, json.dumps(how)).stdout) == [one]
+    assert said(program(*SCRIPT, json.dumps({**how, "workers": 1}), ranks=3).stdout) == [one] * 3
+    for n in (3, 8):  # the first group gets its last two trials by a second call
+        (last,) = said(program(*SCRIPT, json.dumps({**how, "n_trials": n, "results": str(tmp_path / "r")})).stdout)
+    assert last == one and len({loss for _, loss, _ in json.loads(one)}) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["random", "tpe"])
+def test_killed_and_continued_and_joined(strategy: str, program: Any, tmp_path: Path) -> None:
+    if strategy == "tpe":
+        pytest.importorskip("optuna")
+    how = {"strategy": strategy, "seed": 4}
+    (alone,) = said(program(*SCRIPT, json.dumps(how)).stdout)
+    for folder, join in (("killed", False), ("joined", True)):
+        results, hold = tmp_path / folder, tmp_path / "hold"
+        hold.touch()
+        wants = json.dumps({**how, "results": str(results), "join": join})
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "env": {"HOLD": str(hold)}}
+        first = begun(*SCRIPT, wants, start_new_session=True, **pipes)
+        others = [begun(*SCRIPT, wants, **pipes)] if join else []
+        wait_for_lines(results, 4, first)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+        assert len(journal_lines(results)) < 28
+        hold.unlink()
+        others = others or [begun(*SCRIPT, wants, **pipes)]
+        texts = [other.communicate(timeout=PATIENCE) for other in others]
+        assert [said(text) for text, _ in texts] == [[alone]], texts
+    require_right(alone)
+
+
+def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:
+    """With more trials the groups are filled up, in their places; failed ones are tried again in theirs."""
+    how: dict[str, Any] = {"together": TOGETHER, "alike": units, "results": tmp_path / "r", "seed": 4}
+    bad, calls = {"all": True}, list[list[int]]()
+
+    def objective(trials: Any) -> list[float]:
+        calls.append([trial.number for trial in trials])
+        losses = [10 * place + trial.params["x"] for place, trial in enumerate(trials)]
+        return [loss if trial.number != 4 or not bad["all"] else math.nan for loss, trial in zip(losses, trials)]  # noqa: B905
+
+    first = searched(objective, SPACE, n_trials=13, **how)
+    assert [trial.state for trial in first.trials].count("failed") == 1
+    bad["all"], n = False, len(calls)
+    options = RunOptions(quiet=True, retry_failed=True)
+    study = searched(objective, SPACE, n_trials=21, options=options, **how)
+    later = calls[n:]
+    whole = searched(objective, SPACE, n_trials=21, **{**how, "results": None})
+    assert [trial.values for trial in study.trials] == [trial.values for trial in whole.trials]
+    places = [int(trial.values["loss"]) // 10 for trial in whole.trials]
+    kinds = [units(trial.params) for trial in whole.trials]
+    assert places == [kinds[:number].count(kind) % TOGETHER for number, kind in enumerate(kinds)]
+    known = {number for call in calls[:n] for number in call} - {4}
+    assert all(set(call) - known for call in later), "a known trial was evaluated again without a new one"
+    for other, told in ((4, "together = 5"), (None, "together = 5")):
+        with pytest.raises(UsageError, match=told):
+            searched(lambda trials: 1.0, SPACE, n_trials=21, **{**how, "together": other, "alike": None})
+
+
+def test_a_strategy_that_learns_proposes_as_many_at_a_time() -> None:
+    pytest.importorskip("optuna")
+    told: list[int] = []
+    for window in ({}, {"window": 8}, {"round_size": 8}, {"asynchronous": True}):
+        calls: list[list[int]] = []
+
+        def objective(trials: Any, calls: list[list[int]] = calls) -> Any:
+            import numpy
+
+            calls.append([trial.number for trial in trials])
+            return numpy.array([trial.params["x"] for trial in trials])
+
+        study = searched(
+            objective, X, strategy="tpe", n_trials=14, together=4, callbacks=[lambda s, t: told.append(t.number)],
+            **window,
+        )  # fmt: skip
+        assert calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 12, 12]]
+        assert told == list(range(14)) and len(study) == 14
+        told.clear()
+    slow = lambda trials: time.sleep(0.03) or [0.0] * 4  # noqa: E731
+    study = searched(slow, X, n_trials=400, together=4, callbacks=[lambda s, t: t.number == 5])
+    assert 8 <= len(study) <= 40, "a callback ends the search after the groups that were given out"
+
+
+def test_copies_leave_no_trace(tmp_path: Path) -> None:
+    """What a copy writes and says is dropped, and nothing that is for one trial is for a group."""
+
+    def objective(trials: Any) -> list[dict[str, float]]:
+        for place, trial in enumerate(trials):
+            (trial.folder / "place").write_text(str(place))
+            trial.set_user_attr("place", place)
+            assert trial.seed == trials[place if place < 3 else 0].seed and len(trials) == 7
+        assert current_trial().params == {}
+        return [{"loss": trial.params["x"], "seed": float(trial.seed)} for trial in trials]
+
+    study = searched(objective, X, n_trials=3, together=7, results=tmp_path / "r")
+    assert [trial.user_attrs["place"] for trial in study.trials] == [0, 1, 2]
+    folders = sorted((tmp_path / "r" / "trials").iterdir())
+    assert [(folder / "place").read_text() for folder in folders] == ["0", "1", "2"]
+    history = read_study(tmp_path / "r")
+    assert all(result.read == ("folder", "seed") for result in history.results.values())
+    how: dict[str, Any] = {"adapt": True, "minimize": "seed", "together": 2, "results": tmp_path / "r"}
+    again = searched(objective, X, n_trials=3, **how)  # which could not take two
+    assert [trial.values for trial in again.trials] == [trial.values for trial in study.trials]
+
+
+def evaluates(wrong: set[int], calls: list[int], error: type[Exception] = ValueError) -> Callable[..., Any]:
+    def objective(batch: tuple[Trial, ...]) -> Any:
+        calls.append(len(batch))
+        numbers = [int(trial.params["i"]) for trial in batch]
+        if wrong.intersection(numbers):
+            raise error(f"{wrong.intersection(numbers)} is wrong")
+        return [Evaluation(trial.key, {"v": 1.0}) for trial in batch]
+
+    return objective
+
+
+def test_one_that_raises_is_found_by_halves_and_blamed_alone() -> None:
+    batch = tuple(Trial(f"t{i}", {"i": i}) for i in range(40))
+    for wrong, most in (({7}, 13), ({0, 39}, 23), (set(range(40)), 79)):
+        calls: list[int] = []
+        found = answers(evaluates(wrong, calls), batch, Meter("cpu"), True, lambda key: None, together=True)
+        results = [result for answer in found if isinstance(result := unpacked(answer, None), Result)]
+        assert [result.key for result in results] == [trial.key for trial in batch]
+        assert {i for i, result in enumerate(results) if result.failed} == wrong and len(calls) <= most
+        assert all(result.raised == result.failed for result in results)
+    whole = list(answers(evaluates(set(), []), batch, Meter("cpu"), True, lambda key: None, together=True))
+    used = {(result.seconds, result.used) for one in whole if isinstance(result := unpacked(one, None), Result)}
+    assert len(used) == 1, "each has the same share"
+    ends = [result.ended for one in whole if isinstance(result := unpacked(one, None), Result)]
+    (seconds, _), *_ = used
+    assert ends == [pytest.approx(ends[0] + i * seconds, abs=1e-6) for i in range(40)], "as if one after the other"
+    with pytest.raises(MemoryError):
+        list(answers(evaluates({3}, [], MemoryError), batch, Meter("cpu"), True, lambda key: None, together=True))
+
+
+def test_a_death_is_no_trials_fault_until_one_is_alone(tmp_path: Path) -> None:
+    def search() -> Any:
+        yield [tuple(Trial(f"t{i}", {"i": i}) for i in range(8))]
+
+    agents = FakeAgents(tmp_path, search(), places(1, 1), Scheduling(together=True))
+    deaths = 0
+    while not agents.study.finished:
+        slot = next(slot for slot, runs in agents.given.items() if runs)
+        if any(trial.key == "t5" for trial in agents.given[slot][0].batch):
+            deaths += 1
+            agents.die(slot)
+        else:
+            agents.answer(slot)
+        agents.coordinator.step()
+        if agents.coordinator.finished:
+            break
+    results = {key: (result.failed, result.attempt) for key, result in agents.study.results.items()}
+    assert results == {f"t{i}": (i == 5, 1 + (i == 5)) for i in range(8)} and deaths == 5
+    assert len(agents.coordinator.dispatch.slots) == 2, "no slot is given up"
+
+
+@pytest.mark.slow
+def test_a_group_has_the_time_of_its_trials_and_one_that_hangs_fails_alone() -> None:
+    def objective(trials: Any) -> list[float]:
+        time.sleep(60 if any(trial.number == 2 for trial in trials) else 0.5)
+        return [float(trial.number) for trial in trials]
+
+    study = searched(objective, X, n_trials=6, together=3, workers=2, trial_timeout=0.4)
+    assert [trial.state for trial in study.trials] == ["complete"] * 2 + ["failed"] + ["complete"] * 3
+    assert "no result within 1.2 s" in study.trials[2].error
+    assert max(trial.seconds for trial in study.trials[3:]) < 0.4
+
+
+def link(x: float) -> float:
+    return x
+
+
+def stepping(trials: Any) -> Any:
+    yield 1.0
+
+
+def reporting(trials: Any) -> list[float]:
+    trials[0].report(1.0, step=1)
+    return [1.0] * len(trials)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"together": 0}, "together=0: give a whole number of at least 1"),
+        ({"together": None, "alike": units}, "alike=units says which trials train together: give together= as well"),
+        ({"alike": 5}, "alike=5 says which trials train together: give a function of parameters"),
+        ({"alike": lambda p: [1]}, "alike returned a list for trial 0: give a number, a text or a tuple of them"),
+        ({"objective": "train {x}"}, "together=3 evaluates whole trials as a list, but a command takes one trial"),
+        ({"objective": stepping}, "but a generator yields steps of one trial: leave one of them out"),
+        ({"objective": Chain(Link(link, "x"), lambda trial, link: 1.0)}, "but a chain takes one trial"),
+        ({"strategy": ASHA(9)}, "but ASHA has stages or folds of trials"),
+        ({"strategy": Racing(3, sampler="random")}, "but Racing has stages or folds of trials"),
+        ({"devices": 2, "workers": 2}, "but devices= and nodes= are for one trial"),
+        ({"nodes": lambda p: 1}, "but devices= and nodes= are for one trial"),
+        ({"objective": lambda trials: [1.0] * 4}, "it returned 4 values for 3 trials: return a list of 3 with"),
+        ({"objective": lambda trials: {"loss": [1.0] * 3}}, "it returned a dict: return a list of 3"),
+        ({"objective": lambda trials: [None] * 3}, "correct the objective: it returned None: return"),
+        ({"objective": reporting}, "it reports steps, but trials that train together are evaluated whole: return"),
+    ],
+)
+def test_what_cannot_be_together_is_refused_in_one_line(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"n_trials": 6, "minimize": "loss", "workers": 0, "together": 3, "results": tmp_path / "r"}
+    with pytest.raises(UsageError) as error:
+        search(**{"objective": grouped, "space": X, **how, **change})
+    assert told in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_a_script_ends_with_status_2(program: Any) -> None:
+    done = program(*SCRIPT, '{"strategy": "random", "devices": 2}', ranks=2, status=2)
+    assert "Traceback" not in done.stderr and done.stderr.count("together=5 evaluates whole trials as a list") == 1

@@ -327,9 +327,10 @@ def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
         ("data, SHA-256", str(settings.get("data_sha256", "none"))),
         ("format of the journal", str(header.get("format", ""))),
     ]
+    given = {name: value for name, value in settings.items() if name != "data_sha256" and value is not None}
     versions = last.get("versions") or header.get("versions") or {}
     return [
-        ("Settings", [(name, str(value)) for name, value in settings.items() if name != "data_sha256"]),
+        ("Settings", [(name, str(value)) for name, value in given.items()]),
         ("Origin", origin),
         ("Versions", [(str(name), str(value)) for name, value in versions.items()]),
         ("Runs", [

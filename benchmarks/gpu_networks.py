@@ -12,7 +12,7 @@ Microseconds per network and step, median of rounds, wall time:
                    "compiled": by Inductor, as long as there is time (of --limit, the search in it)
 
 "gain" is the time of one alone to that. "bits": network 0 ends with the bits of alone; of a group, with those of K = 5.
-Without a GPU all of it takes two steps, to show that it runs.
+Without a GPU all of it takes two steps, to show that it runs: the figures then mean nothing.
 """
 
 from __future__ import annotations

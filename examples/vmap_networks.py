@@ -54,7 +54,7 @@ class Networks:
                 weight -= rates.view(-1, *[1] * (weight.ndim - 1)) * gradients[name]
         x, y = self.x[N_TRAIN:], self.y[N_TRAIN:]
         losses = vmap(loss, in_dims=(0, 0, None, None))(weights, buffers, x, y)
-        return [{"loss": loss} for loss in losses.nan_to_num(float("inf")).tolist()]
+        return [{"loss": loss} for loss in losses.nan_to_num(float("inf"), float("inf")).tolist()]
 
 
 def shape(params):

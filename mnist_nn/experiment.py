@@ -158,7 +158,7 @@ class Bagging(ImageSettings):
         self._spent["probe"] *= n_slots  # all workers waited for it
 
     def _parts(self) -> Mapping[str, Mapping[str, float]]:
-        parts = {"start": ("probe", "context"), "trials": ("capture", "steps", "evaluation", "refit")}
+        parts = {"start and idle": ("probe", "context"), "trials": ("capture", "steps", "evaluation", "refit")}
         return {name: {part: self._spent[part] for part in each} for name, each in parts.items()}
 
     @property

@@ -75,8 +75,8 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
             status = ended.status
             if status == Exit.ERROR:
                 log.error("%s", ended.cause)
-            if options.verbose and not options.join and transport.rank == 0:
-                print(_spent(settings, options.results or Path("results") / name), file=sys.stderr)
+            if options.verbose and not options.quiet and not options.join and transport.rank == 0:
+                print(_spent(settings, options.results or Path("results") / name), end="", file=sys.stderr)
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
         transport.close(status)  # where ranks wait for rank 0, which makes its report
@@ -85,10 +85,10 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
 
 def _spent(experiment: Experiment, folder: Path) -> str:
     """Where the time since this process began has gone; "" where that is not known."""
-    with suppress(UsageError, OSError):  # the study has ended as it has
+    with suppress(UsageError, OSError, Stopped, KeyboardInterrupt):  # the study has ended as it has
         history = read_journal(folder)
         if history is not None and history.runs:
-            return breakdown(history, experiment.reporting().spent(), started_at(os.getpid()), time.time())
+            return breakdown(history, experiment.reporting().spent(), started_at(os.getpid()), time.time()) + "\n"
     return ""
 
 

@@ -168,8 +168,8 @@ class Reporting:
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
         folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
         counts: of the journal: the keys of the trials that count, None for all.
-        spent: asked at the end of a run with -v: parts of the seconds of "start" and of "trials" that are known, summed
-            over workers, by any names, see `mpitune.report.timeline.breakdown`.
+        spent: asked at the end of a run with -v: parts of the seconds of "trials" and of "start and idle", as far as
+            they are known, summed over workers, by any names, see `mpitune.report.timeline.breakdown`.
     """
 
     goal: str = ""

@@ -69,7 +69,11 @@ class RunOptions:
     keep_output: bool = setting(
         False, "keep what each trial prints in the results folder, as printed/KEY.txt", advanced=True
     )
-    verbose: bool = setting(False, "log more, and show all that the workers print", flag="-v/--verbose")
+    verbose: bool = setting(
+        False,
+        "log more, show all that the workers print, and at the end what their time went into",
+        flag="-v/--verbose",
+    )
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
 
     def __post_init__(self) -> None:

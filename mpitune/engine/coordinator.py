@@ -279,10 +279,12 @@ class Coordinator:
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.given[0] if state.given and not building else None
         self._note_death(state.place, running, seconds, cause)
-        state.in_vain += not self._succeeded and not hung  # a time limit says nothing against the slot
-        if running is not None and len(running.open) > 1 and self._scheduling.together:
+        is_group = running is not None and len(running.open) > 1 and self._scheduling.together
+        # A time limit says nothing against the slot, nor does a group, in which one may be to blame for all.
+        state.in_vain += not self._succeeded and not hung and not is_group
+        if running is not None and is_group:
             for part in halves(tuple(running.open.values())):
-                self.dispatch.add(part, running.attempt)
+                self.dispatch.add(part, running.attempt, halved=True)
             running.open.clear()
         elif running is not None and running.open:
             key = next(iter(running.open))

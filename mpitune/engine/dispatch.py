@@ -53,13 +53,19 @@ class Dispatch:
     # -- what waits
 
     def add(
-        self, batch: Batch, attempt: int = 1, *, avoid: SlotId | None = None, no_room: frozenset[Kind] = frozenset()
+        self,
+        batch: Batch,
+        attempt: int = 1,
+        *,
+        avoid: SlotId | None = None,
+        no_room: frozenset[Kind] = frozenset(),
+        halved: bool = False,
     ) -> None:
         """Add a batch; after `stop` it is forgotten. The arguments are the fields of `QueuedBatch`."""
         if self._stopped:
             return
         queue = self.queue if self._gangs.of(batch) is None else self._gangs.queue
-        queue.push(batch, attempt, avoid=avoid, no_room=no_room)
+        queue.push(batch, attempt, avoid=avoid, no_room=no_room, halved=halved)
 
     def put_back(self, given: Iterable[Given]) -> None:
         """Add again what has not returned of batches that a slot had."""

@@ -16,6 +16,7 @@ SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
 # When this slot and each other one will have finished their batches, in units of cost; asked only if that matters.
 FreeIn = Callable[[], tuple[float, list[float]]]
+HALVED = 1e300  # a cost above all others: of batches that were halved the smallest shows first whose failure it was
 GAIN = 1.02  # all work must end so much sooner for a batch to be divided further: common work is computed again
 
 
@@ -104,14 +105,15 @@ class Queue:
         avoid: SlotId | None = None,
         no_room: frozenset[Kind] = frozenset(),
         inherited: float = 0.0,
+        halved: bool = False,
     ) -> None:
-        """Add a batch. The arguments are the fields of `QueuedBatch`."""
+        """Add a batch. The arguments are the fields of `QueuedBatch`; one that was `halved` has failed as a whole."""
         waiting = QueuedBatch(
             0.0, next(self._numbers), batch, self,
             attempt=attempt, avoid=avoid, no_room=no_room, inherited=inherited,
         )  # fmt: skip
         # What may fail again is done first, so that a broken study shows early.
-        waiting.priority = -math.inf if attempt > 1 else -waiting.cost
+        waiting.priority = -math.inf if attempt > 1 else -HALVED / len(batch) if halved else -waiting.cost
         self.put_back(waiting)
 
     def pop(

@@ -30,7 +30,7 @@ from mpitune.trial import Outcome, Parameter, Trial
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any|Quantile|Weighted)\(")  # how a parameter begins
 BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends on the other options
 READS = ("number", "seed")  # of a trial: its results may depend on them
-IGNORED = tuple(f"trial.{name}" for name in READS)
+IGNORED = tuple(f"trial.{name}" for name in (*READS, "place"))
 Adapt = Mapping[str, Any]  # what the user says: values by name, ... for any
 Hears = Callable[[Outcome], None]
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
@@ -155,12 +155,13 @@ class Carried(Matching):
             return None  # nothing could go on from there
         own = self._own(segment, int(earlier.settings.get("seed", 0)), reads)
         segment = replace(segment, point=point)
-        return segment, self._question(segment, own), own
+        return segment, self._question(segment, own, earlier.settings.get("together")), own
 
     def questions(self, trial: Trial) -> Sequence[bytes]:
         segment, seed = TrialSegment.of(trial), self._problem.seed
         kinds = ((), ("number",), ("study",), ("seed",))
-        return [self._question(segment, self._own(segment, seed, reads)) for reads in kinds]
+        together = self._problem.together
+        return [self._question(segment, self._own(segment, seed, reads), together) for reads in kinds]
 
     def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
         """The trial's folder is copied where a later stage may go on from it."""
@@ -180,10 +181,14 @@ class Carried(Matching):
         reads = [name for name in reads if f"trial.{name}" not in self._any]
         return seed if {"study", "seed"} & {*reads} else None, segment.number if {*READS} & {*reads} else None
 
-    def _question(self, segment: TrialSegment, own: Own) -> bytes:
+    def _question(self, segment: TrialSegment, own: Own, together: int | None) -> bytes:
+        """Also of its place among those that are evaluated together, since bits may depend on it."""
         whole = {**self._constants, **segment.point}
         known = sorted((name, value) for name, value in whole.items() if name not in self._any)
-        said = repr((known, segment.start, segment.until, segment.fold, own))  # where 1, 1.0, True and "1" differ
+        place = () if segment.place < 0 or "trial.place" in self._any else (together, segment.place)
+        said = repr(
+            (known, segment.start, segment.until, segment.fold, own, *place)
+        )  # where 1, 1.0, True and "1" differ
         return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
     def _point(self, point: Point, number: int) -> Point | None:

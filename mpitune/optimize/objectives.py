@@ -43,7 +43,7 @@ from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, fold
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, as_json, values_of
 from mpitune.storage.files import make_folder
-from mpitune.trial import Batch, Evaluation, Trial, seed_of
+from mpitune.trial import Batch, Evaluation, Trial, halves, seed_of
 
 
 @dataclass(frozen=True)
@@ -254,16 +254,28 @@ class GroupEvaluator(TrialEvaluator):
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         segments = list(map(TrialSegment.of, batch))
         given = [self._given(segment, _no_steps) for segment in segments]
+        places = dict(zip((segment.place for segment in segments), given, strict=True))
+        assert len(places) == len(given)
         with TemporaryDirectory(prefix="copies-") as scratch:
-            copies = (replace(given[0], _folders=Path(scratch), user_attrs={}) for _ in range(self._problem.together))
-            trials = list(copies)
-            for trial, segment in zip(given, segments, strict=True):
-                trials[segment.place] = trial
+            trials = [
+                places.get(n) or replace(given[0], _folders=Path(scratch, str(n)), user_attrs={})
+                for n in range(self._problem.together)
+            ]
             try:
                 with as_current(_nobody(_no_steps)):
-                    returned = self._checked(self._call(trials))
+                    returned = self._call(asked := list(trials))
             except InvalidReturnValue as invalid:
+                if len(given) > 1:  # one of them has said something wrong
+                    for part in halves(batch):
+                        yield from self(part)
+                    return
                 returned = [invalid] * len(trials)
+        try:
+            returned = self._checked(returned)
+            if any(trial is not other for trial, other in zip(trials, asked, strict=True)):
+                raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")
+        except InvalidReturnValue as invalid:
+            returned = [invalid] * len(trials)
         read = tuple(sorted(set[str]().union(*(trial._read for trial in given))))
         for trial, segment in zip(given, segments, strict=True):
             said = returned[segment.place]

@@ -15,7 +15,7 @@ import cloudpickle
 
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
-from mpitune.errors import StudyError, UsageError
+from mpitune.errors import StudyError, UsageError, or_typed
 from mpitune.limit import SearchLimit
 from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
@@ -246,7 +246,10 @@ def search(
             try:
                 outcomes = run_study(experiment, options)
                 break
-            except UsageError:
+            except UsageError as error:
+                if "@place" in str(error):
+                    fix = f"give it as it was, or another results folder{or_typed('restart')}"
+                    raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
                 # Of jobs that join, another may have begun the study since, with a window that this one has not given.
                 if not options.join or transport.broadcast(
                     transport.rank > 0 or _usual(order, of_ranks, devices, nodes, options, together or 1) == usual

@@ -245,7 +245,7 @@ class _Exchange:
         self._records: dict[int, TrialRecord] = {}  # of the others
         self._study = SearchStudy([], problem.objectives, plan.results)
         self._stop = False
-        self._numbers = Counter[Hashable]()  # how many trials of each kind were asked for
+        self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
         """Ask for a round, tell all of it in the order asked."""
@@ -308,7 +308,7 @@ class _Exchange:
         together = self._problem.together
         if not together:
             return [[segment] for segment in segments]
-        groups, filling = list[list[TrialSegment]](), dict[Hashable, list[TrialSegment]]()
+        groups, filling = list[list[TrialSegment]](), dict[str, list[TrialSegment]]()
         for segment in segments:
             kind = self._kind(segment)
             if len(filling.get(kind, ())) in (0, together):
@@ -318,25 +318,39 @@ class _Exchange:
             self._numbers[kind] += 1
         return groups
 
-    def _kind(self, segment: TrialSegment) -> Hashable:
+    def _of_journal(self, known: list[TrialSegment]) -> list[list[TrialSegment]]:
+        """Segments of a journal as they may be evaluated again: those of a group are alike, each at its own place."""
+        if not self._problem.together:
+            return [known]
+        groups: dict[tuple[str, int], list[TrialSegment]] = {}
+        taken = Counter[tuple[str, int]]()
+        for segment in known:
+            kind = self._kind(segment)
+            groups.setdefault((kind, taken[kind, segment.place]), []).append(segment)
+            taken[kind, segment.place] += 1
+        return list(groups.values())
+
+    def _kind(self, segment: TrialSegment) -> str:
+        """What `alike` says of a trial, as a text in which 1, 1.0, True and "1" differ."""
         if self._plan.alike is None:
-            return None
-        kind = self._plan.alike(self._problem.space.given(segment.point))
+            return ""
+        fix = f"for trial {segment.number}: give a number, a text or a tuple of them for all parameters"
         try:
-            hash(kind)
-        except TypeError:
-            fix = "give a number, a text or a tuple of them"
-            raise UsageError(f"alike returned a {type(kind).__name__} for trial {segment.number}: {fix}") from None
-        return kind
+            kind = self._plan.alike(self._problem.space.given(segment.point))
+        except Exception as error:
+            raise UsageError(f"alike raised {error!r} {fix}") from error
+        if not _is_plain(kind):
+            raise UsageError(f"alike returned a {type(kind).__name__} {fix}")
+        return repr(kind)
 
     def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
         """One segment after another, told as soon as it is known; first those of the journal, in its order."""
         if known:
             self._plan.counts.add(known)
             self._complete.ask(known)
-            results = yield [tuple(segment.trial() for segment in known)]
-            for segment, result in zip(known, results, strict=True):
-                self._tell(scheduler, segment, result)
+            found = {result.key: result for result in (yield list(map(_batch, self._of_journal(known))))}
+            for segment in known:
+                self._tell(scheduler, segment, found[segment.key])
         while not self._stop and (groups := self._groups(self._ask(scheduler, self._problem.together or 1))):
             results = yield list(map(_batch, groups))
             for segment, result in zip(chain.from_iterable(groups), results, strict=True):
@@ -368,6 +382,11 @@ class _Exchange:
                 self._stop |= bool(callback(self._study, self._records[number]))
         if self._stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
             self._plan.limit.reached = self._plan.limit.reached or "a callback"
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether it is a number, a text, None or a tuple of them."""
+    return all(map(_is_plain, kind)) if isinstance(kind, tuple) else isinstance(kind, str | numbers.Number | None)
 
 
 def _batch(group: Iterable[TrialSegment]) -> Batch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -154,8 +155,8 @@ class Asking:
                 f"another process or a callback adds trial {told.number} to study {self._study.study_name!r} while "
                 "others run: let one job run it, and add trials between calls of optimize (or with a window of 1)"
             )
-        known = attrs_of(self._study)
-        for name, value in self._attrs.pop(told.number).items():
+        known, ids = attrs_of(self._study), {trial.number: trial._trial_id for trial in existing}
+        for name, value in with_parents(self._attrs.pop(told.number), ids).items():
             if known.get(name) != value:
                 storage.set_study_system_attr(self._study._study_id, name, value)
         if told.number == len(existing):
@@ -184,10 +185,25 @@ def attrs_of(study: Study) -> dict[str, Any]:
 def view_of(study: Study, seed: int, keeps: bool = False) -> View:
     """A view of a study, without its trials. Hyperband draws by its name: one that Optuna has made up is replaced."""
     name = name_of(seed) if study.study_name.startswith("no-name-") else study.study_name
+    numbers = {trial._trial_id: trial.number for trial in study.get_trials(deepcopy=False)}
     return View(
         name, study.directions, study.sampler, study.pruner, seed, keeps,
-        study.user_attrs, attrs_of(study), study._study_id,
+        study.user_attrs, with_parents(attrs_of(study), numbers), study._study_id,
     )  # fmt: skip
+
+
+def with_parents(attrs: Mapping[str, Any], of: Mapping[int, int]) -> dict[str, Any]:
+    """A study's attributes, in which NSGA-II and NSGA-III keep parents of generations by the ids of a storage.
+
+    A view has numbers for ids. Parents that are not known are left out: Optuna chooses them again.
+    """
+    found: dict[str, Any] = {}
+    for name, value in attrs.items():
+        if ":parent:" not in name:
+            found[name] = value
+        elif of.keys() >= {*value}:
+            found[name] = [of[id_or_number] for id_or_number in value]
+    return found
 
 
 def seed_of_study(study: Study, otherwise: int) -> int:

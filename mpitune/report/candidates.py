@@ -134,8 +134,8 @@ class ReportedStudy:
 
     @cached_property
     def winner(self) -> Winner | None:
-        """What the best is worth, by its folds; None where there is one candidate or no three folds."""
-        if self.goal is None or self.best is None:
+        """What the best is worth, by its folds; None before the end, of one candidate, or without three folds."""
+        if self.goal is None or self.best is None or not self.history.complete:
             return None
         numbered = sorted(self.candidates, key=lambda candidate: candidate.number)
         folds = [candidate.folds if candidate.state == COMPLETE else [] for candidate in numbered]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mpitune.storage.history import History
@@ -120,9 +120,12 @@ def timeline_of(history: History) -> Timeline | None:
     """The timeline of a study; None where its journal does not say when runs began and trials ended."""
     if history.jobs:
         return _of_jobs(history)
+    has_ends = any(result.ended for result in history.results.values())
+    return _of_runs(history) if has_ends and history.runs and all(run.get("began") for run in history.runs) else None
+
+
+def _of_runs(history: History) -> Timeline:
     results, runs = [result for result in history.results.values() if result.ended], history.runs
-    if not results or not runs or not all(run.get("began") for run in runs):
-        return None
     begins = [float(run["began"]) for run in runs]
     events: list[list[_Ended]] = [[] for _ in runs]
     for result in results:
@@ -179,23 +182,26 @@ def _of_jobs(history: History) -> Timeline | None:
 def breakdown(history: History, parts: Mapping[str, Mapping[str, float]], began: float, now: float) -> str:
     """What the slots of the last run did from `began` to `now`, in Unix time: a line for each, in seconds of them all.
 
-    parts: of "start" and "trials", what is known to be in them.
+    parts: of "trials", and of "start and idle", what is known to be in them. The last are in brackets.
     """
-    times: dict[str, list[tuple[float, float]]] = {place: [] for place in history.runs[-1]["slots"]}
-    for result in history.results.values():
-        if result.ended >= history.runs[-1]["began"]:
-            times.setdefault(str(result.place), []).append((result.ended - result.seconds, result.ended))
-    last = max((end for each in times.values() for _, end in each), default=now)
-    seconds = {"start": 0.0, "trials": 0.0, "idle": 0.0, "report": len(times) * (now - last)}
-    for each in times.values():
-        first, busy = min(each, default=(began,))[0], sum(end - begin for begin, end in each)
-        seconds["start"] += first - began
-        seconds["trials"] += busy
-        seconds["idle"] += last - first - busy
-    rows = [(f"seconds of {len(times)} worker{'s' * (len(times) > 1)}", sum(seconds.values()))]
+    run = history.runs[-1]
+    results = {
+        key: result for key, result in history.results.items() if not result.ended or result.ended >= run["began"]
+    }
+    deaths = [death for death in history.deaths if death.time >= run["began"]]
+    timeline = _of_runs(replace(history, runs=[run], results=results, deaths=deaths))
+    idle, n = timeline.idle, len(timeline.slots)
+    seconds = {
+        "start": idle["start"] + n * (run["began"] - began),
+        "trials": sum(slot.busy for slot in timeline.slots),
+        "idle": idle["wait"] + idle["restart"] + idle["tail"],
+        "report": idle["report"] + n * (now - run["began"] - timeline.seconds),
+    }
+    rows = [(f"seconds of {n} worker{'s' * (n > 1)}", sum(seconds.values()))]
     for name, each_of in seconds.items():
         rows += [(f"  {name}", each_of), *((f"    {part}", part_s) for part, part_s in parts.get(name, {}).items())]
-    return "\n".join(f"{name:24}{number:10.2f}" for name, number in rows)
+    rows += [(f"  ({part})", part_s) for part, part_s in parts.get("start and idle", {}).items()]
+    return "\n".join(f"{name:28}{number:10.2f}" for name, number in rows)
 
 
 def _run_of(time: float, begins: Sequence[float]) -> int:

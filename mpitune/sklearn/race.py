@@ -91,6 +91,8 @@ class FoldRace:
         self._losses: dict[Place, float | None] = {}
         self._seconds: dict[int, float] = {}  # that a fit of a candidate took
         self._few = 0
+        # An exception of a fit that the race does not want would end the search: such fits are not begun.
+        self._spares = search.error_score != "raise"
 
     def start(self, n_slots: int) -> None:
         """Be told how many fits there can be at a time."""
@@ -122,9 +124,9 @@ class FoldRace:
         wanted, kept = asked(self._together, self._folds, self._losses)
         left = [task for place, task in self._tasks.items() if place not in self._losses and place[0] in kept]
         some = [task for place, task in self._tasks.items() if place not in self._losses and place in wanted]
-        if some and len(left) < self._few:
+        if some and len(left) < self._few and self._spares:
             return left, []
-        return some, [task for task in left if (task.candidate, task.split) not in wanted]
+        return some, [task for task in left if (task.candidate, task.split) not in wanted and self._spares]
 
     def spare(self, batches: list[Batch]) -> Iterator[Batch]:
         """Those that may be wanted later, the longest first, for slots that would wait."""

@@ -12,7 +12,7 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.figures.winner import Winner
 
-LEFT = "{} candidates that the race left are not corrected for"
+LEFT = "{} candidates without all folds are not corrected for"
 FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
 
 

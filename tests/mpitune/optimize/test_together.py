@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from mpitune import Float, RunOptions, current_trial, search
+from mpitune import Choice, Float, RunOptions, current_trial, search
 from mpitune.engine.usage import Meter
 from mpitune.engine.worker import answers, unpacked
-from mpitune.errors import UsageError
+from mpitune.errors import StudyError, UsageError
 from mpitune.experiment import Scheduling
 from mpitune.optimize import Chain, Link
 from mpitune.optimize.strategies import ASHA, Racing
@@ -153,7 +153,8 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
 
     def objective(trials: Any) -> list[dict[str, float]]:
         for place, trial in enumerate(trials):
-            (trial.folder / "place").write_text(str(place))
+            with open(trial.folder / "place", "x") as file:  # a folder for each, copies too
+                file.write(str(place))
             trial.set_user_attr("place", place)
             assert trial.seed == trials[place if place < 3 else 0].seed and len(trials) == 7
         assert current_trial().params == {}
@@ -165,9 +166,71 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
     assert [(folder / "place").read_text() for folder in folders] == ["0", "1", "2"]
     history = read_study(tmp_path / "r")
     assert all(result.read == ("folder", "seed") for result in history.results.values())
-    how: dict[str, Any] = {"adapt": True, "minimize": "seed", "together": 2, "results": tmp_path / "r"}
+    how: dict[str, Any] = {"adapt": {"trial.place": ...}, "minimize": "seed", "together": 2, "results": tmp_path / "r"}
     again = searched(objective, X, n_trials=3, **how)  # which could not take two
     assert [trial.values for trial in again.trials] == [trial.values for trial in study.trials]
+
+
+def test_failed_ones_of_a_journal_are_tried_again_in_their_places(tmp_path: Path) -> None:
+    """Where each lane takes what it gets: the journal then has several trials of one place, of any kind."""
+    how: dict[str, Any] = {"together": 4, "asynchronous": True, "results": tmp_path / "r", "alike": units}
+    fails = True
+
+    def objective(trials: Any) -> list[float]:
+        assert len({units(trial.params) for trial in trials}) == 1
+        return [math.nan if fails and trial.number in (3, 7, 11, 14) else trial.params["x"] for trial in trials]
+
+    searched(objective, SPACE, n_trials=16, **how)
+    fails = False
+    study = searched(objective, SPACE, n_trials=16, options=RunOptions(quiet=True, retry_failed=True), **how)
+    assert [trial.values for trial in study.trials] == [{"loss": trial.params["x"]} for trial in study.trials]
+
+
+def test_a_known_result_counts_for_its_place(tmp_path: Path) -> None:
+    def objective(trials: Any) -> list[float]:
+        return [10 * place + trial.params["x"] for place, trial in enumerate(trials)]
+
+    how: dict[str, Any] = {"strategy": "grid", "together": 4}
+    searched(objective, {"x": Choice(0.2, 0.3)}, results=tmp_path / "r", **how)
+    adapted = searched(objective, {"x": Choice(0.1, 0.2, 0.3)}, results=tmp_path / "r", adapt=True, **how)
+    assert [trial.values["loss"] for trial in adapted.trials] == [0.1, 10.2, 20.3]
+
+
+@pytest.mark.slow
+def test_many_that_kill_their_worker_fail_alone(tmp_path: Path) -> None:
+    """Before the first success no death of a list says that the study is broken."""
+
+    class Objective:
+        keeps_worker = False
+
+        def __call__(self, trials: Any) -> list[float]:
+            if any(trial.number % 10 == 3 for trial in trials):
+                raise ValueError("diverged")
+            return [trial.params["x"] for trial in trials]
+
+    study = searched(Objective(), X, n_trials=80, workers=1, together=20)
+    assert [trial.number for trial in study.trials if trial.state == "failed"] == list(range(3, 80, 10))
+    with pytest.raises(StudyError):
+        searched(Broken(), X, n_trials=80, workers=1, together=20)
+
+
+class Broken:
+    keeps_worker = False
+
+    def __call__(self, trials: Any) -> list[float]:
+        raise ValueError("always")
+
+
+def test_what_one_trial_says_wrongly_is_its_own_fault() -> None:
+    """NaN, which no journal takes, as a user attribute."""
+
+    def objective(trials: Any) -> list[float]:
+        for trial in trials:
+            trial.set_user_attr("acc", math.nan if trial.number == 6 else 1.0)
+        return [trial.params["x"] for trial in trials]
+
+    study = searched(objective, X, n_trials=12, together=4)
+    assert [trial.number for trial in study.trials if trial.state == "failed"] == [6]
 
 
 def evaluates(wrong: set[int], calls: list[int], error: type[Exception] = ValueError) -> Callable[..., Any]:
@@ -246,6 +309,11 @@ def reporting(trials: Any) -> list[float]:
     return [1.0] * len(trials)
 
 
+def sorting(trials: Any) -> list[float]:
+    trials.sort(key=lambda trial: trial.params["x"])
+    return [0.0] * len(trials)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -253,6 +321,9 @@ def reporting(trials: Any) -> list[float]:
         ({"together": None, "alike": units}, "alike=units says which trials train together: give together= as well"),
         ({"alike": 5}, "alike=5 says which trials train together: give a function of parameters"),
         ({"alike": lambda p: [1]}, "alike returned a list for trial 0: give a number, a text or a tuple of them"),
+        ({"alike": lambda p: p["d"]}, "alike raised KeyError('d') for trial 0: give a number, a text or a tuple"),
+        ({"alike": lambda p: object()}, "alike returned a object for trial 0"),
+        ({"objective": sorting}, "it changed the order of its list, which says whose a value is: sort a copy"),
         ({"objective": "train {x}"}, "together=3 evaluates whole trials as a list, but a command takes one trial"),
         ({"objective": stepping}, "but a generator yields steps of one trial: leave one of them out"),
         ({"objective": Chain(Link(link, "x"), lambda trial, link: 1.0)}, "but a chain takes one trial"),

@@ -398,3 +398,24 @@ def test_a_search_of_a_declared_space_is_the_same_study(more: dict[str, Any]) ->
         workers=0, options=RunOptions(quiet=True),
     )  # fmt: skip
     assert [dict(trial.params) for trial in found.trials] == [trial.params for trial in study.trials]
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_generations_go_on_from_their_parents_here_and_with_optuna_alone(ours_first: bool, tmp_path: Path) -> None:
+    """They are kept by the ids of a storage, which are no numbers of trials where it has another study."""
+    storage = f"sqlite:///{tmp_path}/studies.db"
+    optuna.create_study(storage=storage).optimize(lambda trial: trial.suggest_float("x", 0, 1), 3)
+    sampler = optuna.samplers.NSGAIISampler(population_size=4, seed=1)
+    study = optuna.create_study(storage=storage, sampler=sampler, directions=["minimize"] * 2)
+
+    def objective(trial: Any) -> tuple[float, float]:
+        return trial.suggest_float("x", 0, 5) ** 2, (trial.suggest_float("y", 0, 5) - 2) ** 2
+
+    ways = [lambda n: optimize(study, objective, n, window=1), lambda n: study.optimize(objective, n)]
+    for way in ways if ours_first else ways[::-1]:
+        way(10)
+        kept = study._storage.get_study_system_attrs(study._study_id)
+        numbers = {trial._trial_id: trial.number for trial in study.trials}
+        of = {int(name.rpartition(":")[2]): [numbers[n] for n in kept[name]] for name in kept if ":parent:" in name}
+        assert of and all(len(parents) == 4 and max(parents) < 4 * n + 1 for n, parents in of.items()), of
+    assert len(of) >= 3

@@ -251,4 +251,4 @@ def test_a_race_keeps_the_default_and_says_whom_it_left() -> None:
     search = GridSearchCV(TREE, grid, cv=10, race=0.95, default=True, workers=0).fit(X, Y)
     evaluated = search.cv_results_["n_splits_evaluated"]
     assert search.winner_.default is not None and evaluated[0] == 10 > min(evaluated)
-    assert f"{(evaluated < 10).sum()} candidates that the race left are not corrected for" in str(search.winner_)
+    assert f"{(evaluated < 10).sum()} candidates without all folds are not corrected for" in str(search.winner_)

@@ -116,7 +116,8 @@ class InWorker:
         self.view.show(self._told[: asked["known"]], number)
         self.view.begin(user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
         if pickled:  # rank 0 has just made it: no journal is read for it
-            return self.view.trial(number, pickle.loads(base64.b64decode(pickled)))
+            content = base64.b64decode(pickled)
+            return self.view.trial(number, pickle.loads(content))
         return self.view.trial(number, unpacked_params(asked["system_attrs"][OURS]["params"]))
 
     def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:

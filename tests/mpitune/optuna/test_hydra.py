@@ -224,6 +224,7 @@ def test_what_cannot_be_is_one_line(app: Any, tmp_path: Path, words: list[str], 
     assert not (tmp_path / "out/0").exists()
 
 
+@pytest.mark.slow
 def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
     done = app(*OURS, "model=small,large", "fails=true", status=1)
     assert "ValueError: small fails" in done.stderr

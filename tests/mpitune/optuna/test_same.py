@@ -85,6 +85,7 @@ def test_many_random_objectives_have_the_same_study_on_any_layout(first: int) ->
         assert printed(through(MADE, first, first + 60, workers=workers, ranks=ranks)) == expected
 
 
+@pytest.mark.slow
 def test_three_ranks_have_the_same_study() -> None:
     assert printed(through(MADE, 0, 3, workers=1, ranks=3)) == printed(through(MADE, 0, 3, workers=0))
 

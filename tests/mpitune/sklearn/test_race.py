@@ -75,7 +75,7 @@ def by_the_rule(scores: np.ndarray, repeats: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("workers", "at_once"), [(0, False), (1, True), pytest.param(2, False, marks=pytest.mark.slow)]
+    ("workers", "at_once"), [(0, False), *(pytest.param(n, n == 1, marks=pytest.mark.slow) for n in (1, 2))]
 )
 def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     workers: int, at_once: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ NET = {
 VAL = {"name": "val.loss", "goal": "minimize"}
 
 
+@pytest.mark.slow
 def test_the_table_is_the_same_on_any_layout(tmp_path: Path) -> None:
     layouts = {"none": ("--workers", 0), "two": ("--workers", 2), "ranks": ("--workers", 1, "--expect-nodes", 2)}
     file = written(tmp_path / "sweep", early_terminate={"type": "hyperband", "min_iter": 2, "eta": 2})
@@ -90,6 +91,7 @@ def test_a_wandb_script_runs_unchanged_and_is_stopped(tmp_path: Path) -> None:
     assert run.name.endswith("-t000000.wandb")
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     file = written(tmp_path)
     ran(file, "--workers", 2, "--results", "whole")
@@ -174,6 +176,7 @@ def test_a_crash_is_one_failed_trial(tmp_path: Path) -> None:
     assert any("exit status 3" in row["error"] for row in rows)
 
 
+@pytest.mark.slow
 def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None:
     pytest.importorskip("wandb", "0.31")
     script = "import wandb\nwandb.init()\nraise ValueError('the cause')\n"

@@ -36,6 +36,7 @@ def loaded(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
 KNN = Pipeline([("scale", StandardScaler()), ("knn", KNeighborsClassifier())])
 
 
+@pytest.mark.slow
 def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(tmp_path: Path) -> None:
     """The models of shared fits, and of a grid of SVC."""
     searches = {"fits": GridSearchCV(KNN, {"knn__n_neighbors": [1, 3]}), "grid": GridSearchCV(SVC(), {"C": [1, 10]})}

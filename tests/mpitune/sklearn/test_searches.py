@@ -303,6 +303,7 @@ search(lambda t: t.params["x"], space, strategy="random", n_trials=4, minimize="
 """
 
 
+@pytest.mark.slow
 def test_what_holds_sets_continues_in_a_process_that_orders_them_otherwise(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SETS)
     for seed in "12":

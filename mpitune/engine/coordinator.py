@@ -279,11 +279,11 @@ class Coordinator:
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.given[0] if state.given and not building else None
         self._note_death(state.place, running, seconds, cause)
-        is_group = running is not None and len(running.open) > 1 and self._scheduling.together
+        group = tuple(running.open.values()) if running is not None and self._scheduling.together else ()
         # A time limit says nothing against the slot, nor does a group, in which one may be to blame for all.
-        state.in_vain += not self._succeeded and not hung and not is_group
-        if running is not None and is_group:
-            for part in halves(tuple(running.open.values())):
+        state.in_vain += not self._succeeded and not hung and len(group) < 2
+        if running is not None and len(group) > 1:
+            for part in halves(group):
                 self.dispatch.add(part, running.attempt, halved=True)
             running.open.clear()
         elif running is not None and running.open:

@@ -136,9 +136,7 @@ class JoinedStudy(Study):
         return []
 
     def spare(self) -> list[Batch]:
-        if not self._free:  # a batch is claimed as any other
-            super().spare()
-        return []
+        return []  # what a job begins is claimed first
 
     def time_left(self, n: int) -> float | None:
         """By how many trials have ended in a second lately, in all jobs."""

@@ -83,7 +83,7 @@ def overview(
         total=asked + unasked,
         more=total is None,
         slots=len(states),
-        n_running=sum(len(state.given[0].open) if _is_group(state) else 1 for state in computing),
+        n_running=sum(_n_at_once(state) for state in computing),
         waiting=dict(Counter(others)),
         running=[_running(state, now) for state in computing[:MOST_SHOWN]],
         left=left,
@@ -96,14 +96,15 @@ def _running(state: SlotState, now: float) -> Running:
     n, n_open = len(given.waited.batch), len(given.open)
     together = 1 if step is None else min(step.trials, n_open)
     words = [f"trial {n - n_open + 1} of {n} of its batch"] if n > 1 and together < n else []
-    words = [f"{n_open} trials together"] if _is_group(state) and n > 1 else words
+    words = [f"{n_open} trials together"] if _n_at_once(state) > 1 else words
     words += [str(step)] if step is not None and step.unit else []
     return Running(next(iter(given.open), ""), str(state.place), round(now - given.since, 1), ", ".join(words))
 
 
-def _is_group(state: SlotState) -> bool:
-    """Whether what a slot works on is evaluated as one."""
-    return state.given[0].waited.queue.scheduling.together
+def _n_at_once(state: SlotState) -> int:
+    """How many trials a slot evaluates as one."""
+    given = state.given[0]
+    return len(given.open) if given.waited.queue.scheduling.together else 1
 
 
 def _time_left(dispatch: Dispatch, now: float, *, unasked: int, n_open: int) -> float | None:

@@ -261,12 +261,13 @@ def evaluated(objective: Objective, batch: Batch, meter: Meter, together: bool =
         yield from _measured(objective, batch, meter)
         return
     measured = list(_measured(objective, batch, meter))
-    packed = [answer for answer in measured if not isinstance(answer, NoRoom)]
     yield from (answer for answer in measured if isinstance(answer, NoRoom))
-    seconds, cpu_seconds = sum(answer[-4] for answer in packed), sum(answer[-2][0] for answer in packed)
-    for left, (*outcome, _, _, _, raised) in zip(reversed(range(n := len(packed))), packed, strict=True):
-        used = round(cpu_seconds / n, 6), *packed[0][-2][1:]
-        yield *outcome, seconds / n, packed[-1][-3] - left * seconds / n, used, raised  # as if one after the other
+    shared = [answer for answer in measured if not isinstance(answer, NoRoom)]
+    share = sum(seconds for *_, seconds, _, _, _ in shared) / max(1, len(shared))
+    cpu_share = round(sum(cpu_seconds for *_, (cpu_seconds, *_), _ in shared) / max(1, len(shared)), 6)
+    for number, (*outcome, _, _, (_, *used), raised) in enumerate(shared, 1):
+        *_, last, _, _ = shared[-1]
+        yield *outcome, share, last - (len(shared) - number) * share, (cpu_share, *used), raised  # as if in turn
 
 
 def _measured(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:

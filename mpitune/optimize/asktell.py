@@ -67,7 +67,9 @@ class AskTell:
                 self._journal = Journal(self._folder, header)
             history = self._journal.history
             for key, trial in history.trials.items():
-                self._tell(TrialSegment.of(trial), Outcome(trial, history.results[key]))
+                segment = TrialSegment.of(trial)
+                self._scheduler.known(segment.number)
+                self._tell(segment, Outcome(trial, history.results[key]))
 
     def ask(self) -> Asked | None:
         """The next trial; None where there is no more."""

@@ -186,9 +186,7 @@ class Carried(Matching):
         whole = {**self._constants, **segment.point}
         known = sorted((name, value) for name, value in whole.items() if name not in self._any)
         place = () if segment.place < 0 or "trial.place" in self._any else (together, segment.place)
-        said = repr(
-            (known, segment.start, segment.until, segment.fold, own, *place)
-        )  # where 1, 1.0, True and "1" differ
+        said = repr((known, segment.start, segment.until, segment.fold, own, *place))  # 1, 1.0, True and "1" differ
         return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
     def _point(self, point: Point, number: int) -> Point | None:

@@ -41,7 +41,7 @@ from mpitune.devices.choose import hosts_here
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, folder_of, is_stop
 from mpitune.optimize.strategies.base import Problem, TrialSegment
-from mpitune.optimize.values import InvalidReturnValue, as_json, values_of
+from mpitune.optimize.values import InvalidReturnValue, NoValue, as_json, values_of
 from mpitune.storage.files import make_folder
 from mpitune.trial import Batch, Evaluation, Trial, halves, seed_of
 
@@ -252,43 +252,38 @@ class GroupEvaluator(TrialEvaluator):
     """
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        segments = list(map(TrialSegment.of, batch))
-        given = [self._given(segment, _no_steps) for segment in segments]
-        places = dict(zip((segment.place for segment in segments), given, strict=True))
-        assert len(places) == len(given)
-        with TemporaryDirectory(prefix="copies-") as scratch:
-            trials = [
-                places.get(n) or replace(given[0], _folders=Path(scratch, str(n)), user_attrs={})
-                for n in range(self._problem.together)
-            ]
-            try:
-                with as_current(_nobody(_no_steps)):
-                    returned = self._call(asked := list(trials))
-            except InvalidReturnValue as invalid:
-                if len(given) > 1:  # one of them has said something wrong
-                    for part in halves(batch):
-                        yield from self(part)
-                    return
-                returned = [invalid] * len(trials)
+        given = {segment.place: self._given(segment, _no_steps) for segment in map(TrialSegment.of, batch)}
+        assert len(given) == len(batch)
         try:
-            returned = self._checked(returned)
-            if any(trial is not other for trial, other in zip(trials, asked, strict=True)):
-                raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")
+            returned = self._returned(given)
         except InvalidReturnValue as invalid:
-            returned = [invalid] * len(trials)
-        read = tuple(sorted(set[str]().union(*(trial._read for trial in given))))
-        for trial, segment in zip(given, segments, strict=True):
-            said = returned[segment.place]
+            if isinstance(invalid, NoValue) and len(batch) > 1:  # one of them has said NaN
+                for part in halves(batch):
+                    yield from self(part)
+            else:
+                yield from (Evaluation(trial.key, error=f"{invalid.prefix}{invalid}") for trial in batch)
+            return
+        read = tuple(sorted(set[str]().union(*(trial._read for trial in given.values()))))
+        for (place, trial), key in zip(given.items(), (trial.key for trial in batch), strict=True):
             try:
-                if isinstance(said, InvalidReturnValue):
-                    raise said
-                yield Evaluation(segment.key, values_of(said, self._names), read=read, user_attrs=trial.user_attrs)
+                yield Evaluation(key, values_of(returned[place], self._names), read=read, user_attrs=trial.user_attrs)
             except InvalidReturnValue as invalid:
-                yield Evaluation(segment.key, error=f"{invalid.prefix}{invalid}")
+                yield Evaluation(key, error=f"{invalid.prefix}{invalid}")
 
-    def _checked(self, returned: Any) -> Sequence[Any]:
-        """What an objective returns for all trials. Raises InvalidReturnValue for anything but as many values."""
-        n = self._problem.together
+    def _returned(self, given: Mapping[int, ObjectiveTrial]) -> Sequence[Any]:
+        """What the objective returns for trials at these places, and copies at the others.
+
+        Raises InvalidReturnValue for anything but as many values, and where it has sorted its list.
+        """
+        n, first = self._problem.together, next(iter(given.values()))
+        with TemporaryDirectory(prefix="copies-") as scratch, as_current(_nobody(_no_steps)):
+            trials = [
+                given.get(place) or replace(first, _folders=Path(scratch, str(place)), user_attrs={})
+                for place in range(n)
+            ]
+            returned = self._call(asked := list(trials))
+        if any(trial is not other for trial, other in zip(trials, asked, strict=True)):
+            raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")
         what = f"a {type(returned).__name__}"
         if isinstance(returned, np.ndarray) and returned.ndim:
             returned = list(returned)

@@ -170,14 +170,19 @@ class Tuning(Experiment):
             history = read_journal(self.plan.results) if self.plan.results is not None else None
             first = [] if history is None else [TrialSegment.of(trial) for trial in history.trials.values()]
             shared = self.plan.strategy.lanes(problem)
+            for segment in first:
+                shared.known(segment.number)
             self.plan.counts.begin([shared], problem.n_trials)
             return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
         slides = self.order == WINDOW
-        if problem.together:
-            return [exchange.groups(s, slides and s.slides) for s in schedulers]
-        return [exchange.window(s) if slides and s.slides else exchange.rounds(s) for s in schedulers]
+        return [
+            exchange.window(s)
+            if slides and s.slides and not problem.together
+            else exchange.groups(s, slides and s.slides)
+            for s in schedulers
+        ]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -247,14 +252,6 @@ class _Exchange:
         self._stop = False
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
-    def rounds(self, scheduler: TrialScheduler) -> Rounds:
-        """Ask for a round, tell all of it in the order asked."""
-        while not self._stop and (segments := self._ask(scheduler, self._problem.round_size)):
-            results = yield [(segment.trial(),) for segment in segments]
-            for segment, result in zip(segments, results, strict=True):
-                self._tell(scheduler, segment, result)
-        return True
-
     def window(self, scheduler: TrialScheduler) -> Rounds:
         """Keep so many segments open, and tell them in the order in which they would end in virtual time.
 
@@ -280,7 +277,7 @@ class _Exchange:
             self._tell(scheduler, segment, result)
 
     def groups(self, scheduler: TrialScheduler, slides: bool) -> Rounds:
-        """Trials that are alike are a batch each. All of a round are asked for, or `together` where it `slides`.
+        """Ask for a round, or for `together` as soon as so many have been told where it `slides`; see `_groups`.
 
         Groups are told in the order asked, which depends on what was told before alone.
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -155,7 +155,7 @@ class Asking:
                 f"another process or a callback adds trial {told.number} to study {self._study.study_name!r} while "
                 "others run: let one job run it, and add trials between calls of optimize (or with a window of 1)"
             )
-        known, ids = attrs_of(self._study), {trial.number: trial._trial_id for trial in existing}
+        known, ids = attrs_of(self._study), lambda: {trial.number: trial._trial_id for trial in existing}
         for name, value in with_parents(self._attrs.pop(told.number), ids).items():
             if known.get(name) != value:
                 storage.set_study_system_attr(self._study._study_id, name, value)
@@ -185,25 +185,23 @@ def attrs_of(study: Study) -> dict[str, Any]:
 def view_of(study: Study, seed: int, keeps: bool = False) -> View:
     """A view of a study, without its trials. Hyperband draws by its name: one that Optuna has made up is replaced."""
     name = name_of(seed) if study.study_name.startswith("no-name-") else study.study_name
-    numbers = {trial._trial_id: trial.number for trial in study.get_trials(deepcopy=False)}
+    attrs = with_parents(attrs_of(study), lambda: {t._trial_id: t.number for t in study.get_trials(deepcopy=False)})
     return View(
-        name, study.directions, study.sampler, study.pruner, seed, keeps,
-        study.user_attrs, with_parents(attrs_of(study), numbers), study._study_id,
+        name, study.directions, study.sampler, study.pruner, seed, keeps, study.user_attrs, attrs, study._study_id,
     )  # fmt: skip
 
 
-def with_parents(attrs: Mapping[str, Any], of: Mapping[int, int]) -> dict[str, Any]:
+def with_parents(attrs: Mapping[str, Any], of: Callable[[], Mapping[int, int]]) -> dict[str, Any]:
     """A study's attributes, in which NSGA-II and NSGA-III keep parents of generations by the ids of a storage.
 
     A view has numbers for ids. Parents that are not known are left out: Optuna chooses them again.
     """
-    found: dict[str, Any] = {}
-    for name, value in attrs.items():
-        if ":parent:" not in name:
-            found[name] = value
-        elif of.keys() >= {*value}:
-            found[name] = [of[id_or_number] for id_or_number in value]
-    return found
+    parents = {name: value for name, value in attrs.items() if ":parent:" in name}
+    if not parents:
+        return dict(attrs)
+    new = of()
+    known = {name: [new[old] for old in value] for name, value in parents.items() if new.keys() >= {*value}}
+    return {name: value for name, value in attrs.items() if name not in parents} | known
 
 
 def seed_of_study(study: Study, otherwise: int) -> int:

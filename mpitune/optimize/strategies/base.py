@@ -208,6 +208,9 @@ class TrialScheduler(ABC):
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         """Hear what became of a segment."""
 
+    def known(self, number: int) -> None:  # noqa: B027 - only schedulers of lanes go on from a journal so
+        """A trial of an earlier run has this number: it is told of later, and not asked for."""
+
     def undecided(self) -> set[int]:
         """Numbers of trials that have been told and will go on, or may once others are told too."""
         return set()

@@ -196,9 +196,11 @@ class OneAtATime(TrialScheduler):
         self._ended = not self._open
         return segments
 
+    def known(self, number: int) -> None:
+        self._points.known(number)
+
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._open.discard(segment.key)
-        self._points.known(segment.number)
 
     def next_stage(self, segment: TrialSegment) -> TrialSegment:
         return _staged(segment.number, segment.point, (segment.stage or 0) + 1, self._rungs)

@@ -108,8 +108,10 @@ class WholeTrials(TrialScheduler):
     def ask(self, most: int) -> list[TrialSegment]:
         return [TrialSegment(number, point) for number, point in self._points.take(most)]
 
+    def known(self, number: int) -> None:
+        self._points.known(number)
+
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._points.known(segment.number)
         self._points.tell(segment, feedback)
 
 

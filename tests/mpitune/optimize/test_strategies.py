@@ -18,7 +18,7 @@ import numpy as np
 import optuna
 import pytest
 
-from mpitune import Choice, Float, Int, Ordinal, Space, When
+from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.formats import to_optuna
@@ -921,3 +921,21 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked(how: dict[str, int]
     assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10
     before = [n // 4 * 4 for n in range(10)] if "round_size" in how else [max(0, n - 3) for n in range(10)]
     assert [len(known) for known in strategy.known.values()] == before
+
+
+@pytest.mark.parametrize("strategy", ["random", ASHA(4)])
+def test_failed_ones_of_a_journal_are_tried_again_beside_new_ones(strategy: Any, tmp_path: Path) -> None:
+    """Two lanes take from one strategy: neither proposes what the other is about to try again."""
+    fails = True
+
+    def objective(trial: Any) -> Any:
+        for step in range(4):
+            yield {"step": step + 1, "loss": math.nan if fails and trial.number in (3, 7) else trial.params["x"]}
+
+    how: dict[str, Any] = {"strategy": strategy, "asynchronous": True, "workers": 2, "results": tmp_path / "r"}
+    searched(objective, {"x": Float(0, 1)}, n_trials=9, **how)
+    fails = False
+    how["options"] = RunOptions(quiet=True, retry_failed=True)
+    study = searched(objective, {"x": Float(0, 1)}, n_trials=14, **how)
+    assert [trial.number for trial in study.trials] == list(range(14))
+    assert not any(trial.state == "failed" for trial in study.trials)

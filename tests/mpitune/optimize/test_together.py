@@ -171,10 +171,11 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
     assert [trial.values for trial in again.trials] == [trial.values for trial in study.trials]
 
 
-def test_failed_ones_of_a_journal_are_tried_again_in_their_places(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_failed_ones_of_a_journal_are_tried_again_in_their_places(workers: int, tmp_path: Path) -> None:
     """Where each lane takes what it gets: the journal then has several trials of one place, of any kind."""
     how: dict[str, Any] = {"together": 4, "asynchronous": True, "results": tmp_path / "r", "alike": units}
-    fails = True
+    how["workers"], fails = workers, True
 
     def objective(trials: Any) -> list[float]:
         assert len({units(trial.params) for trial in trials}) == 1
@@ -186,11 +187,12 @@ def test_failed_ones_of_a_journal_are_tried_again_in_their_places(tmp_path: Path
     assert [trial.values for trial in study.trials] == [{"loss": trial.params["x"]} for trial in study.trials]
 
 
-def test_a_known_result_counts_for_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_known_result_counts_for_its_place(workers: int, tmp_path: Path) -> None:
     def objective(trials: Any) -> list[float]:
         return [10 * place + trial.params["x"] for place, trial in enumerate(trials)]
 
-    how: dict[str, Any] = {"strategy": "grid", "together": 4}
+    how: dict[str, Any] = {"strategy": "grid", "together": 4, "workers": workers}
     searched(objective, {"x": Choice(0.2, 0.3)}, results=tmp_path / "r", **how)
     adapted = searched(objective, {"x": Choice(0.1, 0.2, 0.3)}, results=tmp_path / "r", adapt=True, **how)
     assert [trial.values["loss"] for trial in adapted.trials] == [0.1, 10.2, 20.3]
@@ -221,7 +223,8 @@ class Broken:
         raise ValueError("always")
 
 
-def test_what_one_trial_says_wrongly_is_its_own_fault() -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_one_trial_says_wrongly_is_its_own_fault(workers: int) -> None:
     """NaN, which no journal takes, as a user attribute."""
 
     def objective(trials: Any) -> list[float]:
@@ -229,7 +232,7 @@ def test_what_one_trial_says_wrongly_is_its_own_fault() -> None:
             trial.set_user_attr("acc", math.nan if trial.number == 6 else 1.0)
         return [trial.params["x"] for trial in trials]
 
-    study = searched(objective, X, n_trials=12, together=4)
+    study = searched(objective, X, n_trials=12, together=4, workers=workers)
     assert [trial.number for trial in study.trials if trial.state == "failed"] == [6]
 
 

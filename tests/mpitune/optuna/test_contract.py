@@ -418,5 +418,6 @@ def test_generations_go_on_from_their_parents_here_and_with_optuna_alone(ours_fi
         kept = study._storage.get_study_system_attrs(study._study_id)
         numbers = {trial._trial_id: trial.number for trial in study.trials}
         of = {int(name.rpartition(":")[2]): [numbers[n] for n in kept[name]] for name in kept if ":parent:" in name}
-        assert of and all(len(parents) == 4 and max(parents) < 4 * n + 1 for n, parents in of.items()), of
+        seen = optuna.load_study(study_name=study.study_name, storage=storage)  # which has looked at no trials before
+        assert of == {n: [trial.number for trial in sampler.select_parent(seen, n)] for n in of}
     assert len(of) >= 3

@@ -182,6 +182,8 @@ class Dispatch:
             return
         self._begin_gangs()
         ahead = -1 if self._gangs and self._gangs.keeps(slot) else self.pace.ahead
+        if len(self.slots) > 1:  # at most half of its part: the next may take a thousand times as long
+            ahead = min(ahead, len(self.queue) // (2 * len(self.slots)))
         # Ahead of time only while what waits lasts longer for all than what the slot is at: another may be free sooner.
         while state.n_open <= ahead:
             if state.n_open and self.queue.cost <= GAIN * len(self.slots) * state.given[-state.n_open].waited.cost:

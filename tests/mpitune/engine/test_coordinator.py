@@ -55,6 +55,14 @@ def test_no_batch_waits_behind_a_long_one_when_another_slot_is_free_sooner(tmp_p
     assert agents.keys((1, 0)) == [["t3"], ["t4"]], "both slots have enough to do until t3 has ended"
 
 
+def test_what_a_slot_has_ahead_is_at_most_half_of_its_part(tmp_path: Path) -> None:
+    """The first ones may return at once, and later ones take hours: no slot may then have most of these."""
+    agents = FakeAgents(tmp_path, trials(50), places(1, 1))
+    for slot in agents.given:
+        agents.answer(slot, seconds=1e-9)
+    assert [len(given) for given in agents.given.values()] == [1 + 48 // 4, 1 + (48 - 13) // 4]
+
+
 def rounds(*sizes: int) -> Rounds:
     for number, size in enumerate(sizes):
         yield [(Trial(f"r{number}/t{i}", {"cost": i}),) for i in range(size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -176,13 +176,7 @@ class Tuning(Experiment):
             return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
-        slides = self.order == WINDOW
-        return [
-            exchange.window(s)
-            if slides and s.slides and not problem.together
-            else exchange.groups(s, slides and s.slides)
-            for s in schedulers
-        ]
+        return [exchange.rounds(scheduler, self.order == WINDOW and scheduler.slides) for scheduler in schedulers]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -252,47 +246,30 @@ class _Exchange:
         self._stop = False
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
-    def window(self, scheduler: TrialScheduler) -> Rounds:
-        """Keep so many segments open, and tell them in the order in which they would end in virtual time.
+    def rounds(self, scheduler: TrialScheduler, slides: bool) -> Rounds:
+        """Ask for a round when all of the one before are told; where it `slides`, for more as soon as there is room.
 
-        There each runs from when it was asked, for as long as its cost. So whole trials are told in the order asked,
-        and no short stage waits for a far longer one. The order depends on what was told before alone.
-        """
-        now, n_asked, new = 0, 0, list[Batch]()
-        waiting: list[tuple[int, int, TrialSegment, Batch]] = []  # a heap: when it would end, its number
-        while True:
-            while not self._stop and len(waiting) < self._problem.round_size:
-                segments = self._ask(scheduler, self._problem.round_size - len(waiting))
-                if not segments:
-                    break
-                for segment in segments:
-                    new.append((segment.trial(),))
-                    heappush(waiting, (now + segment.cost, n_asked, segment, new[-1]))
-                    n_asked += 1
-            if not waiting:
-                return True
-            now, _, segment, batch = heappop(waiting)
-            (result,) = yield Window(new, batch)
-            new = []
-            self._tell(scheduler, segment, result)
-
-    def groups(self, scheduler: TrialScheduler, slides: bool) -> Rounds:
-        """Ask for a round, or for `together` as soon as so many have been told where it `slides`; see `_groups`.
-
-        Groups are told in the order asked, which depends on what was told before alone.
+        There they are told in the order in which they would end in virtual time, where each runs from when it was asked
+        for as long as its cost. So whole trials are told in the order asked, as rounds are, and no short stage waits
+        for a far longer one. The order depends on what was told before alone.
         """
         most, together = self._problem.round_size, self._problem.together
-        waiting, new = deque[list[TrialSegment]](), list[Batch]()
+        now, n_asked, n_open, new = 0, 0, 0, list[Batch]()
+        waiting: list[tuple[int, int, list[TrialSegment], Batch]] = []  # a heap: when it would end, its number
         while True:
-            while not self._stop and (not waiting or (slides and sum(map(len, waiting)) + together <= most)):
-                if not (groups := self._groups(self._ask(scheduler, together if slides else most))):
+            while not self._stop and (not waiting or (slides and n_open + (together or 1) <= most)):
+                segments = self._ask(scheduler, together if slides and together else most - n_open)
+                if not segments:
                     break
-                waiting.extend(groups)
-                new += map(_batch, groups)
+                for group in self._groups(segments):
+                    new.append(_batch(group))
+                    heappush(waiting, (now + group[0].cost if slides else 0, n_asked, group, new[-1]))
+                    n_asked, n_open = n_asked + 1, n_open + len(group)
             if not waiting:
                 return True
-            group = waiting.popleft()
-            results = yield Window(new, _batch(group))
+            now, _, group, batch = heappop(waiting)
+            n_open -= len(group)
+            results = yield Window(new, batch)
             new = []
             for segment, result in zip(group, results, strict=True):
                 self._tell(scheduler, segment, result)

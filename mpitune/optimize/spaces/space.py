@@ -69,11 +69,6 @@ class Space:
                 self.conditions[name], part = part.conditions, part.part
             self._parts[name] = part_of(name, part)
         self.constants = {n: p for n, p in self._parts.items() if not isinstance(p, Part)}
-        for name, constant in self.constants.items():
-            try:
-                repr(constant)
-            except ValueError as error:  # Python writes whole numbers of some thousand digits only
-                raise UsageError(f"the constant {name} cannot be written ({error}): give it as text") from error
         self.parts: dict[str, Part] = {n: self._parts[n] for n in self._in_order() if n not in self.constants}
         if not self.parts:
             only = f" but constants ({named(self.constants)})" if self.constants else ""

@@ -25,8 +25,6 @@ from mpitune.settings import without_address
 from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
-LARGEST = 2**63
-EXACT = 2**53  # whole numbers below are floats without rounding
 MISSING = 'Optuna is not installed: pip install "mpitune[search]", or use another strategy'
 
 
@@ -73,9 +71,6 @@ class Optuna(Sampling):
         goes_through_all = library.samplers.GridSampler, library.samplers.BruteForceSampler
         if isinstance(getattr(made, "_base_sampler", made), goes_through_all):
             raise UsageError(f"{type(made).__name__} goes through all points: use strategy='grid', which does so too")
-        for name, part in problem.space.parts.items():
-            if isinstance(part, Int) and max(-part.low, part.high) >= LARGEST:
-                raise UsageError(f"Optuna takes whole numbers below 2**63, but {name} is {shown(part)}: narrow it")
         if type(made).__name__ == "CmaEsSampler":
             problem.requires("CMA-ES")
             numbers = [n for n, part in problem.space.parts.items() if not isinstance(part, Choice)]
@@ -261,7 +256,7 @@ def suggested(trial: Any, name: str, part: Part) -> Parameter:
     if isinstance(part, Choice):
         return part.labels[drawn if isinstance(part, Ordinal) else choices_of(part).index(drawn)]
     if isinstance(part, Int):
-        return int(drawn) if max(-part.low, part.high) < EXACT else min(part.high, max(part.low, int(drawn)))
+        return int(drawn)
     return part.at(drawn) if isinstance(part, Quantile) else float(drawn)
 
 

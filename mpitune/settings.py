@@ -61,7 +61,7 @@ def window_of(settings: Mapping[str, Any]) -> str:
     size, strategy = settings.get("batch"), str(settings.get("strategy"))
     if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(", "Racing(")):
         return ""
-    words = {"window": f"window {size}", "rounds": f"rounds of {size}", "asynchronous": "asynchronous"}
+    words = {"window": f"window {size}", "rounds": f"rounds of {size}"}
     return words.get(str(settings.get("order")), "")
 
 

@@ -25,7 +25,6 @@ from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem, Strategy
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.tuning import (
-    ASYNCHRONOUS,
     ROUNDS,
     WINDOW,
     Alike,
@@ -72,7 +71,6 @@ def search(
     enqueue: Iterable[Mapping[str, Any]] = (),
     window: int | None = None,
     round_size: int | None = None,
-    asynchronous: bool = False,
     together: int | None = None,
     alike: Alike | None = None,
     adapt: bool | Mapping[str, Any] = False,
@@ -115,7 +113,6 @@ def search(
             slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
             learn sooner.
         round_size: Propose so many trials at a time in place of a window, when all those before them have ended.
-        asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
             their order: what each trial alone would return. A trial's place in the list follows from the order in which
             trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
@@ -188,12 +185,13 @@ def search(
             require_whole("window", window, 1)
             require_whole("round_size", round_size, 1)
             require_seconds("timeout", timeout)
-            order = _order(window, round_size, asynchronous)
+            if window is not None and round_size is not None:
+                raise UsageError(f"window={window} and round_size={round_size}: give one of them")
+            order = ROUNDS if round_size is not None else WINDOW if window is not None else ""
             if options.adapt and options.results is None:
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
-            if options.join and (options.results is None or asynchronous):
-                fix = "give results=" if options.results is None else "leave asynchronous out"
-                raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
+            if options.join and options.results is None:
+                raise UsageError("join=True needs results that all jobs see: give results=")
             if stop_when is not None and not callable(stop_when):
                 raise UsageError(f"stop_when={stop_when!r}: give a function of the study so far")
             if not all(map(callable, callbacks)):
@@ -207,7 +205,7 @@ def search(
             problem = replace(problem, together=int(together or 0))
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
-            chosen.lanes(problem) if asynchronous else chosen.begin(problem)
+            chosen.begin(problem)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
@@ -348,14 +346,6 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _order(window: Any, round_size: Any, asynchronous: bool) -> str:
-    """In which order the caller wants strategies to be told, "" if that is not said. Raises UsageError."""
-    if window is not None and (asynchronous or round_size is not None):
-        other = "asynchronous=True" if asynchronous else f"round_size={round_size}"
-        raise UsageError(f"window={window} and {other} are two orders of telling results: give one of them")
-    return ASYNCHRONOUS if asynchronous else ROUNDS if round_size is not None else WINDOW if window is not None else ""
-
-
 def _usual(
     order: str, slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
 ) -> tuple[str, int] | UsageError:
@@ -372,7 +362,7 @@ def _usual(
     order = order or (known if known in (WINDOW, ROUNDS) else WINDOW)
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
     usual = joined if options.join else 2 * at_once if order == WINDOW and at_once > 1 else at_once
-    return order, size or (usual if order == ASYNCHRONOUS else usual * together)
+    return order, size or usual * together
 
 
 def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:

@@ -174,7 +174,7 @@ class OptunaPruner(Staged):
         return super().describe(problem).replace(without_address(repr(self.pruner)), type(self.pruner).__name__)
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [self.lanes(problem)]
+        return [_Pruning(self.points(problem), self.rungs())]
 
     def draws(self, problem: Problem) -> _Asking:
         library, pruner = optuna(), copy.deepcopy(self.pruner)
@@ -183,9 +183,6 @@ class OptunaPruner(Staged):
         if isinstance(self.sampler, Optuna):
             return _Asking(problem, self.sampler.made(problem), pruner)
         return _Asking(problem, library.samplers.RandomSampler(), pruner, super().draws(problem))
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return _Pruning(self.points(problem), self.rungs())
 
 
 class _Pruning(OneAtATime):

@@ -51,7 +51,7 @@ JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs 
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
-@on_all_ranks("callbacks", "stop_when", "alike")
+@on_all_ranks("callbacks", "alike")
 def search(
     objective: Any,
     space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
@@ -78,7 +78,6 @@ def search(
     join: bool = False,
     track: str | Iterable[str] = (),
     timeout: float | None = None,
-    stop_when: Callable[[SearchStudy], bool] | None = None,
     options: RunOptions | None = None,
 ) -> SearchStudy:
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
@@ -130,7 +129,6 @@ def search(
         track: Where the study is written while it runs: "mlflow:FOLDER", "tensorboard:FOLDER", "wandb", or several.
         timeout: Seconds of this call, after which no trial begins any more; those that run may end. The same call
             continues the study in `results`, for as long again.
-        stop_when: A function of the study so far; when it returns True, no trial begins any more.
         options: All else about how it is run.
 
     Returns:
@@ -192,8 +190,6 @@ def search(
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
             if options.join and options.results is None:
                 raise UsageError("join=True needs results that all jobs see: give results=")
-            if stop_when is not None and not callable(stop_when):
-                raise UsageError(f"stop_when={stop_when!r}: give a function of the study so far")
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
@@ -237,9 +233,7 @@ def search(
                 enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
                 together=problem.together or None,
                 task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
-                plan=LeadersPart(
-                    chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, alike, adapt=said
-                ),
+                plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=said),
             )
             try:
                 outcomes = run_study(experiment, options)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.limit import Known, SearchLimit
+from mpitune.limit import SearchLimit
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain
@@ -75,32 +75,6 @@ class Counts:
     def going(self) -> set[int]:
         """Numbers of the trials that go on, or may."""
         return set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
-
-
-class CompleteTrials(Known):
-    """The study so far: trials that are complete, those of earlier runs too."""
-
-    def __init__(self, problem: Problem, results: Path | None) -> None:
-        self._problem, self._results = problem, results
-        self._asked: dict[str, TrialSegment] = {}  # those without a result, by key
-        self._outcomes: dict[int, list[Outcome]] = {}  # of each trial's stages
-        self._records: dict[int, TrialRecord] = {}
-
-    def ask(self, segments: Iterable[TrialSegment]) -> None:
-        """A search has asked for these."""
-        self._asked.update((segment.key, segment) for segment in segments)
-
-    def hear(self, results: Iterable[Result]) -> None:
-        for result in results:
-            segment = self._asked.pop(result.key)
-            self._outcomes.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
-            if segment.last and not result.failed:
-                of_trial = self._outcomes.pop(segment.number)
-                (self._records[segment.number],) = records(of_trial, self._problem.space.given)
-                self.news = True
-
-    def so_far(self) -> SearchStudy:
-        return SearchStudy(list(self._records.values()), self._problem.objectives, self._results)
 
 
 @dataclass(frozen=True)
@@ -172,7 +146,6 @@ class Tuning(Experiment):
         return Scheduling(
             shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,), together=bool(self.together),
             counted=None if self.plan is None else self.plan.counts,
-            hears=(lambda results: None) if self.plan is None else self.plan.limit.hear,
             enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
         )  # fmt: skip
 
@@ -228,8 +201,6 @@ class _Exchange:
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
-        self._complete = CompleteTrials(problem, plan.results)  # for `stop_when`
-        plan.limit.known = self._complete
         self._told: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
         self._records: dict[int, TrialRecord] = {}  # of the others
         self._study = SearchStudy([], problem.objectives, plan.results)
@@ -298,7 +269,6 @@ class _Exchange:
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
         segments = scheduler.ask(most)
         self._plan.counts.add(segments)
-        self._complete.ask(segments)
         self._call_back(scheduler)
         return segments
 

@@ -302,7 +302,7 @@ def test_a_stop_hears_of_results_of_before(tmp_path: Path) -> None:
     objective = Noted(tmp_path / "calls")
     find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
     evaluated(tmp_path)
-    how: dict[str, Any] = {"space": {"x": Float(0, 99, step=1)}, "stop_when": lambda study: len(study) >= 5}
+    how: dict[str, Any] = {"space": {"x": Float(0, 99, step=1)}, "callbacks": [lambda study, trial: len(study) >= 5]}
     assert len(find(tmp_path / "r", objective, adapt=True, **how)) < 100
     assert len(evaluated(tmp_path)) <= 1
 
@@ -338,7 +338,7 @@ def test_jobs_join_a_changed_study_and_a_study_that_jobs_joined_is_changed(tmp_p
     assert len(evaluated(tmp_path)) == 15 and (tmp_path / "r" / "jobs").is_dir()  # with the journal of each
     with pytest.raises(UsageError, match="join and adapt exclude each other"):
         find(tmp_path / "r", objective, space=wider, join=True, adapt=True)
-    find(tmp_path / "r", objective, space=wider, adapt=True, stop_when=lambda study: True)
+    find(tmp_path / "r", objective, space=wider, adapt=True, callbacks=[lambda study, trial: True])
     journal = tmp_path / "r" / "journal.jsonl"
     whole = journal.read_text()
     journal.write_text(whole.split("\n")[0] + "\n")  # as if it had been killed at its start

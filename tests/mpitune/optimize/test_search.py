@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Float, Int, RunOptions, Space, When, load
+from mpitune import Choice, Float, Int, Space, When, load
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.figures.winner import Winner
@@ -198,8 +198,9 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     assert f"{len(first)} trials: " in said and "stopped by its time: the same call continues it" in said
     assert (tmp_path / "r" / "trials.csv").read_text().count("\n") == len(first) + 1
     assert "stopped by its time" in (tmp_path / "r" / "report.html").read_text()
-    second = searched(slow, space, **how, stop_when=lambda study: len(study) >= len(first) + 3)
-    assert len(first) + 3 <= len(second) < 200 and read_study(tmp_path / "r").stopped == "stop_when"
+    second = searched(slow, space, **how, callbacks=[lambda study, trial: len(study) >= len(first) + 3])
+    assert len(first) + 3 <= len(second) < 200
+    assert read_study(tmp_path / "r").stopped == ("" if order else "a callback")
     over.unlink()
     how = dict(n_trials=len(second), results=tmp_path / "whole")
     how |= {"strategy": "tpe", "window": 4} if "strategy" in order else {}
@@ -208,33 +209,12 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     assert read_study(tmp_path / "whole").stopped == ""
 
 
-def test_stop_when_gets_each_trial_once_in_order(tmp_path: Path) -> None:
-    """Also those that are tried again, or that the journal has and this search does not ask for."""
-    seen: list[list[int]] = []
-
-    def some(trial: Any) -> float:
-        if trial.number % 2 and not (tmp_path / "good").exists():
-            raise ValueError("no")
-        return float(trial.params["x"])
-
-    def look(study: Any) -> bool:
-        seen.append([trial.number for trial in study.trials])
-        return False
-
-    how: dict[str, Any] = dict(strategy="grid", results=tmp_path / "r", stop_when=look, workers=1)
-    searched(some, {"x": Int(0, 9)}, **how)
-    assert seen[-1] == [0, 2, 4, 6, 8]
-    (tmp_path / "good").touch()
-    searched(some, {"x": Int(0, 9)}, **how, n_trials=8, options=RunOptions(retry_failed=True))
-    assert seen[-1] == [*range(8)]
-
-
 def test_what_is_done_was_not_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def at_last(study: Any, trial: Any) -> bool:
         return len(study) == 4
 
-    how: dict[str, Any] = dict(strategy="grid", results=tmp_path / "r", stop_when=lambda study: len(study) == 4)
-    searched(lambda trial: float(trial.params["x"]), {"x": Int(0, 3)}, **how, callbacks=[at_last])
+    how: dict[str, Any] = dict(strategy="grid", results=tmp_path / "r", callbacks=[at_last])
+    searched(lambda trial: float(trial.params["x"]), {"x": Int(0, 3)}, **how)
     said = capsys.readouterr().out + (tmp_path / "r/report.html").read_text()
     assert "4 trials: 4 complete" in said and "stopped by" not in said
     assert b'"stopped"' not in (tmp_path / "r/journal.jsonl").read_bytes()
@@ -346,7 +326,6 @@ def closes_over(lock: Any) -> Any:
         ({"objective": ["train", "{x}", 5]}, "the command has 5 among its words: give texts, such as '5'"),
         ({"objective": """echo '{"x": %s}' {x}"""}, "a brace of its own is written twice"),
         ({"timeout": -1}, "timeout=-1: give a number of seconds above 0"),
-        ({"stop_when": 3}, "stop_when=3: give a function of the study so far"),
         ({"gpu": [0]}, 'gpu=[0]: give a position such as 0, or a text such as "0,1", "all" or "none"'),
         ({"gpu": "first", "workers": None}, 'gpu="first": give positions such as 0,1, names'),
         ({"gpu": 99, "workers": None}, 'gpu="99", but '),

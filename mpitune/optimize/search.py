@@ -46,7 +46,6 @@ from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
-KILL_S = 30.0  # for a command to end that has taken too long
 JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs will join
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
@@ -171,7 +170,10 @@ def search(
         refusal = str(error)
     transport = wires(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    objective, options = _command(objective, options, nodes)
+    if isinstance(objective, str | list | tuple):
+        objective = Command(objective)
+    if isinstance(objective, Command) and nodes:
+        objective = objective.launched_by(launched().launcher)
     with ExitStack() as stack:
         problem, chosen, gang_of, slots = None, None, None, 0
         try:
@@ -250,17 +252,6 @@ def search(
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return experiment.study(outcomes, options.results)
-
-
-def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:
-    """The objective, which a text or a list of words is the command of. Its worker kills it, before that would be."""
-    if isinstance(objective, str | list | tuple):
-        objective = Command(objective)
-    if isinstance(objective, Command) and nodes:
-        objective = objective.launched_by(launched().launcher)
-    if not isinstance(objective, Command) or options.trial_timeout is None:
-        return objective, options
-    return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
 def _check_together(together: Any, alike: Any, objective: Any, strategy: Strategy, *, given_alone: bool) -> None:

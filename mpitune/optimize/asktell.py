@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpitune.errors import Caller, UsageError, called_from
 from mpitune.optimize.search_study import SearchStudy, records
@@ -130,11 +130,8 @@ class AskTell:
         self._points.tell(segment, Feedback.of(outcome.result, self._problem))
 
 
-class Asked:
+class Asked(NamedTuple):
     """A trial to evaluate: its number and its parameters by name."""
 
-    def __init__(self, number: int, params: Mapping[str, Any]):
-        self.number, self.params = number, params
-
-    def __repr__(self) -> str:
-        return f"Asked({self.number}, {dict(self.params)})"
+    number: int
+    params: Mapping[str, Any]

@@ -210,38 +210,32 @@ def search(
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
-        while True:
-            usual = transport.broadcast(
-                _usual(order, of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
-            )
-            if isinstance(usual, UsageError):
-                raise usual
-            told, size = usual
-            problem = replace(problem, round_size=int(window or round_size or size))
-            experiment = Tuning(
-                space=problem.space.described(),
-                strategy=chosen.describe(problem),
-                objectives=described(problem.objectives),
-                seed=problem.seed,
-                batch=problem.round_size,
-                order=told,
-                enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
-                together=problem.together or None,
-                task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
-                plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=said),
-            )
-            try:
-                outcomes = run_study(experiment, options)
-                break
-            except UsageError as error:
-                if "@place" in str(error):
-                    fix = f"give it as it was, or another results folder{or_typed('restart')}"
-                    raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
-                # Of jobs that join, another may have begun the study since, with a window that this one has not given.
-                if not options.join or transport.broadcast(
-                    transport.rank > 0 or _usual(order, of_ranks, devices, nodes, options, together or 1) == usual
-                ):
-                    raise
+        usual = transport.broadcast(
+            _usual(order, of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
+        )
+        if isinstance(usual, UsageError):
+            raise usual
+        told, size = usual
+        problem = replace(problem, round_size=int(window or round_size or size))
+        experiment = Tuning(
+            space=problem.space.described(),
+            strategy=chosen.describe(problem),
+            objectives=described(problem.objectives),
+            seed=problem.seed,
+            batch=problem.round_size,
+            order=told,
+            enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
+            together=problem.together or None,
+            task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
+            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=said),
+        )
+        try:
+            outcomes = run_study(experiment, options)
+        except UsageError as error:
+            if "@place" not in str(error):
+                raise
+            fix = f"give it as it was, or another results folder{or_typed('restart')}"
+            raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return experiment.study(outcomes, options.results)

@@ -17,10 +17,10 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
-from mpitune.optimize.spaces.parameters import Quantile, shown
+from mpitune.optimize.spaces.parameters import Quantile
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
-from mpitune.optimize.strategies.plain import Points, Sampling
+from mpitune.optimize.strategies.plain import Points, Random, Sampling
 from mpitune.settings import without_address
 from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 
@@ -86,25 +86,19 @@ class Optuna(Sampling):
 
 
 class _Asking(Sampler):
-    """An Optuna study that is asked for each trial and told of each. drawn: draws points in place of its sampler."""
+    """An Optuna study that is asked for each trial and told of each."""
 
-    def __init__(self, problem: Problem, sampler: Any, pruner: Any = None, drawn: Sampler | None = None):
+    def __init__(self, problem: Problem, sampler: Any, pruner: Any = None):
         from mpitune.optimize.strategies.view import View, name_of
 
-        library, self._problem, self._drawn = optuna(), problem, drawn
+        library, self._problem = optuna(), problem
         ways = [library.study.StudyDirection(2 if up else 1) for up in problem.objectives.values()]
         pruner = pruner or library.pruners.NopPruner()
         self._view = View(name_of(problem.seed), ways, sampler, pruner, problem.seed, keeps=True)
-        self._sampler, self._states = type(sampler).__name__, library.trial.TrialState
+        self._states = library.trial.TrialState
         self._open: dict[int, Any] = {}
-        if drawn is not None:
-            self.adaptive, self.finite = drawn.adaptive, drawn.finite
 
     def point(self, index: int) -> Point | None:
-        if self._drawn is not None:
-            if (drawn := self._drawn.point(index)) is not None:
-                self._open[index], _ = self._begun(drawn)
-            return drawn
         space = self._problem.space
         for _ in range(TRIES if space.constraints else 1):
             if self._view.stopped:
@@ -127,17 +121,10 @@ class _Asking(Sampler):
             trial = self._view.trial(number, self._view.propose(number))
             for name, part in space.parts.items():
                 if space.is_active(name, point) if given is None else name in given:
-                    point[name] = self._suggested(trial, name, part)
+                    point[name] = suggested(trial, name, part)
+                    if not part.takes(point[name]):
+                        raise UsageError(f"the sampler draws {name} = {point[name]}, not in {part}: correct it")
         return trial, point
-
-    def _suggested(self, trial: Any, name: str, part: Part) -> Parameter:
-        try:
-            value = suggested(trial, name, part)
-        except ValueError as error:
-            raise UsageError(f"{self._sampler} has no value for {name}, which is {part}: {error}") from error
-        if not isinstance(part, Choice) and not part.takes(value):
-            raise UsageError(f"{self._sampler} draws {name} = {shown(value)}, which is not in {part}: correct it")
-        return value
 
     def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
         """The trial, which knows the values of its steps and what its objective says of it."""
@@ -160,8 +147,6 @@ class _Asking(Sampler):
         del self._open[index]
         values = self._problem.values(feedback.losses or ())
         self._view.tell(number, values if state == states.COMPLETE else None, state)
-        if self._drawn is not None:
-            self._drawn.tell(index, point, feedback, pruned)
 
 
 @dataclass(frozen=True)
@@ -180,9 +165,10 @@ class OptunaPruner(Staged):
         library, pruner = optuna(), copy.deepcopy(self.pruner)
         if not isinstance(pruner, library.pruners.BasePruner):
             raise UsageError(f"OptunaPruner({pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
-        if isinstance(self.sampler, Optuna):
-            return _Asking(problem, self.sampler.made(problem), pruner)
-        return _Asking(problem, library.samplers.RandomSampler(), pruner, super().draws(problem))
+        sampler = Optuna("RandomSampler") if isinstance(self.sampler, Random) else self.sampler
+        if not isinstance(sampler, Optuna):
+            raise UsageError("OptunaPruner: its sampler is one of Optuna, such as 'tpe', or 'random'")
+        return _Asking(problem, sampler.made(problem), pruner)
 
 
 class _Pruning(OneAtATime):

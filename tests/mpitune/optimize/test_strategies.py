@@ -829,10 +829,11 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
         (
             optuna.samplers.PartialFixedSampler({"x": 3}, optuna.samplers.TPESampler()),
             {},
-            "PartialFixedSampler draws x = 3.0, which is not in Float",
+            "the sampler draws x = 3.0, not in Float",
         ),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
         (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
+        (OptunaPruner(9, pruner=optuna.pruners.NopPruner(), sampler="sobol"), {}, "its sampler is one of Optuna"),
         (Grid(points=0), {}, "give at least one point"),
     ],
 )

@@ -319,7 +319,7 @@ def closes_over(lock: Any) -> Any:
         ({"window": 4, "round_size": 2}, "window=4 and round_size=2: give one of them"),
         ({"trial_timeout": 0}, "trial_timeout=0 is too small: give at least 0.001"),
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
-        ({"strategy": Grid}, "strategy=Grid is a class: give one of it, strategy=Grid(...)"),
+        ({"strategy": Grid}, "Grid'>: give grid, random, sobol"),
         ({"objective": "train '{x}"}, "cannot be divided into words: no closing quotation"),
         ({"objective": "train {x"}, "expected '}' before end of string; a brace of its own is written twice"),
         ({"objective": ["train", "{x}", 5]}, "the command has 5 among its words: give texts, such as '5'"),

@@ -808,11 +808,7 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "change", "told"),
     [
-        (
-            "hyperband",
-            {},
-            "hyperband needs to know the steps of a whole trial: strategy=mpitune.strategies.Hyperband(max_steps=100)",
-        ),
+        ("hyperband", {}, "nsga2, one of mpitune.strategies, such as ASHA(max_steps=100), or a sampler of Optuna"),
         (Halving(9), {"objective": "true {x} {n} {kind} {y}"}, "so the command must have {until}"),
         (Halving(9), {"minimize": ["loss", "cost"]}, "Halving compares one value, not loss, cost"),
         (Halving(9, sampler=Halving(3)), {}, "its sampler draws points"),

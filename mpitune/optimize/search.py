@@ -24,7 +24,6 @@ from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem, Strategy
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.tuning import (
-    ROUNDS,
     WINDOW,
     Alike,
     Callback,
@@ -45,7 +44,7 @@ from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
-JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs will join
+JOINED_SIZE = 32  # of a window where nobody knows how many jobs will join
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
@@ -68,7 +67,6 @@ def search(
     callbacks: Iterable[Callback] = (),
     enqueue: Iterable[Mapping[str, Any]] = (),
     window: int | None = None,
-    round_size: int | None = None,
     together: int | None = None,
     alike: Alike | None = None,
     adapt: bool | Mapping[str, Any] = False,
@@ -109,13 +107,12 @@ def search(
             last `window` before it are known. By default what the journal says, at the first start twice the number of
             slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
             learn sooner.
-        round_size: Propose so many trials at a time in place of a window, when all those before them have ended.
         together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
             their order: what each trial alone would return. A trial's place in the list follows from the order in which
             trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
             in several places, and only its own place counts. So results depend on neither layout nor failures.
             `trial_timeout` holds for a list that is so many times longer. A strategy that learns proposes so many
-            trials at a time, so `window` and `round_size` are best multiples of it.
+            trials at a time, so `window` is best a multiple of it.
         alike: A function of a trial's parameters that returns a number, a text or a tuple of them: trials for which it
             is equal are in one list. By default all are alike.
         adapt: The study in `results` has another space, strategy, goal or seed: known results that count here are used,
@@ -158,7 +155,7 @@ def search(
     given["track"] = track or None
     given["adapt"] = adapt is not False or None
     given["results"] = None if results is None else Path(results)
-    order = refusal = ""
+    refusal = ""
     try:
         options = replace(options, **{name: value for name, value in given.items() if value is not None})
     except UsageError as error:
@@ -178,11 +175,7 @@ def search(
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
             require_whole("window", window, 1)
-            require_whole("round_size", round_size, 1)
             require_seconds("timeout", timeout)
-            if window is not None and round_size is not None:
-                raise UsageError(f"window={window} and round_size={round_size}: give one of them")
-            order = ROUNDS if round_size is not None else WINDOW if window is not None else ""
             if options.adapt and options.results is None:
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
             if options.join and options.results is None:
@@ -211,19 +204,18 @@ def search(
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = transport.broadcast(
-            _usual(order, of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
+            _usual_window(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
         )
         if isinstance(usual, UsageError):
             raise usual
-        told, size = usual
-        problem = replace(problem, round_size=int(window or round_size or size))
+        problem = replace(problem, window=int(window or usual))
         experiment = Tuning(
             space=problem.space.described(),
             strategy=chosen.describe(problem),
             objectives=described(problem.objectives),
             seed=problem.seed,
-            batch=problem.round_size,
-            order=told,
+            batch=problem.window,
+            order=WINDOW,
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
@@ -318,23 +310,22 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _usual(
-    order: str, slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
-) -> tuple[str, int] | UsageError:
-    """The order, and the size of the window or of rounds: what the journal says, else by how many trials run at a time.
+def _usual_window(
+    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
+) -> int | UsageError:
+    """The window that the journal says, else by how many trials run at a time.
 
-    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
-    many trials as are evaluated `together` need one slot.
+    It is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So many
+    trials as are evaluated `together` need one slot.
     """
     try:
         at_once = _at_once(slots, devices, nodes)
-        known, size = _known_order(options)
+        known = _known_window(options)
     except UsageError as error:
         return error
-    order = order or (known if known in (WINDOW, ROUNDS) else WINDOW)
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
-    usual = joined if options.join else 2 * at_once if order == WINDOW and at_once > 1 else at_once
-    return order, size or usual * together
+    usual = joined if options.join else 2 * at_once if at_once > 1 else at_once
+    return known or usual * together
 
 
 def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
@@ -349,13 +340,12 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
-def _known_order(options: RunOptions) -> tuple[str, int]:
-    """The order and its size that the journal in the results folder says, "" and 0 where there is none."""
+def _known_window(options: RunOptions) -> int:
+    """The window that the journal in the results folder says, 0 where there is none."""
     if options.results is None or options.restart:
-        return "", 0
+        return 0
     header = read_header(options.results)
     if (trials := options.results / TRIALS).is_symlink():
         raise UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
-    settings = {} if header is None else header["settings"]
-    size = settings.get("batch")
-    return settings.get("order", ""), size if isinstance(size, int) else 0
+    size = 0 if header is None else header["settings"].get("batch")
+    return size if isinstance(size, int) else 0

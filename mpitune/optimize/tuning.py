@@ -31,7 +31,7 @@ from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, R
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 Alike = Callable[[Mapping[str, Any]], Hashable]  # of a trial's parameters: those that are equal train together
-WINDOW, ROUNDS = "window", "rounds"  # orders in which strategies are told
+WINDOW = "window"  # the order in which strategies are told
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Tuning(Experiment):
     strategy: str = field(metadata=SELECTS)
     objectives: tuple[str, ...] = field(metadata=SELECTS)
     seed: int = field(metadata=SELECTS)
-    batch: int = field(metadata=SELECTS)  # the size of rounds, or of the window, by the name that journals know
-    order: str = field(metadata=SELECTS)  # window or rounds
+    batch: int = field(metadata=SELECTS)  # the size of the window, by the name that journals know
+    order: str = field(metadata=SELECTS)  # WINDOW
     enqueued: tuple[str, ...] = field(metadata=SELECTS)
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
@@ -140,7 +140,7 @@ class Tuning(Experiment):
         exchange = _Exchange(problem, self.plan)
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
-        return [exchange.rounds(scheduler, self.order == WINDOW and scheduler.slides) for scheduler in schedulers]
+        return [exchange.rounds(scheduler) for scheduler in schedulers]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -207,14 +207,14 @@ class _Exchange:
         self._stop = False
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
-    def rounds(self, scheduler: TrialScheduler, slides: bool) -> Rounds:
-        """Ask for a round when all of the one before are told; where it `slides`, for more as soon as there is room.
+    def rounds(self, scheduler: TrialScheduler) -> Rounds:
+        """Ask for more when all are told; where the scheduler slides, as soon as there is room in the window.
 
         There they are told in the order in which they would end in virtual time, where each runs from when it was asked
-        for as long as its cost. So whole trials are told in the order asked, as rounds are, and no short stage waits
-        for a far longer one. The order depends on what was told before alone.
+        for as long as its cost. So whole trials are told in the order asked, and no short stage waits for a far longer
+        one. The order depends on what was told before alone.
         """
-        most, together = self._problem.round_size, self._problem.together
+        most, together, slides = self._problem.window, self._problem.together, scheduler.slides
         now, n_asked, n_open, new = 0, 0, 0, list[Batch]()
         waiting: list[tuple[int, int, list[TrialSegment], Batch]] = []  # a heap: when it would end, its number
         while True:

@@ -33,7 +33,7 @@ class Problem:
     objectives: Mapping[str, bool]  # names of values; True for those to be maximized
     seed: int = 0
     n_trials: int | None = None  # the most; None for as many as the strategy has
-    round_size: int = 1  # segments of a round, or of a window
+    window: int = 1  # segments that are open at a time
     staged: bool = False  # whether the objective can stop after some steps and go on later
     enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
     known: Callable[[], Sequence[KnownTrial]] = tuple  # of earlier studies, for a sampler that learns

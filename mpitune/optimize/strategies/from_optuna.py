@@ -55,8 +55,8 @@ class Optuna(Sampling):
         """The sampler. Raises UsageError if it does not fit, or needs a package that is not installed."""
         library = optuna()
         if isinstance(self.sampler, str):
-            # So that points of one round are not all the same.
-            how = {"constant_liar": True} if self.sampler == "TPESampler" and problem.round_size > 1 else {}
+            # So that open points are not all the same.
+            how = {"constant_liar": True} if self.sampler == "TPESampler" and problem.window > 1 else {}
             try:
                 with warnings.catch_warnings(action="ignore", category=library.exceptions.ExperimentalWarning):
                     made = getattr(library.samplers, self.sampler)(**how)

@@ -172,7 +172,7 @@ class _OneByOne(TrialScheduler):
 
 
 class OneAtATime(TrialScheduler):
-    """Decides for each trial alone whether it goes on; rounds are filled with new trials."""
+    """Decides for each trial alone whether it goes on; the window is filled with new trials."""
 
     slides = True
 

@@ -166,7 +166,7 @@ def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
         "def objective(trial):\n    time.sleep(trial.params['x'] / 40)\n"
         "    return {'loss': (trial.params['x'] - 1) ** 2}\n"
         f"study = search(objective, {{'x': Float(0, 4)}}, strategy='{strategy}', n_trials=30, minimize='loss',\n"
-        "    seed=3, workers=1, round_size=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
+        "    seed=3, workers=1, window=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
     )
 
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -373,7 +373,7 @@ def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path) -> None:
         )
 
     assert job(window=4) == 9 and job(window=4) == 9 and job() == 9
-    for given in ({"window": 5}, {"window": 32}, {"round_size": 4}):
+    for given in ({"window": 5}, {"window": 32}):
         with pytest.raises(UsageError, match="holds a study with (batch|order) = "):
             job(**given)
 

@@ -56,14 +56,14 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
         return float(trial.params["x"])
 
     how: dict[str, Any] = dict(results=tmp_path / "r")
-    first = searched(objective, {"x": Float(0, 1)}, n_trials=3, round_size=2, **how)
+    first = searched(objective, {"x": Float(0, 1)}, n_trials=3, window=2, **how)
     again = searched(objective, {"x": Float(0, 1)}, n_trials=5, **how)  # batch is in the journal
     assert asked == [0, 1, 2, 3, 4]
     assert [t.params for t in again.trials[:3]] == [t.params for t in first.trials] and len(again) == 5
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert rows[0] == "number,state,param_x,value_loss,error" and len(rows) == 6
     fix = r"give another results folder, or RunOptions\(restart=True\) to set the old study aside, or adapt=True to use"
-    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"round_size": 3}, "batch")):
+    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"window": 3}, "batch")):
         with pytest.raises(UsageError, match=f"holds a study with {name} = .*: {fix}"):
             searched(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
 
@@ -142,7 +142,7 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
 
 @pytest.mark.parametrize(
     ("order", "said"),
-    [({"window": 3}, "window 3"), ({"round_size": 4}, "rounds of 4"), ({"strategy": "random", "window": 3}, "")],
+    [({"window": 3}, "window 3"), ({"strategy": "random", "window": 3}, "")],
 )
 def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order: dict[str, Any], said: str) -> None:
     how: dict[str, Any] = {"strategy": "tpe", "n_trials": 4, "results": tmp_path / "r", **order}
@@ -156,9 +156,8 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     ) or not said
 
 
-@pytest.mark.parametrize("order", [{"window": 3}, {"round_size": 3}])
 @pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9), Racing(3, sampler="random")])
-def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order: dict[str, Any]) -> None:
+def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any) -> None:
     """Of pruned ones, too, and in a search of 30 trials not all at its end."""
 
     def steps(trial: Any) -> Any:
@@ -169,7 +168,7 @@ def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order:
     how: dict[str, Any] = dict(
         strategy=strategy, n_trials=30, callbacks=[lambda study, t: heard.append((t, len(study)))]
     )
-    study = searched(steps, {"x": Float(0, 1)}, **how, **order)
+    study = searched(steps, {"x": Float(0, 1)}, **how, window=3)
     assert sorted((t.number, t.state, t.values["loss"]) for t, _ in heard) == [
         (t.number, t.state, t.values["loss"]) for t in study.trials
     ]
@@ -316,7 +315,6 @@ def closes_over(lock: Any) -> Any:
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
         ({"window": 0}, "window=0: give a whole number of at least 1"),
-        ({"window": 4, "round_size": 2}, "window=4 and round_size=2: give one of them"),
         ({"trial_timeout": 0}, "trial_timeout=0 is too small: give at least 0.001"),
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
         ({"strategy": Grid}, "Grid'>: give grid, random, sobol"),
@@ -385,7 +383,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(change: dict[str, Any], to
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     how: dict[str, Any] = dict(results=tmp_path / "r")
-    numbers: dict[str, Any] = dict(n_trials=np.int64(3), seed=np.int64(1), round_size=np.int64(2))
+    numbers: dict[str, Any] = dict(n_trials=np.int64(3), seed=np.int64(1), window=np.int64(2))
     low: Any = np.int64(0)
     point = {"x": np.float32(0.5), "n": np.int64(2)}
     space = {"x": Float(0, 1), "n": Int(low, 3), "a": Choice(np.zeros(2000), np.ones(3))}
@@ -548,24 +546,6 @@ def test_a_window_goes_on_with_more_trials_and_other_workers(tmp_path: Path) -> 
     assert tables[0] == tables[1]
     with pytest.raises(UsageError, match="holds a study with batch = 6, not 7"):
         searched(objective, space, n_trials=30, window=7, **how)
-    with pytest.raises(UsageError, match="holds a study with order = window, not rounds"):
-        searched(objective, space, n_trials=30, round_size=6, **how)
-
-
-def test_a_study_of_rounds_keeps_them(tmp_path: Path) -> None:
-    """Where no order is named: its header says so, as did those of before there were windows."""
-    how: dict[str, Any] = dict(strategy="tpe", results=tmp_path / "r", workers=2)
-
-    def objective(trial: Any) -> float:
-        return float(trial.params["x"])
-
-    space = {"x": Float(0, 1)}
-    searched(objective, space, n_trials=14, round_size=4, **how)
-    study = searched(objective, space, n_trials=30, **how)
-    whole = searched(objective, space, n_trials=30, strategy="tpe", round_size=4)
-    assert [t.params for t in study.trials] == [t.params for t in whole.trials]
-    other = searched(objective, space, n_trials=30, strategy="tpe", window=4)
-    assert [t.params for t in study.trials] != [t.params for t in other.trials]
 
 
 def test_a_worker_has_its_next_trial_before_its_result_is_durable(

@@ -127,7 +127,7 @@ def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:
 def test_a_strategy_that_learns_proposes_as_many_at_a_time() -> None:
     pytest.importorskip("optuna")
     told: list[int] = []
-    for window in ({}, {"window": 8}, {"round_size": 8}):
+    for window in ({}, {"window": 8}):
         calls: list[list[int]] = []
 
         def objective(trials: Any, calls: list[list[int]] = calls) -> Any:

@@ -208,13 +208,13 @@ class _Exchange:
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
     def rounds(self, scheduler: TrialScheduler) -> Rounds:
-        """Ask for more when all are told; where the scheduler slides, as soon as there is room in the window.
+        """Ask for more as soon as there is room in the window; of a scheduler that asks `at_once`, when all are told.
 
-        There they are told in the order in which they would end in virtual time, where each runs from when it was asked
+        They are told in the order in which they would end in virtual time, where each runs from when it was asked
         for as long as its cost. So whole trials are told in the order asked, and no short stage waits for a far longer
         one. The order depends on what was told before alone.
         """
-        most, together, slides = self._problem.window, self._problem.together, scheduler.slides
+        most, together, slides = self._problem.window, self._problem.together, not scheduler.at_once
         now, n_asked, n_open, new = 0, 0, 0, list[Batch]()
         waiting: list[tuple[int, int, list[TrialSegment], Batch]] = []  # a heap: when it would end, its number
         while True:

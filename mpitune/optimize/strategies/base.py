@@ -194,8 +194,7 @@ class Sampler(ABC):
 class TrialScheduler(ABC):
     """Proposes segments, and decides how each trial goes on."""
 
-    at_once = False  # whether it asks for all its trials before it hears of any
-    slides = False  # whether it may be asked before it was told of all that it has asked for
+    at_once = False  # whether it asks for all that it can, and is asked again when it was told of them
 
     @abstractmethod
     def ask(self, most: int) -> list[TrialSegment]:

@@ -108,8 +108,6 @@ class Hyperband(Staged):
 class _Bracket(TrialScheduler):
     """One successive halving."""
 
-    slides = True
-
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
         self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
         self._stage, self._begun, self._open = 0, 0, 0
@@ -151,8 +149,6 @@ class _Bracket(TrialScheduler):
 class _OneByOne(TrialScheduler):
     """Schedulers of which each begins when the one before has ended, or waits for what it has asked for."""
 
-    slides = True
-
     def __init__(self, schedulers: list[TrialScheduler]):
         self._schedulers = schedulers
         self._of: dict[str, TrialScheduler] = {}
@@ -173,8 +169,6 @@ class _OneByOne(TrialScheduler):
 
 class OneAtATime(TrialScheduler):
     """Decides for each trial alone whether it goes on; the window is filled with new trials."""
-
-    slides = True
 
     def __init__(self, points: Points, rungs: Sequence[int]):
         self._points, self._rungs = points, rungs

@@ -97,8 +97,6 @@ class Points:
 class WholeTrials(TrialScheduler):
     """Whole trials, as many at a time as are asked for."""
 
-    slides = True
-
     def __init__(self, points: Points):
         self._points = points
 

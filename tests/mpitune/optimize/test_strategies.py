@@ -602,8 +602,6 @@ class Unequal(Strategy):
         strategy, left = self, list(enumerate(self.steps))
 
         class Scheduler(TrialScheduler):
-            slides = True
-
             def ask(self, most: int) -> list[TrialSegment]:
                 new, left[:] = left[:most], left[most:]
                 return [TrialSegment(number, {"x": 0.5}, 0, True, 0, steps) for number, steps in new]
@@ -630,9 +628,7 @@ def test_a_bracket_begins_while_the_one_before_waits_for_its_last() -> None:
     assert second < last_of_first
 
 
-def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
-    """As those of others were before there were windows."""
-
+def test_a_scheduler_that_asks_at_once_is_asked_again_when_all_are_told() -> None:
     class Patient(Unequal):
         def begin(self, problem: Problem) -> list[TrialScheduler]:
             (scheduler,) = super().begin(problem)
@@ -643,7 +639,7 @@ def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
                 asked.extend(new := ask(most))
                 return new
 
-            scheduler.slides, scheduler.ask = False, all_told  # type: ignore[method-assign]
+            scheduler.at_once, scheduler.ask = True, all_told  # type: ignore[method-assign]
             return [scheduler]
 
     strategy = Patient((9, 1, 2, 3, 1, 9, 1, 1))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.strategies [--figure docs/figures] [--results FILE]
 
-Optuna alone is asked and told one trial after the other in one process: `search(round_size=1)` must find as good values
+Optuna alone is asked and told one trial after the other in one process: `search(window=1)` must find as good values
 with its samplers, whose random numbers are others. Rounds of 8 show what parallel trials cost in quality. What is
 searched is in `benchmarks/problems.py`: five functions and two tables of real trainings.
 """
@@ -29,7 +29,7 @@ QUIET = RunOptions(quiet=True)
 NAMED = {"tpe": "TPESampler", "cmaes": "CmaEsSampler", "nsga2": "NSGAIISampler"}
 COLOURS = {"random": GREY, "sobol": GREEN, "tpe": BLUE, "cmaes": ORANGE, "nsga2": RED}
 Curves = dict[tuple[str, str, str], np.ndarray]  # (seed, trials) by task, strategy and who ran it
-OURS, EIGHT, ALONE = "search(), one by one", "rounds of 8", "Optuna alone"
+OURS, EIGHT, ALONE = "search(), one by one", "a window of 8", "Optuna alone"
 
 
 def curve(values: list[dict[str, float]], params: list[Mapping[str, Any]], name: str) -> list[float]:
@@ -37,11 +37,11 @@ def curve(values: list[dict[str, float]], params: list[Mapping[str, Any]], name:
     return [quality(values[:k], params[:k], name) for k in range(1, len(values) + 1)]
 
 
-def ours(name: str, strategy: Any, n: int, seed: int, batch: int) -> list[float]:
+def ours(name: str, strategy: Any, n: int, seed: int, window: int) -> list[float]:
     task = TASKS[name]
     study = search(
         lambda trial: task.evaluate(trial.params), task.space, strategy=strategy, n_trials=n, minimize=task.objectives,
-        seed=seed, workers=0, round_size=batch, options=QUIET,
+        seed=seed, workers=0, window=window, options=QUIET,
     )  # fmt: skip
     return curve([dict(t.values) for t in study.trials], [t.params for t in study.trials], name)
 

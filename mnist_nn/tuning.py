@@ -108,7 +108,7 @@ def _even(strategy: str, seed: int, sample: str, n: int, ranges: Ranges) -> Sequ
 def _problem(seed: int, sample: str, n: int, ranges: Ranges) -> Problem:
     space = Space({name: _between(low, high) for name, (low, high) in ranges._asdict().items()})
     own_seed = int(seed_of(seed, sample).generate_state(1)[0])
-    return Problem(space, {"loss": False}, own_seed, n, round_size=ROUND, staged=True)
+    return Problem(space, {"loss": False}, own_seed, n, window=ROUND, staged=True)
 
 
 def _between(low: Any, high: Any) -> Any:

@@ -61,8 +61,7 @@ def window_of(settings: Mapping[str, Any]) -> str:
     size, strategy = settings.get("batch"), str(settings.get("strategy"))
     if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(", "Racing(")):
         return ""
-    words = {"window": f"window {size}", "rounds": f"rounds of {size}", "asynchronous": "asynchronous"}
-    return words.get(str(settings.get("order")), "")
+    return f"window {size}" if settings.get("order") == "window" else ""
 
 
 def repeats_of(settings: Mapping[str, Any]) -> int:

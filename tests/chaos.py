@@ -58,14 +58,14 @@ def objective(trial):
 
 parser = Parser()
 parser.add_argument("strategy")
-for name in ("--seed", "--highest", "--round-size"):
+for name in ("--seed", "--highest", "--window"):
     parser.add_argument(name, type=int)
 add_settings(parser, RunOptions)
 given = parser.parse_args()
 search(
     objective, {"x": Float(0, given.highest, step=0.25), "n": Int(1, 9)}, n_trials=120, minimize="loss",
     strategy=Hyperband(max_steps=9) if given.strategy == "hyperband" else given.strategy, seed=given.seed,
-    round_size=given.round_size, options=from_namespace(RunOptions, given),
+    window=given.window, options=from_namespace(RunOptions, given),
 )
 """
 DIGITS = "--dataset digits --seed 0 --train-size 400"
@@ -73,7 +73,7 @@ SEARCHES = ("tpe", "grid", "hyperband", "random")
 STUDIES = {
     "toys": "-m tests.toys 20 --courses 3 --rounds 2 --batch-trials 2 --array-size 20 --seed 0 --seconds 0.05 "
     "--linger 1 --at c0/r0/t7=starts_programs c1/r1/t0=starts_programs",
-    **{name: f"search.py {name} --seed 0 --highest 4 --round-size 16" for name in SEARCHES},
+    **{name: f"search.py {name} --seed 0 --highest 4 --window 16" for name in SEARCHES},
     "mnist_svm": f"-m mnist_svm 6 {DIGITS}",
     "mnist_nn": f"-m mnist_nn 3 4 {DIGITS} --epochs 2 --max-channels 8 --max-hidden-layer 32 --plot 1",
 }
@@ -365,7 +365,7 @@ class Chaos:
         if not joins:
             ways["join"] = [*study.words(), *SOON]
         if study.name in ("tpe", "hyperband"):
-            ways["another window"] = [*study.words("--round-size", "17"), *joins]
+            ways["another window"] = [*study.words("--window", "17"), *joins]
         how, before = self.random.choice(sorted(ways)), study.files()
         done = host.run(*ways[how], "--workers", "1", "--quiet", check=False)
         said = f"{study.folder}: {how} ended with {done.returncode} and said:\n{done.stdout}{done.stderr}"

@@ -176,7 +176,7 @@ def test_links_in_folders_of_trials_are_not_followed(tmp_path: Path) -> None:
 
     def searched(n_trials: int) -> list[str]:
         how: dict[str, Any] = dict(minimize="loss", workers=1, results=folder, options=RunOptions(quiet=True))
-        study = search(objective, {"x": Float(0, 1)}, n_trials=n_trials, round_size=1, **how)
+        study = search(objective, {"x": Float(0, 1)}, n_trials=n_trials, window=1, **how)
         assert sorted(path.name for path in elsewhere.iterdir()) == ["t000003-0", "theirs"]
         assert (elsewhere / "theirs").read_text() == "as it was"
         return [(trial.error or "").split("\n")[-1] for trial in study.trials]

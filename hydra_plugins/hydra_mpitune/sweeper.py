@@ -15,38 +15,19 @@ from hydra.core.config_store import ConfigStore
 from hydra.experimental.callback import Callback
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, flag_override
+from omegaconf import DictConfig, OmegaConf, flag_override
 
-# Arguments of Optuna's samplers and pruners that a command line may set; None leaves Optuna's own default.
-TPE = ("seed", "consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "n_startup_trials")
-PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+# A command line may set any argument that Optuna's class has.
+PARTS: dict[str, dict[str, str]] = {
     "sampler": {
-        "tpe TPESampler": (
-            *TPE, "n_ei_candidates", "multivariate", "group", "constant_liar", "warn_independent_sampling",
-        ),
-        "random RandomSampler": ("seed",),
-        "cmaes CmaEsSampler": (
-            "seed", "x0", "sigma0", "independent_sampler", "warn_independent_sampling", "consider_pruned_trials",
-            "restart_strategy", "inc_popsize", "use_separable_cma", "source_trials", "n_startup_trials",
-        ),
-        "nsgaii NSGAIISampler": (
-            "seed", "population_size", "mutation_prob", "crossover_prob", "swapping_prob", "constraints_func",
-        ),
-        "motpe TPESampler": (*TPE, "n_ehvi_candidates"),
-        "gp GPSampler": ("seed", "n_startup_trials", "deterministic_objective"),
-        "qmc QMCSampler": ("seed", "qmc_type", "scramble"),
-        "grid GridSampler": ("seed",),
+        "tpe": "TPESampler", "random": "RandomSampler", "cmaes": "CmaEsSampler", "nsgaii": "NSGAIISampler",
+        "motpe": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler", "grid": "GridSampler",
     },
     "pruner": {
-        "median MedianPruner": ("n_startup_trials", "n_warmup_steps", "interval_steps", "n_min_trials"),
-        "hyperband HyperbandPruner": ("min_resource", "max_resource", "reduction_factor", "bootstrap_count"),
-        "asha SuccessiveHalvingPruner": (
-            "min_resource", "reduction_factor", "min_early_stopping_rate", "bootstrap_count",
-        ),
-        "none NopPruner": (),
+        "median": "MedianPruner", "hyperband": "HyperbandPruner", "asha": "SuccessiveHalvingPruner",
+        "none": "NopPruner",
     },
 }  # fmt: skip
-
 
 # The keys below `hydra.sweeper`; docs/hydra.md says what each is. None is for "not given".
 HERE = "hydra_plugins.hydra_mpitune.sweeper"
@@ -58,7 +39,7 @@ KEYS: dict[str, Any] = {
     "max_failure_rate": 0.0,
     "join": False,
     **dict.fromkeys((
-        "storage", "study_name", "n_trials", "n_jobs", "search_space", "params", "custom_search_space",
+        "storage", "study_name", "n_trials", "n_jobs", "params", "custom_search_space",
         "seed", "results", "timeout", "trial_timeout", "window", "workers", "gpu", "track",
     )),
 }  # fmt: skip
@@ -67,9 +48,8 @@ store = ConfigStore.instance().store
 store(group="hydra/sweeper", name="mpitune", node=KEYS, provider="mpitune")
 store(group="hydra/mpitune", name="chosen", node={"mpitune": {"_target_": f"{HERE}.Chosen"}}, provider="mpitune")
 for kind, known in PARTS.items():
-    for names, arguments in known.items():
-        name, target = names.split()
-        node = {"_target_": f"optuna.{kind}s.{target}", **dict.fromkeys(arguments)}
+    for name, target in known.items():
+        node = OmegaConf.create({"_target_": f"optuna.{kind}s.{target}"}, flags={"struct": False})
         store(group=f"hydra/sweeper/{kind}", name=name, node=node, provider="mpitune")
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MEASURED = ("seconds", *Used._fields)
 RUNNING = "running"  # the state of a trial without a result
 Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
+TEXTS = ("key", "error", "params", "values", "steps", "user_attrs")  # what of a trial may be no UTF-8
 SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `mpitune.search` made
 
 
@@ -228,10 +229,9 @@ def _read(folder: Path, running: Running) -> ExportedStudy:
     objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
     found = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
     found = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in found]
+    found = [replace(trial, **{name: _as_utf8(getattr(trial, name)) for name in TEXTS}) for trial in found]
     began = str(history.runs[0].get("time", "")) if history.runs else ""
-    return ExportedStudy(
-        folder, _as_utf8(history.header), list(map(_trial_as_utf8, found)), _as_utf8(objectives), _as_utf8(began)
-    )
+    return ExportedStudy(folder, _as_utf8(history.header), found, _as_utf8(objectives), _as_utf8(began))
 
 
 def _as_utf8(thing: Any) -> Any:
@@ -241,24 +241,6 @@ def _as_utf8(thing: Any) -> Any:
     if isinstance(thing, Mapping):
         return {_as_utf8(name): _as_utf8(value) for name, value in thing.items()}
     return [_as_utf8(item) for item in thing] if isinstance(thing, list) else thing
-
-
-def _trial_as_utf8(trial: ExportedTrial) -> ExportedTrial:
-    place, params = trial.last.place, trial.params
-    texts = (trial.key, trial.error, place.host, place.device, *params, *params.values(), *trial.values)
-    names = (name for values in trial.steps.values() for name in values)
-    if all(text.isascii() for text in (*texts, *names) if isinstance(text, str)) and not trial.user_attrs:
-        return trial
-    return replace(
-        trial,
-        key=utf8(trial.key),
-        error=utf8(trial.error),
-        params=_as_utf8(params),
-        values=_as_utf8(trial.values),
-        steps=_as_utf8(trial.steps),
-        user_attrs=_as_utf8(trial.user_attrs),
-        last=replace(trial.last, place=replace(place, host=utf8(place.host), device=utf8(place.device))),
-    )
 
 
 def _plain(number: int, key: str, history: History) -> ExportedTrial:

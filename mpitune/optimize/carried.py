@@ -19,7 +19,7 @@ from typing import Any
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.spaces.parameters import label_of, shown
+from mpitune.optimize.spaces.parameters import label_of, same, shown
 from mpitune.optimize.steps import folder_of
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
@@ -207,7 +207,7 @@ class Carried(Matching):
         space, left = self._problem.space, dict(whole)
         made: Point = {}
         for name, constant in self._constants.items():
-            if not _same(left.pop(name, None), constant) and name not in self._any:
+            if not same(left.pop(name, None), constant) and name not in self._any:
                 return None
         for name, part in space.parts.items():
             if not space.is_active(name, made):
@@ -231,14 +231,10 @@ class Carried(Matching):
         return all(name in point for name in space.parts if space.is_active(name, point))
 
 
-def _same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and bool(value == other)
-
-
 def _equal(value: Any, other: Any) -> bool:
     """Whether two values are the same, or numbers that are equal: 1.0 is 1, and True is not."""
     numbers = isinstance(value, int | float) and isinstance(other, int | float)
-    return _same(value, other) or (numbers and bool not in (type(value), type(other)) and value == other)
+    return same(value, other) or (numbers and bool not in (type(value), type(other)) and value == other)
 
 
 def _folder(earlier: Earlier, key: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,8 +24,6 @@ from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem, Strategy
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.tuning import (
-    ASYNCHRONOUS,
-    ROUNDS,
     WINDOW,
     Alike,
     Callback,
@@ -47,15 +44,14 @@ from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
-KILL_S = 30.0  # for a command to end that has taken too long
-JOINED_SIZE = 32  # of a window, or of rounds, where nobody knows how many jobs will join
+JOINED_SIZE = 32  # of a window where nobody knows how many jobs will join
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
-@on_all_ranks("callbacks", "stop_when", "alike")
+@on_all_ranks("callbacks", "alike")
 def search(
     objective: Any,
-    space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
+    space: Space | Mapping[str, Any],
     *,
     strategy: Any = "random",
     n_trials: int | None = None,
@@ -71,8 +67,6 @@ def search(
     callbacks: Iterable[Callback] = (),
     enqueue: Iterable[Mapping[str, Any]] = (),
     window: int | None = None,
-    round_size: int | None = None,
-    asynchronous: bool = False,
     together: int | None = None,
     alike: Alike | None = None,
     adapt: bool | Mapping[str, Any] = False,
@@ -80,7 +74,6 @@ def search(
     join: bool = False,
     track: str | Iterable[str] = (),
     timeout: float | None = None,
-    stop_when: Callable[[SearchStudy], bool] | None = None,
     options: RunOptions | None = None,
 ) -> SearchStudy:
     """Search a space for the best values of an objective, on all devices of this machine or of an MPI job.
@@ -114,14 +107,12 @@ def search(
             last `window` before it are known. By default what the journal says, at the first start twice the number of
             slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
             learn sooner.
-        round_size: Propose so many trials at a time in place of a window, when all those before them have ended.
-        asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
             their order: what each trial alone would return. A trial's place in the list follows from the order in which
             trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
             in several places, and only its own place counts. So results depend on neither layout nor failures.
             `trial_timeout` holds for a list that is so many times longer. A strategy that learns proposes so many
-            trials at a time, so `window` and `round_size` are best multiples of it.
+            trials at a time, so `window` is best a multiple of it.
         alike: A function of a trial's parameters that returns a number, a text or a tuple of them: trials for which it
             is equal are in one list. By default all are alike.
         adapt: The study in `results` has another space, strategy, goal or seed: known results that count here are used,
@@ -133,7 +124,6 @@ def search(
         track: Where the study is written while it runs: "mlflow:FOLDER", "tensorboard:FOLDER", "wandb", or several.
         timeout: Seconds of this call, after which no trial begins any more; those that run may end. The same call
             continues the study in `results`, for as long again.
-        stop_when: A function of the study so far; when it returns True, no trial begins any more.
         options: All else about how it is run.
 
     Returns:
@@ -158,25 +148,24 @@ def search(
     options = RunOptions() if options is None else options
     if not isinstance(options, RunOptions):
         raise UsageError(f"options={options!r:.100}: give a RunOptions, such as RunOptions(restart=True)")
-    if not isinstance(results, str | os.PathLike | None):
-        raise UsageError(f"results={results!r:.100}: give the path of a folder")
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
     given["changed"], given["join"] = changed or None, join or None
     given["track"] = track or None
-    if not isinstance(adapt, bool | Mapping):
-        raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
     given["adapt"] = adapt is not False or None
     given["results"] = None if results is None else Path(results)
-    order = refusal = ""
+    refusal = ""
     try:
         options = replace(options, **{name: value for name, value in given.items() if value is not None})
     except UsageError as error:
         refusal = str(error)
     transport = wires(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    objective, options = _command(objective, options, nodes)
+    if isinstance(objective, str | list | tuple):
+        objective = Command(objective)
+    if isinstance(objective, Command) and nodes:
+        objective = objective.launched_by(launched().launcher)
     with ExitStack() as stack:
         problem, chosen, gang_of, slots = None, None, None, 0
         try:
@@ -186,18 +175,11 @@ def search(
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
             require_whole("window", window, 1)
-            require_whole("round_size", round_size, 1)
             require_seconds("timeout", timeout)
-            order = _order(window, round_size, asynchronous)
             if options.adapt and options.results is None:
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
-            if options.join and (options.results is None or asynchronous):
-                fix = "give results=" if options.results is None else "leave asynchronous out"
-                raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
-            if stop_when is not None and not callable(stop_when):
-                raise UsageError(f"stop_when={stop_when!r}: give a function of the study so far")
-            if not all(map(callable, callbacks)):
-                raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
+            if options.join and options.results is None:
+                raise UsageError("join=True needs results that all jobs see: give results=")
             problem = problem_of(
                 space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue,
                 staged=getattr(objective, "staged", True),
@@ -207,7 +189,7 @@ def search(
             problem = replace(problem, together=int(together or 0))
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
-            chosen.lanes(problem) if asynchronous else chosen.begin(problem)
+            chosen.begin(problem)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
@@ -221,54 +203,34 @@ def search(
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
-        while True:
-            usual = transport.broadcast(
-                _usual(order, of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
-            )
-            if isinstance(usual, UsageError):
-                raise usual
-            told, size = usual
-            problem = replace(problem, round_size=int(window or round_size or size))
-            experiment = Tuning(
-                space=problem.space.described(),
-                strategy=chosen.describe(problem),
-                objectives=described(problem.objectives),
-                seed=problem.seed,
-                batch=problem.round_size,
-                order=told,
-                enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
-                together=problem.together or None,
-                task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
-                plan=LeadersPart(
-                    chosen, callbacks, SearchLimit(timeout, stop_when), options.results, gang_of, alike, adapt=said
-                ),
-            )
-            try:
-                outcomes = run_study(experiment, options)
-                break
-            except UsageError as error:
-                if "@place" in str(error):
-                    fix = f"give it as it was, or another results folder{or_typed('restart')}"
-                    raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
-                # Of jobs that join, another may have begun the study since, with a window that this one has not given.
-                if not options.join or transport.broadcast(
-                    transport.rank > 0 or _usual(order, of_ranks, devices, nodes, options, together or 1) == usual
-                ):
-                    raise
+        usual = transport.broadcast(
+            _usual_window(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
+        )
+        if isinstance(usual, UsageError):
+            raise usual
+        problem = replace(problem, window=int(window or usual))
+        experiment = Tuning(
+            space=problem.space.described(),
+            strategy=chosen.describe(problem),
+            objectives=described(problem.objectives),
+            seed=problem.seed,
+            batch=problem.window,
+            order=WINDOW,
+            enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
+            together=problem.together or None,
+            task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
+            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=said),
+        )
+        try:
+            outcomes = run_study(experiment, options)
+        except UsageError as error:
+            if "@place" not in str(error):
+                raise
+            fix = f"give it as it was, or another results folder{or_typed('restart')}"
+            raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return experiment.study(outcomes, options.results)
-
-
-def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:
-    """The objective, which a text or a list of words is the command of. Its worker kills it, before that would be."""
-    if isinstance(objective, str | list | tuple):
-        objective = Command(objective)
-    if isinstance(objective, Command) and nodes:
-        objective = objective.launched_by(launched().launcher)
-    if not isinstance(objective, Command) or options.trial_timeout is None:
-        return objective, options
-    return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
 def _check_together(together: Any, alike: Any, objective: Any, strategy: Strategy, *, given_alone: bool) -> None:
@@ -348,31 +310,22 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _order(window: Any, round_size: Any, asynchronous: bool) -> str:
-    """In which order the caller wants strategies to be told, "" if that is not said. Raises UsageError."""
-    if window is not None and (asynchronous or round_size is not None):
-        other = "asynchronous=True" if asynchronous else f"round_size={round_size}"
-        raise UsageError(f"window={window} and {other} are two orders of telling results: give one of them")
-    return ASYNCHRONOUS if asynchronous else ROUNDS if round_size is not None else WINDOW if window is not None else ""
+def _usual_window(
+    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
+) -> int | UsageError:
+    """The window that the journal says, else by how many trials run at a time.
 
-
-def _usual(
-    order: str, slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
-) -> tuple[str, int] | UsageError:
-    """The order, and the size of the window or of rounds: what the journal says, else by how many trials run at a time.
-
-    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
-    many trials as are evaluated `together` need one slot.
+    It is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So many
+    trials as are evaluated `together` need one slot.
     """
     try:
         at_once = _at_once(slots, devices, nodes)
-        known, size = _known_order(options)
+        known = _known_window(options)
     except UsageError as error:
         return error
-    order = order or (known if known in (WINDOW, ROUNDS) else WINDOW)
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
-    usual = joined if options.join else 2 * at_once if order == WINDOW and at_once > 1 else at_once
-    return order, size or (usual if order == ASYNCHRONOUS else usual * together)
+    usual = joined if options.join else 2 * at_once if at_once > 1 else at_once
+    return known or usual * together
 
 
 def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
@@ -387,13 +340,12 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
-def _known_order(options: RunOptions) -> tuple[str, int]:
-    """The order and its size that the journal in the results folder says, "" and 0 where there is none."""
+def _known_window(options: RunOptions) -> int:
+    """The window that the journal in the results folder says, 0 where there is none."""
     if options.results is None or options.restart:
-        return "", 0
+        return 0
     header = read_header(options.results)
     if (trials := options.results / TRIALS).is_symlink():
         raise UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
-    settings = {} if header is None else header["settings"]
-    size = settings.get("batch")
-    return settings.get("order", ""), size if isinstance(size, int) else 0
+    size = 0 if header is None else header["settings"].get("batch")
+    return size if isinstance(size, int) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     import pandas
 
 STATES = COMPLETE, INFEASIBLE, PRUNED, FAILED
-_MISSING = object()  # a parameter that a trial does not have
 
 
 @dataclass(frozen=True)
@@ -166,14 +164,11 @@ class SearchStudy:
     def write(self, path: Path) -> None:
         """The rows as a CSV file, without the seconds: the same bytes on any layout.
 
-        Options that are no numbers or texts have their names. Where two different things of a column have one text,
-        as 1 and "1", its texts are in quotes.
+        Options that are no numbers or texts have their names.
         """
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()]
-        for name in dict.fromkeys(name for trial in self.trials for name in trial.params):
-            column = [trial.params.get(name, _MISSING) for trial in self.trials]
-            for row, text in zip(rows, _texts(column), strict=True):
-                row[f"param_{name}"] = text
+        for row, trial in zip(rows, self.trials, strict=True):
+            row |= {f"param_{name}": label_of(value) for name, value in trial.params.items()}
         write_table(path, rows)
 
     def report(self) -> str:
@@ -244,17 +239,6 @@ def _record(
     error = last_line(result.error or chosen_of(result, "error"))
     params, constraints = {**last.point, **(chosen_of(result, "params") or {})}, constraints_of(result)
     return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints, folds)
-
-
-def _texts(column: Sequence[Any]) -> list[Any]:
-    """What a table says for the values of a parameter."""
-    none = "None" if any(value is _MISSING for value in column) else ""
-    cells = ["" if v is _MISSING else none if v is None else v if isinstance(v, str) else label_of(v) for v in column]
-    kinds: dict[str, set[type]] = {}
-    for value, cell in zip(column, cells, strict=True):
-        kinds.setdefault(str(cell), set()).add(type(value))
-    quoted = any(str in types and len(types) > 1 for types in kinds.values())
-    return [json.dumps(v) if quoted and isinstance(v, str) else c for v, c in zip(column, cells, strict=True)]
 
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:

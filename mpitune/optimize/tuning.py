@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numbers
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.limit import Known, SearchLimit
+from mpitune.limit import SearchLimit
 from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.chain import Chain
@@ -27,13 +26,12 @@ from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, require_same_names
 from mpitune.settings import repeats_of, window_of
 from mpitune.storage.earlier import Earlier
-from mpitune.storage.history import read_journal
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 Alike = Callable[[Mapping[str, Any]], Hashable]  # of a trial's parameters: those that are equal train together
-WINDOW, ROUNDS, ASYNCHRONOUS = "window", "rounds", "asynchronous"  # orders in which strategies are told
+WINDOW = "window"  # the order in which strategies are told
 
 
 @dataclass(frozen=True)
@@ -79,32 +77,6 @@ class Counts:
         return set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
 
 
-class CompleteTrials(Known):
-    """The study so far: trials that are complete, those of earlier runs too."""
-
-    def __init__(self, problem: Problem, results: Path | None) -> None:
-        self._problem, self._results = problem, results
-        self._asked: dict[str, TrialSegment] = {}  # those without a result, by key
-        self._outcomes: dict[int, list[Outcome]] = {}  # of each trial's stages
-        self._records: dict[int, TrialRecord] = {}
-
-    def ask(self, segments: Iterable[TrialSegment]) -> None:
-        """A search has asked for these."""
-        self._asked.update((segment.key, segment) for segment in segments)
-
-    def hear(self, results: Iterable[Result]) -> None:
-        for result in results:
-            segment = self._asked.pop(result.key)
-            self._outcomes.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
-            if segment.last and not result.failed:
-                of_trial = self._outcomes.pop(segment.number)
-                (self._records[segment.number],) = records(of_trial, self._problem.space.given)
-                self.news = True
-
-    def so_far(self) -> SearchStudy:
-        return SearchStudy(list(self._records.values()), self._problem.objectives, self._results)
-
-
 @dataclass(frozen=True)
 class LeadersPart:
     """What rank 0 needs."""
@@ -128,8 +100,8 @@ class Tuning(Experiment):
     strategy: str = field(metadata=SELECTS)
     objectives: tuple[str, ...] = field(metadata=SELECTS)
     seed: int = field(metadata=SELECTS)
-    batch: int = field(metadata=SELECTS)  # the size of rounds, or of the window, by the name that journals know
-    order: str = field(metadata=SELECTS)  # window, rounds or asynchronous
+    batch: int = field(metadata=SELECTS)  # the size of the window, by the name that journals know
+    order: str = field(metadata=SELECTS)  # WINDOW
     enqueued: tuple[str, ...] = field(metadata=SELECTS)
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
@@ -166,29 +138,14 @@ class Tuning(Experiment):
         for carried in self.plan.carried:
             problem = replace(problem, known=carried.known)
         exchange = _Exchange(problem, self.plan)
-        if self.order == ASYNCHRONOUS:
-            history = read_journal(self.plan.results) if self.plan.results is not None else None
-            first = [] if history is None else [TrialSegment.of(trial) for trial in history.trials.values()]
-            shared = self.plan.strategy.lanes(problem)
-            for segment in first:
-                shared.known(segment.number)
-            self.plan.counts.begin([shared], problem.n_trials)
-            return [exchange.lane(shared, first if not n else []) for n in range(problem.round_size)]
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
-        slides = self.order == WINDOW
-        return [
-            exchange.window(s)
-            if slides and s.slides and not problem.together
-            else exchange.groups(s, slides and s.slides)
-            for s in schedulers
-        ]
+        return [exchange.rounds(scheduler) for scheduler in schedulers]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
             shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,), together=bool(self.together),
             counted=None if self.plan is None else self.plan.counts,
-            hears=(lambda results: None) if self.plan is None else self.plan.limit.hear,
             enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
         )  # fmt: skip
 
@@ -244,55 +201,36 @@ class _Exchange:
 
     def __init__(self, problem: Problem, plan: LeadersPart):
         self._problem, self._plan = problem, plan
-        self._complete = CompleteTrials(problem, plan.results)  # for `stop_when`
-        plan.limit.known = self._complete
         self._told: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
         self._records: dict[int, TrialRecord] = {}  # of the others
         self._study = SearchStudy([], problem.objectives, plan.results)
         self._stop = False
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
-    def window(self, scheduler: TrialScheduler) -> Rounds:
-        """Keep so many segments open, and tell them in the order in which they would end in virtual time.
+    def rounds(self, scheduler: TrialScheduler) -> Rounds:
+        """Ask for more as soon as there is room in the window; of a scheduler that asks `at_once`, when all are told.
 
-        There each runs from when it was asked, for as long as its cost. So whole trials are told in the order asked,
-        and no short stage waits for a far longer one. The order depends on what was told before alone.
+        They are told in the order in which they would end in virtual time, where each runs from when it was asked
+        for as long as its cost. So whole trials are told in the order asked, and no short stage waits for a far longer
+        one. The order depends on what was told before alone.
         """
-        now, n_asked, new = 0, 0, list[Batch]()
-        waiting: list[tuple[int, int, TrialSegment, Batch]] = []  # a heap: when it would end, its number
+        most, together, slides = self._problem.window, self._problem.together, not scheduler.at_once
+        now, n_asked, n_open, new = 0, 0, 0, list[Batch]()
+        waiting: list[tuple[int, int, list[TrialSegment], Batch]] = []  # a heap: when it would end, its number
         while True:
-            while not self._stop and len(waiting) < self._problem.round_size:
-                segments = self._ask(scheduler, self._problem.round_size - len(waiting))
+            while not self._stop and (not waiting or (slides and n_open + (together or 1) <= most)):
+                segments = self._ask(scheduler, together if slides and together else most - n_open)
                 if not segments:
                     break
-                for segment in segments:
-                    new.append((segment.trial(),))
-                    heappush(waiting, (now + segment.cost, n_asked, segment, new[-1]))
-                    n_asked += 1
+                for group in self._groups(segments):
+                    new.append(_batch(group))
+                    heappush(waiting, (now + group[0].cost if slides else 0, n_asked, group, new[-1]))
+                    n_asked, n_open = n_asked + 1, n_open + len(group)
             if not waiting:
                 return True
-            now, _, segment, batch = heappop(waiting)
-            (result,) = yield Window(new, batch)
-            new = []
-            self._tell(scheduler, segment, result)
-
-    def groups(self, scheduler: TrialScheduler, slides: bool) -> Rounds:
-        """Ask for a round, or for `together` as soon as so many have been told where it `slides`; see `_groups`.
-
-        Groups are told in the order asked, which depends on what was told before alone.
-        """
-        most, together = self._problem.round_size, self._problem.together
-        waiting, new = deque[list[TrialSegment]](), list[Batch]()
-        while True:
-            while not self._stop and (not waiting or (slides and sum(map(len, waiting)) + together <= most)):
-                if not (groups := self._groups(self._ask(scheduler, together if slides else most))):
-                    break
-                waiting.extend(groups)
-                new += map(_batch, groups)
-            if not waiting:
-                return True
-            group = waiting.popleft()
-            results = yield Window(new, _batch(group))
+            now, _, group, batch = heappop(waiting)
+            n_open -= len(group)
+            results = yield Window(new, batch)
             new = []
             for segment, result in zip(group, results, strict=True):
                 self._tell(scheduler, segment, result)
@@ -315,18 +253,6 @@ class _Exchange:
             self._numbers[kind] += 1
         return groups
 
-    def _of_journal(self, known: list[TrialSegment]) -> list[list[TrialSegment]]:
-        """Segments of a journal as they may be evaluated again: those of a group are alike, each at its own place."""
-        if not self._problem.together:
-            return [known]
-        groups: dict[tuple[str, int], list[TrialSegment]] = {}
-        taken = Counter[tuple[str, int]]()
-        for segment in known:
-            kind = self._kind(segment)
-            groups.setdefault((kind, taken[kind, segment.place]), []).append(segment)
-            taken[kind, segment.place] += 1
-        return list(groups.values())
-
     def _kind(self, segment: TrialSegment) -> str:
         """What `alike` says of a trial, as a text in which 1, 1.0, True and "1" differ."""
         if self._plan.alike is None:
@@ -340,24 +266,9 @@ class _Exchange:
             raise UsageError(f"alike returned a {type(kind).__name__} {fix}")
         return repr(kind)
 
-    def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
-        """One segment after another, told as soon as it is known; first those of the journal, in its order."""
-        if known:
-            self._plan.counts.add(known)
-            self._complete.ask(known)
-            found = {result.key: result for result in (yield list(map(_batch, self._of_journal(known))))}
-            for segment in known:
-                self._tell(scheduler, segment, found[segment.key])
-        while not self._stop and (groups := self._groups(self._ask(scheduler, self._problem.together or 1))):
-            results = yield list(map(_batch, groups))
-            for segment, result in zip(chain.from_iterable(groups), results, strict=True):
-                self._tell(scheduler, segment, result)
-        return True
-
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
         segments = scheduler.ask(most)
         self._plan.counts.add(segments)
-        self._complete.ask(segments)
         self._call_back(scheduler)
         return segments
 

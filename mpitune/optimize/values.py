@@ -59,16 +59,11 @@ def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
         if not isinstance(value, NUMBER):
             fix = f"give a number, such as float({name})"
             raise InvalidReturnValue(f"it returned a {type(value).__name__} as {name}: {fix}")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.nan
-        if math.isnan(number):
-            said = "NaN" if value != value else "a number above all floats"
+        values[name] = float(value)
+        if math.isnan(values[name]):
             raise NoValue(
-                f"it returned {said} as {name}: give float('inf') where a training has diverged (-inf to maximize)"
+                f"it returned NaN as {name}: give float('inf') where a training has diverged (-inf to maximize)"
             )
-        values[name] = number
     return values
 
 

@@ -79,8 +79,8 @@ class Leader:
 
     @property
     def is_late(self) -> bool:
-        """Whether its time is over. As in Optuna a first trial runs, however long the workers take to start."""
-        return self.told and time.monotonic() >= self.ends
+        """Whether its time is over. As in Optuna a first trial runs, however long the workers take, if there is any."""
+        return (self.told or self.ends <= self.began) and time.monotonic() >= self.ends
 
     def tell(self, result: Result) -> None:
         """Take in the next result in the order of numbers."""

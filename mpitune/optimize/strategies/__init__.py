@@ -29,12 +29,6 @@ NAMES: dict[str, Callable[[], Strategy]] = {
     "cmaes": partial(Optuna, "CmaEsSampler"),
     "nsga2": partial(Optuna, "NSGAIISampler"),
 }
-WITH_STEPS: dict[str, type[Strategy]] = {
-    "halving": Halving,
-    "hyperband": Hyperband,
-    "asha": ASHA,
-    "pbt": PopulationBased,
-}
 
 
 def strategy_of(what: Any) -> Strategy:
@@ -45,14 +39,8 @@ def strategy_of(what: Any) -> Strategy:
         return what
     if isinstance(what, str) and what in NAMES:
         return NAMES[what]()
-    if isinstance(what, str) and what in WITH_STEPS:
-        name = WITH_STEPS[what].__name__
-        raise UsageError(
-            f"{what} needs to know the steps of a whole trial: strategy=mpitune.strategies.{name}(max_steps=100)"
-        )
-    if isinstance(what, type) and issubclass(what, Strategy):
-        raise UsageError(f"strategy={what.__name__} is a class: give one of it, strategy={what.__name__}(...)")
     if hasattr(what, "sample_relative"):
         return Optuna(what)
     known = ", ".join(NAMES)
-    raise UsageError(f"strategy={what!r}: give {known}, one of mpitune.strategies or a sampler of Optuna")
+    made = "one of mpitune.strategies, such as ASHA(max_steps=100), or a sampler of Optuna"
+    raise UsageError(f"strategy={what!r}: give {known}, {made}")

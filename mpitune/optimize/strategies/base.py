@@ -33,7 +33,7 @@ class Problem:
     objectives: Mapping[str, bool]  # names of values; True for those to be maximized
     seed: int = 0
     n_trials: int | None = None  # the most; None for as many as the strategy has
-    round_size: int = 1  # segments of a round, or of a window
+    window: int = 1  # segments that are open at a time
     staged: bool = False  # whether the objective can stop after some steps and go on later
     enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
     known: Callable[[], Sequence[KnownTrial]] = tuple  # of earlier studies, for a sampler that learns
@@ -194,8 +194,7 @@ class Sampler(ABC):
 class TrialScheduler(ABC):
     """Proposes segments, and decides how each trial goes on."""
 
-    at_once = False  # whether it asks for all its trials before it hears of any
-    slides = False  # whether it may be asked before it was told of all that it has asked for
+    at_once = False  # whether it asks for all that it can, and is asked again when it was told of them
 
     @abstractmethod
     def ask(self, most: int) -> list[TrialSegment]:
@@ -207,9 +206,6 @@ class TrialScheduler(ABC):
     @abstractmethod
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         """Hear what became of a segment."""
-
-    def known(self, number: int) -> None:  # noqa: B027 - only schedulers of lanes go on from a journal so
-        """A trial of an earlier run has this number: it is told of later, and not asked for."""
 
     def undecided(self) -> set[int]:
         """Numbers of trials that have been told and will go on, or may once others are told too."""
@@ -226,7 +222,3 @@ class Strategy(ABC):
     def describe(self, problem: Problem) -> str:
         """For the journal: two searches whose strategies differ are not the same."""
         return without_address(repr(self))
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        """One scheduler that always has the next segment, for asynchronous searches. Raises UsageError by default."""
-        raise UsageError(f"{type(self).__name__} waits for all of a rung or generation, so it cannot be asynchronous")

@@ -17,16 +17,14 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
-from mpitune.optimize.spaces.parameters import Quantile, shown
+from mpitune.optimize.spaces.parameters import Quantile
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
-from mpitune.optimize.strategies.plain import Points, Sampling
+from mpitune.optimize.strategies.plain import Points, Random, Sampling
 from mpitune.settings import without_address
 from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
-LARGEST = 2**63
-EXACT = 2**53  # whole numbers below are floats without rounding
 MISSING = 'Optuna is not installed: pip install "mpitune[search]", or use another strategy'
 
 
@@ -57,8 +55,8 @@ class Optuna(Sampling):
         """The sampler. Raises UsageError if it does not fit, or needs a package that is not installed."""
         library = optuna()
         if isinstance(self.sampler, str):
-            # So that points of one round are not all the same.
-            how = {"constant_liar": True} if self.sampler == "TPESampler" and problem.round_size > 1 else {}
+            # So that open points are not all the same.
+            how = {"constant_liar": True} if self.sampler == "TPESampler" and problem.window > 1 else {}
             try:
                 with warnings.catch_warnings(action="ignore", category=library.exceptions.ExperimentalWarning):
                     made = getattr(library.samplers, self.sampler)(**how)
@@ -73,9 +71,6 @@ class Optuna(Sampling):
         goes_through_all = library.samplers.GridSampler, library.samplers.BruteForceSampler
         if isinstance(getattr(made, "_base_sampler", made), goes_through_all):
             raise UsageError(f"{type(made).__name__} goes through all points: use strategy='grid', which does so too")
-        for name, part in problem.space.parts.items():
-            if isinstance(part, Int) and max(-part.low, part.high) >= LARGEST:
-                raise UsageError(f"Optuna takes whole numbers below 2**63, but {name} is {shown(part)}: narrow it")
         if type(made).__name__ == "CmaEsSampler":
             problem.requires("CMA-ES")
             numbers = [n for n, part in problem.space.parts.items() if not isinstance(part, Choice)]
@@ -91,25 +86,19 @@ class Optuna(Sampling):
 
 
 class _Asking(Sampler):
-    """An Optuna study that is asked for each trial and told of each. drawn: draws points in place of its sampler."""
+    """An Optuna study that is asked for each trial and told of each."""
 
-    def __init__(self, problem: Problem, sampler: Any, pruner: Any = None, drawn: Sampler | None = None):
+    def __init__(self, problem: Problem, sampler: Any, pruner: Any = None):
         from mpitune.optimize.strategies.view import View, name_of
 
-        library, self._problem, self._drawn = optuna(), problem, drawn
+        library, self._problem = optuna(), problem
         ways = [library.study.StudyDirection(2 if up else 1) for up in problem.objectives.values()]
         pruner = pruner or library.pruners.NopPruner()
         self._view = View(name_of(problem.seed), ways, sampler, pruner, problem.seed, keeps=True)
-        self._sampler, self._states = type(sampler).__name__, library.trial.TrialState
+        self._states = library.trial.TrialState
         self._open: dict[int, Any] = {}
-        if drawn is not None:
-            self.adaptive, self.finite = drawn.adaptive, drawn.finite
 
     def point(self, index: int) -> Point | None:
-        if self._drawn is not None:
-            if (drawn := self._drawn.point(index)) is not None:
-                self._open[index], _ = self._begun(drawn)
-            return drawn
         space = self._problem.space
         for _ in range(TRIES if space.constraints else 1):
             if self._view.stopped:
@@ -132,17 +121,10 @@ class _Asking(Sampler):
             trial = self._view.trial(number, self._view.propose(number))
             for name, part in space.parts.items():
                 if space.is_active(name, point) if given is None else name in given:
-                    point[name] = self._suggested(trial, name, part)
+                    point[name] = suggested(trial, name, part)
+                    if not part.takes(point[name]):
+                        raise UsageError(f"the sampler draws {name} = {point[name]}, not in {part}: correct it")
         return trial, point
-
-    def _suggested(self, trial: Any, name: str, part: Part) -> Parameter:
-        try:
-            value = suggested(trial, name, part)
-        except ValueError as error:
-            raise UsageError(f"{self._sampler} has no value for {name}, which is {part}: {error}") from error
-        if not isinstance(part, Choice) and not part.takes(value):
-            raise UsageError(f"{self._sampler} draws {name} = {shown(value)}, which is not in {part}: correct it")
-        return value
 
     def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
         """The trial, which knows the values of its steps and what its objective says of it."""
@@ -165,8 +147,6 @@ class _Asking(Sampler):
         del self._open[index]
         values = self._problem.values(feedback.losses or ())
         self._view.tell(number, values if state == states.COMPLETE else None, state)
-        if self._drawn is not None:
-            self._drawn.tell(index, point, feedback, pruned)
 
 
 @dataclass(frozen=True)
@@ -179,18 +159,16 @@ class OptunaPruner(Staged):
         return super().describe(problem).replace(without_address(repr(self.pruner)), type(self.pruner).__name__)
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [self.lanes(problem)]
+        return [_Pruning(self.points(problem), self.rungs())]
 
     def draws(self, problem: Problem) -> _Asking:
         library, pruner = optuna(), copy.deepcopy(self.pruner)
         if not isinstance(pruner, library.pruners.BasePruner):
             raise UsageError(f"OptunaPruner({pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
-        if isinstance(self.sampler, Optuna):
-            return _Asking(problem, self.sampler.made(problem), pruner)
-        return _Asking(problem, library.samplers.RandomSampler(), pruner, super().draws(problem))
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return _Pruning(self.points(problem), self.rungs())
+        sampler = Optuna("RandomSampler") if isinstance(self.sampler, Random) else self.sampler
+        if not isinstance(sampler, Optuna):
+            raise UsageError("OptunaPruner: its sampler is one of Optuna, such as 'tpe', or 'random'")
+        return _Asking(problem, sampler.made(problem), pruner)
 
 
 class _Pruning(OneAtATime):
@@ -261,7 +239,7 @@ def suggested(trial: Any, name: str, part: Part) -> Parameter:
     if isinstance(part, Choice):
         return part.labels[drawn if isinstance(part, Ordinal) else choices_of(part).index(drawn)]
     if isinstance(part, Int):
-        return int(drawn) if max(-part.low, part.high) < EXACT else min(part.high, max(part.low, int(drawn)))
+        return int(drawn)
     return part.at(drawn) if isinstance(part, Quantile) else float(drawn)
 
 

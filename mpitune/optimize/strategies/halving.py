@@ -108,8 +108,6 @@ class Hyperband(Staged):
 class _Bracket(TrialScheduler):
     """One successive halving."""
 
-    slides = True
-
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
         self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
         self._stage, self._begun, self._open = 0, 0, 0
@@ -151,8 +149,6 @@ class _Bracket(TrialScheduler):
 class _OneByOne(TrialScheduler):
     """Schedulers of which each begins when the one before has ended, or waits for what it has asked for."""
 
-    slides = True
-
     def __init__(self, schedulers: list[TrialScheduler]):
         self._schedulers = schedulers
         self._of: dict[str, TrialScheduler] = {}
@@ -172,9 +168,7 @@ class _OneByOne(TrialScheduler):
 
 
 class OneAtATime(TrialScheduler):
-    """Decides for each trial alone whether it goes on; rounds are filled with new trials."""
-
-    slides = True
+    """Decides for each trial alone whether it goes on; the window is filled with new trials."""
 
     def __init__(self, points: Points, rungs: Sequence[int]):
         self._points, self._rungs = points, rungs
@@ -196,9 +190,6 @@ class OneAtATime(TrialScheduler):
         self._ended = not self._open
         return segments
 
-    def known(self, number: int) -> None:
-        self._points.known(number)
-
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._open.discard(segment.key)
 
@@ -219,10 +210,7 @@ class ASHA(Staged):
     """
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [self.lanes(problem)]
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return _Promoting(self.points(problem), self.rungs(), self.eta)
+        return [_Promoting(self.points(problem), self.rungs(), self.eta)]
 
 
 class _Promoting(OneAtATime):
@@ -237,8 +225,6 @@ class _Promoting(OneAtATime):
         self._feedback[segment.stage or 0].append((segment, feedback))
         if segment.last or feedback.losses is None:
             self._points.tell(segment, feedback)
-        if segment.stage:  # also one that an earlier run has promoted
-            self._promoted[segment.stage - 1].add(segment.number)
 
     def onward(self, at_end: bool = False) -> TrialSegment | None:
         for stage in range(len(self._rungs) - 2, -1, -1):

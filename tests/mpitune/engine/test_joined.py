@@ -1,6 +1,5 @@
 """Jobs that join a study: real processes on one folder, killed, suspended and stopped; the table is that of one job."""
 
-import importlib
 import json
 import os
 import random
@@ -167,7 +166,7 @@ def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
         "def objective(trial):\n    time.sleep(trial.params['x'] / 40)\n"
         "    return {'loss': (trial.params['x'] - 1) ** 2}\n"
         f"study = search(objective, {{'x': Float(0, 4)}}, strategy='{strategy}', n_trials=30, minimize='loss',\n"
-        "    seed=3, workers=1, round_size=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
+        "    seed=3, workers=1, window=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
     )
 
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -208,13 +207,8 @@ def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"join and {option} exclude each other"):
             RunOptions(join=True, **{option: True})
     space = {"x": Float(0, 1)}
-    for given, fix in (
-        ({}, "give results="),
-        ({"results": tmp_path / "r", "asynchronous": True}, "leave asynchronous"),
-    ):
-        with pytest.raises(UsageError, match=fix):
-            search(len, space, n_trials=2, minimize="loss", join=True, **given)  # type: ignore[arg-type]
-    assert not (tmp_path / "r").exists()
+    with pytest.raises(UsageError, match="give results="):
+        search(len, space, n_trials=2, minimize="loss", join=True)
     assert start(tmp_path, "3", "--join").wait() == Exit.DONE
     other = start(tmp_path, "4", "--join")
     assert "holds a study with n = 3, not 4" in other.communicate()[1] and other.returncode == Exit.USAGE
@@ -371,9 +365,7 @@ def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
         other.close()
 
 
-def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the jobs does not matter, also where a study is begun just after a job has looked for one."""
-
+def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path) -> None:
     def job(**given: Any) -> int:
         objective = lambda trial: {"loss": trial.params["x"]}  # noqa: E731
         space, options = {"x": Float(0, 1)}, RunOptions(join=True, heartbeat_timeout=1.0)
@@ -383,14 +375,9 @@ def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path, monkeypatch: p
         )
 
     assert job(window=4) == 9 and job(window=4) == 9 and job() == 9
-    for given in ({"window": 5}, {"window": 32}, {"round_size": 4}):
+    for given in ({"window": 5}, {"window": 32}):
         with pytest.raises(UsageError, match="holds a study with (batch|order) = "):
             job(**given)
-    search_module = importlib.import_module("mpitune.optimize.search")
-    look = search_module._known_order
-    answers = [("", 0)]
-    monkeypatch.setattr(search_module, "_known_order", lambda options: answers.pop() if answers else look(options))
-    assert job() == 9 and not answers
 
 
 def test_table_and_page_are_of_all_trials_and_of_jobs_that_have_enough(tmp_path: Path) -> None:
@@ -403,9 +390,9 @@ def test_table_and_page_are_of_all_trials_and_of_jobs_that_have_enough(tmp_path:
         search(one, {"x": Float(0, 1)}, results=tmp_path / "r", **how)
         return len((tmp_path / "r/trials.csv").read_text().splitlines()) - 1
 
-    assert 2 <= rows(10, stop_when=lambda study: len(study) >= 2) < 10
+    assert 2 <= rows(10, callbacks=[lambda study, trial: len(study) >= 2]) < 10
     page = tmp_path / "r/report.html"
-    assert "stopped by stop_when" in page.read_text()
+    assert "stopped by a callback" in page.read_text()
     assert (rows(10), rows(20)) == (10, 20) and "stopped by" not in page.read_text()
     page.unlink()
     page.symlink_to(tmp_path / "r/trials.csv")

@@ -225,7 +225,7 @@ def test_progress_counts_the_trials_that_were_asked_for(
     racing = isinstance(strategy, Racing)
     space = {"x": Choice(0.1, 0.2, 0.3)} if racing else {"x": Float(0, 1)}
     objective = half if stages and not racing else lambda trial: trial.params["x"]
-    study = searched(objective, space, strategy=strategy, n_trials=n_trials, round_size=2)
+    study = searched(objective, space, strategy=strategy, n_trials=n_trials, window=2)
     assert len(study) == (3 if racing else n_trials) and len(seen) > 3
     assert {one.total for one in seen} == {len(study)}, "not those of a round"
     assert [one.done for one in seen] == sorted(one.done for one in seen) and seen[-1].done == len(study)

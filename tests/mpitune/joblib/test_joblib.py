@@ -411,7 +411,7 @@ def own(workers):
             told.append(trial.number)
     space = {"x": Float(0, 4)}
     study = search(
-        parabola, space, strategy="sobol", n_trials=6, minimize="loss", workers=workers, callbacks=[tell], round_size=1
+        parabola, space, strategy="sobol", n_trials=6, minimize="loss", workers=workers, callbacks=[tell], window=1
     )
     return [trial.params["x"] for trial in study.trials]
 

@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
 
 
 def find(folder: Path, objective: Any, **how: Any) -> Any:
-    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "round_size": 4, **how}
+    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "window": 4, **how}
     return search(objective, results=folder, options=RunOptions(quiet=True), **how)
 
 
@@ -210,7 +210,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "adapt has m = 3, which is not in Choice(1, 2)",
     ),
     "another constant": (dict(space={**XN, "m": 1}, adapt={"m": 3}), "adapt has m = 3, but the space has 1"),
-    "no mapping": (dict(space=XN, adapt=3), "adapt=3: give True, or values of parameters by name"),
     "restart": (
         dict(space=XN, adapt=True, options=RunOptions(restart=True)),
         "adapt uses the results of the old study",
@@ -302,7 +301,7 @@ def test_a_stop_hears_of_results_of_before(tmp_path: Path) -> None:
     objective = Noted(tmp_path / "calls")
     find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
     evaluated(tmp_path)
-    how: dict[str, Any] = {"space": {"x": Float(0, 99, step=1)}, "stop_when": lambda study: len(study) >= 5}
+    how: dict[str, Any] = {"space": {"x": Float(0, 99, step=1)}, "callbacks": [lambda study, trial: len(study) >= 5]}
     assert len(find(tmp_path / "r", objective, adapt=True, **how)) < 100
     assert len(evaluated(tmp_path)) <= 1
 
@@ -338,7 +337,7 @@ def test_jobs_join_a_changed_study_and_a_study_that_jobs_joined_is_changed(tmp_p
     assert len(evaluated(tmp_path)) == 15 and (tmp_path / "r" / "jobs").is_dir()  # with the journal of each
     with pytest.raises(UsageError, match="join and adapt exclude each other"):
         find(tmp_path / "r", objective, space=wider, join=True, adapt=True)
-    find(tmp_path / "r", objective, space=wider, adapt=True, stop_when=lambda study: True)
+    find(tmp_path / "r", objective, space=wider, adapt=True, callbacks=[lambda study, trial: True])
     journal = tmp_path / "r" / "journal.jsonl"
     whole = journal.read_text()
     journal.write_text(whole.split("\n")[0] + "\n")  # as if it had been killed at its start

@@ -18,7 +18,7 @@ import numpy as np
 import optuna
 import pytest
 
-from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When
+from mpitune import Choice, Float, Int, Ordinal, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.formats import to_optuna
@@ -56,10 +56,10 @@ def played(
     strategy: Any, loss: Callable[[TrialSegment], float | None], space: Space = LINE, **how: Any
 ) -> list[TrialSegment]:
     """The segments that a strategy asks for, in order, where `loss` says what becomes of each (None: it fails)."""
-    problem = Problem(space, {"loss": False}, **{"n_trials": 20, "round_size": 4, "staged": True, **how})
+    problem = Problem(space, {"loss": False}, **{"n_trials": 20, "window": 4, "staged": True, **how})
     asked = []
     for proposer in strategy_of(strategy).begin(problem):
-        while segments := proposer.ask(problem.round_size):
+        while segments := proposer.ask(problem.window):
             asked += segments
             for segment in segments:
                 value = loss(segment)
@@ -72,7 +72,7 @@ def slid(
     strategy: Any, loss: Callable[[TrialSegment], float | None], width: int, seed: int | None = None, **how: Any
 ) -> list[TrialSegment]:
     """The segments of a search with a window, in the order asked; they end in an order that is drawn by `seed`."""
-    usual: dict[str, Any] = {"space": LINE, "n_trials": 20, "round_size": width, "staged": True}
+    usual: dict[str, Any] = {"space": LINE, "n_trials": 20, "window": width, "staged": True}
     problem = Problem(objectives={"loss": False}, **{**usual, **how})
     plan = LeadersPart(strategy_of(strategy), (), SearchLimit(None, None), None, None)
     task = WorkersPart(None, problem, Path())
@@ -286,7 +286,7 @@ class Seeded(optuna.samplers.BaseSampler):
 def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
     study = optuna.create_study(sampler=Seeded(optuna.samplers.TPESampler(), 5))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
-    segments = played("tpe", x_of, n_trials=25, seed=5, round_size=1)
+    segments = played("tpe", x_of, n_trials=25, seed=5, window=1)
     assert [x_of(p) for p in segments] == [trial.params["x"] for trial in study.trials]
 
 
@@ -473,7 +473,7 @@ class Stopping(optuna.samplers.RandomSampler):
 
 
 def test_a_sampler_that_stops_its_study_ends_the_search() -> None:
-    assert len(played(Stopping(seed=1), x_of, round_size=1)) == 3
+    assert len(played(Stopping(seed=1), x_of, window=1)) == 3
 
 
 class OwnSampler(optuna.samplers.BaseSampler):
@@ -533,7 +533,7 @@ def test_points_beside_the_steps_are_evaluated(strategy: Any, tmp_path: Path) ->
     """As given; a sampler learns from the nearest. Also where the journal has one that ended the study before."""
     space = Space({"x": Float(0, 1, step=0.3), "n": Int(1, 10, step=4), "c": Choice(1, True, None)})
     points: list[dict[str, Any]] = [{"x": 0.25, "n": 3, "c": True}, {"x": 1.0, "n": 10, "c": None}]
-    how: dict[str, Any] = dict(strategy=strategy, n_trials=8, results=tmp_path / "r", round_size=1)
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=8, results=tmp_path / "r", window=1)
     study = searched(stepping, space, enqueue=iter(points), **how)
     assert [dict(trial.params) for trial in study.trials[:2]] == points and study.trials[0].params["c"] is True
     assert all(trial.params["n"] in (1, 5, 9) for trial in study.trials[2:])
@@ -602,8 +602,6 @@ class Unequal(Strategy):
         strategy, left = self, list(enumerate(self.steps))
 
         class Scheduler(TrialScheduler):
-            slides = True
-
             def ask(self, most: int) -> list[TrialSegment]:
                 new, left[:] = left[:most], left[most:]
                 return [TrialSegment(number, {"x": 0.5}, 0, True, 0, steps) for number, steps in new]
@@ -630,9 +628,7 @@ def test_a_bracket_begins_while_the_one_before_waits_for_its_last() -> None:
     assert second < last_of_first
 
 
-def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
-    """As those of others were before there were windows."""
-
+def test_a_scheduler_that_asks_at_once_is_asked_again_when_all_are_told() -> None:
     class Patient(Unequal):
         def begin(self, problem: Problem) -> list[TrialScheduler]:
             (scheduler,) = super().begin(problem)
@@ -643,7 +639,7 @@ def test_a_scheduler_that_needs_all_results_is_asked_in_rounds() -> None:
                 asked.extend(new := ask(most))
                 return new
 
-            scheduler.slides, scheduler.ask = False, all_told  # type: ignore[method-assign]
+            scheduler.at_once, scheduler.ask = True, all_told  # type: ignore[method-assign]
             return [scheduler]
 
     strategy = Patient((9, 1, 2, 3, 1, 9, 1, 1))
@@ -747,7 +743,7 @@ def test_steps_may_begin_at_0(strategy: Any, keeps: bool) -> None:
 
         return objective
 
-    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, round_size=3)
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=9, window=3)
     zero, one = (searched(stepping_from(first), LINE, **how) for first in (0, 1))
     for a, b in zip(zero.trials, one.trials, strict=True):
         assert (a.params, a.state, a.values) == (b.params, b.state, b.values)
@@ -779,7 +775,7 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
 
 def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
     strategy = OptunaPruner(9, pruner=optuna.pruners.ThresholdPruner(upper=0.0))
-    study = searched(stepping, LINE, strategy=strategy, n_trials=4, round_size=2)
+    study = searched(stepping, LINE, strategy=strategy, n_trials=4, window=2)
     assert {trial.state for trial in study.trials} == {"pruned"}
     with pytest.raises(UsageError, match="no trial is complete: the strategy stopped all others early, give it more"):
         _ = study.best
@@ -808,11 +804,7 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "change", "told"),
     [
-        (
-            "hyperband",
-            {},
-            "hyperband needs to know the steps of a whole trial: strategy=mpitune.strategies.Hyperband(max_steps=100)",
-        ),
+        ("hyperband", {}, "nsga2, one of mpitune.strategies, such as ASHA(max_steps=100), or a sampler of Optuna"),
         (Halving(9), {"objective": "true {x} {n} {kind} {y}"}, "so the command must have {until}"),
         (Halving(9), {"minimize": ["loss", "cost"]}, "Halving compares one value, not loss, cost"),
         (Halving(9, sampler=Halving(3)), {}, "its sampler draws points"),
@@ -824,18 +816,17 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
             "needs a space without conditions",
         ),
         ("cmaes", {}, "CMA-ES needs two or more numbers"),
-        ("tpe", {"space": Space({"x": Int(0, 2**63)})}, "Optuna takes whole numbers below 2**63, but x is Int(low=0"),
         (optuna.samplers.GridSampler({"x": [1]}), {}, "GridSampler goes through all points: use strategy='grid'"),
         (optuna.samplers.BruteForceSampler(), {}, "BruteForceSampler goes through all points: use strategy='grid'"),
         (
             optuna.samplers.PartialFixedSampler({"x": 3}, optuna.samplers.TPESampler()),
             {},
-            "PartialFixedSampler draws x = 3.0, which is not in Float",
+            "the sampler draws x = 3.0, not in Float",
         ),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
         (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
+        (OptunaPruner(9, pruner=optuna.pruners.NopPruner(), sampler="sobol"), {}, "its sampler is one of Optuna"),
         (Grid(points=0), {}, "give at least one point"),
-        (Hyperband(9), {"asynchronous": True}, "Hyperband waits for all of a rung"),
     ],
 )
 def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -865,7 +856,6 @@ def test_without_optuna_its_extra_is_named(program: Any) -> None:
     assert 'Optuna is not installed: pip install "mpitune[search]"' in done.stderr
 
 
-@pytest.mark.parametrize("order", [{"window": 4}, {"round_size": 4}])
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -873,9 +863,9 @@ def test_without_optuna_its_extra_is_named(program: Any) -> None:
         OptunaPruner(9, pruner=optuna.pruners.HyperbandPruner(1, 9)),  # whose brackets come from its study's name
     ],
 )  # fmt: skip
-def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, order: Any, tmp_path: Path) -> None:
+def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
     """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
-    how: dict[str, Any] = dict(strategy=strategy, n_trials=14, results=tmp_path / "r", **order)
+    how: dict[str, Any] = dict(strategy=strategy, n_trials=14, results=tmp_path / "r", window=4)
     whole = searched(stepping, LINE, **how)
     journal = tmp_path / "r" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -906,7 +896,7 @@ class Recording(Random):
         return drawn
 
 
-@pytest.mark.parametrize("how", [{"window": 4}, {"round_size": 4}, {}])
+@pytest.mark.parametrize("how", [{"window": 4}, {}])
 def test_a_strategy_is_told_of_each_trial_in_the_order_asked(how: dict[str, int]) -> None:
     """Early trials take longest here, so workers return them last."""
 
@@ -919,23 +909,4 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked(how: dict[str, int]
     strategy = Recording()
     study = searched(objective, LINE, strategy=strategy, n_trials=10, workers=2, **how)
     assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10
-    before = [n // 4 * 4 for n in range(10)] if "round_size" in how else [max(0, n - 3) for n in range(10)]
-    assert [len(known) for known in strategy.known.values()] == before
-
-
-@pytest.mark.parametrize("strategy", ["random", ASHA(4)])
-def test_failed_ones_of_a_journal_are_tried_again_beside_new_ones(strategy: Any, tmp_path: Path) -> None:
-    """Two lanes take from one strategy: neither proposes what the other is about to try again."""
-    fails = True
-
-    def objective(trial: Any) -> Any:
-        for step in range(4):
-            yield {"step": step + 1, "loss": math.nan if fails and trial.number in (3, 7) else trial.params["x"]}
-
-    how: dict[str, Any] = {"strategy": strategy, "asynchronous": True, "workers": 2, "results": tmp_path / "r"}
-    searched(objective, {"x": Float(0, 1)}, n_trials=9, **how)
-    fails = False
-    how["options"] = RunOptions(quiet=True, retry_failed=True)
-    study = searched(objective, {"x": Float(0, 1)}, n_trials=14, **how)
-    assert [trial.number for trial in study.trials] == list(range(14))
-    assert not any(trial.state == "failed" for trial in study.trials)
+    assert [len(known) for known in strategy.known.values()] == [max(0, n - 3) for n in range(10)]

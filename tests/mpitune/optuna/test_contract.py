@@ -114,6 +114,8 @@ def test_a_timeout_and_other_arguments(capsys: pytest.CaptureFixture[str]) -> No
     optimize(study, lambda trial: time.sleep(0.1) or square(trial), timeout=1.0, gc_after_trial=True, options=HERE)
     assert 0 < len(study.trials) < 11 and states(study) == "C" * len(study.trials)
     late = new()
+    optimize(late, square, timeout=0, options=TWO)
+    assert not late.trials
     optimize(late, square, timeout=0.01, window=2, options=TWO)  # as in Optuna a first trial runs
     assert states(late) in ("C", "CC")
     optimize(study, square, n_trials=3, show_progress_bar=True, options=HERE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +64,8 @@ class Chain:
         before, last = [link for link in links[:-1] if isinstance(link, Link)], links[-1] if links else None
         if not before or len(before) < len(links) - 1 or isinstance(last, Link) or last is None:
             raise UsageError('a chain has links and ends with a function: Chain(Link(features, "degree"), model)')
+        if not isinstance(limit_gb, int | float) or isinstance(limit_gb, bool) or not 0 < limit_gb < math.inf:
+            raise UsageError(f"limit_gb={limit_gb!r}: give a number of gigabytes above 0")
         self.limit = int(limit_gb * 1e9)
         self._steps: list[_Step] = []
         for link in before:
@@ -76,8 +79,10 @@ class Chain:
     def _step(self, link: Link, last: bool = False) -> _Step:
         work = link.work
         name = getattr(work, "__name__", "")
-        if not name:
+        if not callable(work) or not name:
             raise UsageError(f"a link is {work!r}: give a function that has a name")
+        if not all(isinstance(use, str) and use for use in link.uses):
+            raise UsageError(f"the link {name} uses {link.uses}: give names of parameters")
         if not last and inspect.isgeneratorfunction(work):
             raise UsageError(f"the link {name} is a generator: return its value")
         earlier = {step.name for step in self._steps}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -148,11 +149,15 @@ def search(
     options = RunOptions() if options is None else options
     if not isinstance(options, RunOptions):
         raise UsageError(f"options={options!r:.100}: give a RunOptions, such as RunOptions(restart=True)")
+    if not isinstance(results, str | os.PathLike | None):
+        raise UsageError(f"results={results!r:.100}: give the path of a folder")
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
     given["changed"], given["join"] = changed or None, join or None
     given["track"] = track or None
+    if not isinstance(adapt, bool | Mapping):
+        raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
     given["adapt"] = adapt is not False or None
     given["results"] = None if results is None else Path(results)
     refusal = ""
@@ -180,6 +185,8 @@ def search(
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
             if options.join and options.results is None:
                 raise UsageError("join=True needs results that all jobs see: give results=")
+            if not all(map(callable, callbacks)):
+                raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
                 space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue,
                 staged=getattr(objective, "staged", True),

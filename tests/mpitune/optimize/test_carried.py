@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
 
 
 def find(folder: Path, objective: Any, **how: Any) -> Any:
-    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "window": 4, **how}
+    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "round_size": 4, **how}
     return search(objective, results=folder, options=RunOptions(quiet=True), **how)
 
 
@@ -210,6 +210,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "adapt has m = 3, which is not in Choice(1, 2)",
     ),
     "another constant": (dict(space={**XN, "m": 1}, adapt={"m": 3}), "adapt has m = 3, but the space has 1"),
+    "no mapping": (dict(space=XN, adapt=3), "adapt=3: give True, or values of parameters by name"),
     "restart": (
         dict(space=XN, adapt=True, options=RunOptions(restart=True)),
         "adapt uses the results of the old study",

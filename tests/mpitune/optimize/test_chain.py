@@ -119,7 +119,9 @@ def generated(trial: Any) -> Any:
         (lambda: Chain(Link(needs, "x"), needs), "needs takes wanted, which no link before it returns: there is none"),
         (lambda: Chain(Link(generated), stepped), "the link generated is a generator: return its value"),
         (lambda: Chain(Link(5), stepped), "a link is 5: give a function that has a name"),  # type: ignore[arg-type]
+        (lambda: Chain(Link(features, 5), stepped), "the link features uses (5,): give names"),  # type: ignore[arg-type]
         (lambda: Chain(Link(features, "degre"), stepped), "features uses degre, which the space does not have: it has"),
+        (lambda: Chain(Link(features, "x"), stepped, limit_gb=0), "limit_gb=0: give a number of gigabytes above 0"),
         (lambda: reads("trial.params['y']"), 'parameter y, which it does not name: name it, Link(link, ..., "y")'),
         (lambda: reads("trial.params.get('y', 1)"), "asks for the parameter y, which it does not name"),
         (lambda: reads("trial.number"), "the link link asks for trial.number, which trials do not have in common"),

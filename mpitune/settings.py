@@ -61,7 +61,8 @@ def window_of(settings: Mapping[str, Any]) -> str:
     size, strategy = settings.get("batch"), str(settings.get("strategy"))
     if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(", "Racing(")):
         return ""
-    return f"window {size}" if settings.get("order") == "window" else ""
+    words = {"window": f"window {size}", "asynchronous": "asynchronous"}
+    return words.get(str(settings.get("order")), "")
 
 
 def repeats_of(settings: Mapping[str, Any]) -> int:

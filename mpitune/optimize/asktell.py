@@ -13,8 +13,7 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
-from mpitune.optimize.strategies.plain import Points, Sampling
-from mpitune.optimize.tuning import Tuning, described, problem_of
+from mpitune.optimize.tuning import ASYNCHRONOUS, Tuning, described, problem_of
 from mpitune.optimize.values import InvalidReturnValue, as_json, require_same_names, values_of
 from mpitune.storage.journal import Journal
 from mpitune.trial import Outcome, Result
@@ -33,7 +32,7 @@ class AskTell:
     processes: under mpirun one rank uses it.
 
     Raises:
-        UsageError: As `mpitune.search`, and where the strategy does not evaluate trials whole.
+        UsageError: As `mpitune.search`, and where the strategy cannot go on without all results of a round.
     """
 
     def __init__(
@@ -52,9 +51,7 @@ class AskTell:
             space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue
         )
         chosen = self._strategy = strategy_of(strategy)
-        if not isinstance(chosen, Sampling):
-            raise UsageError(f"{type(chosen).__name__} has stages or folds of trials, which ask and tell does not have")
-        self._points = Points(chosen.draws(self._problem), self._problem)
+        self._scheduler = chosen.lanes(self._problem)
         self._open: dict[int, TrialSegment] = {}
         self._outcomes: list[Outcome] = []
         self._journal: Journal | None = None
@@ -63,7 +60,7 @@ class AskTell:
             settings = {
                 "experiment": Tuning.__name__, "space": list(self._problem.space.described()),
                 "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
-                "seed": self._problem.seed, "order": "as told",
+                "seed": self._problem.seed, "order": ASYNCHRONOUS,
             }  # fmt: skip
             header: dict[str, Any] = {"settings": settings, "versions": {}, "commit": None, "command": []}
             with called_from(Caller.ARGUMENTS):
@@ -71,15 +68,17 @@ class AskTell:
             history = self._journal.history
             for key, trial in history.trials.items():
                 segment = TrialSegment.of(trial)
-                self._points.known(segment.number)
+                self._scheduler.known(segment.number)
                 self._tell(segment, Outcome(trial, history.results[key]))
 
     def ask(self) -> Asked | None:
         """The next trial; None where there is no more."""
-        for number, point in self._points.take(1):
-            self._open[number] = TrialSegment(number, point)
-            return Asked(number, self._problem.space.given(point))
-        return None
+        segments = self._scheduler.ask(1)
+        if not segments:
+            return None
+        (segment,) = segments
+        self._open[segment.number] = segment
+        return Asked(segment.number, self._problem.space.given(segment.point))
 
     def tell(self, trial: Asked | int, values: Any = None, *, error: str | None = None, user_attrs: Any = None) -> None:
         """Tell the result of a trial: its values and user attributes by name, or why it failed. Then it is on disk.
@@ -127,7 +126,7 @@ class AskTell:
 
     def _tell(self, segment: TrialSegment, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self._points.tell(segment, Feedback.of(outcome.result, self._problem))
+        self._scheduler.tell(segment, Feedback.of(outcome.result, self._problem))
 
 
 class Asked(NamedTuple):

@@ -25,6 +25,7 @@ from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem, Strategy
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.tuning import (
+    ASYNCHRONOUS,
     WINDOW,
     Alike,
     Callback,
@@ -68,6 +69,7 @@ def search(
     callbacks: Iterable[Callback] = (),
     enqueue: Iterable[Mapping[str, Any]] = (),
     window: int | None = None,
+    asynchronous: bool = False,
     together: int | None = None,
     alike: Alike | None = None,
     adapt: bool | Mapping[str, Any] = False,
@@ -108,6 +110,7 @@ def search(
             last `window` before it are known. By default what the journal says, at the first start twice the number of
             slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
             learn sooner.
+        asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
             their order: what each trial alone would return. A trial's place in the list follows from the order in which
             trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
@@ -181,10 +184,13 @@ def search(
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
             require_whole("window", window, 1)
             require_seconds("timeout", timeout)
+            if asynchronous and window is not None:
+                raise UsageError(f"window={window} and asynchronous=True are two orders of telling results: give one")
             if options.adapt and options.results is None:
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
-            if options.join and options.results is None:
-                raise UsageError("join=True needs results that all jobs see: give results=")
+            if options.join and (options.results is None or asynchronous):
+                fix = "give results=" if options.results is None else "leave asynchronous out"
+                raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
@@ -196,7 +202,7 @@ def search(
             problem = replace(problem, together=int(together or 0))
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
-            chosen.begin(problem)
+            chosen.lanes(problem) if asynchronous else chosen.begin(problem)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
@@ -211,7 +217,9 @@ def search(
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = transport.broadcast(
-            _usual_window(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
+            _usual_window(of_ranks, devices, nodes, options, 0 if asynchronous else together or 1)
+            if transport.rank == 0
+            else None
         )
         if isinstance(usual, UsageError):
             raise usual
@@ -222,7 +230,7 @@ def search(
             objectives=described(problem.objectives),
             seed=problem.seed,
             batch=problem.window,
-            order=WINDOW,
+            order=ASYNCHRONOUS if asynchronous else WINDOW,
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
@@ -323,13 +331,15 @@ def _usual_window(
     """The window that the journal says, else by how many trials run at a time.
 
     It is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So many
-    trials as are evaluated `together` need one slot.
+    trials as are evaluated `together` need one slot. With 0, an asynchronous search, it is the number of lanes.
     """
     try:
         at_once = _at_once(slots, devices, nodes)
         known = _known_window(options)
     except UsageError as error:
         return error
+    if not together:
+        return known or at_once
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
     usual = joined if options.join else 2 * at_once if at_once > 1 else at_once
     return known or usual * together

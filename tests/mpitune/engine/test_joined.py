@@ -207,8 +207,13 @@ def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"join and {option} exclude each other"):
             RunOptions(join=True, **{option: True})
     space = {"x": Float(0, 1)}
-    with pytest.raises(UsageError, match="give results="):
-        search(len, space, n_trials=2, minimize="loss", join=True)
+    for given, fix in (
+        ({}, "give results="),
+        ({"results": tmp_path / "r", "asynchronous": True}, "leave asynchronous"),
+    ):
+        with pytest.raises(UsageError, match=fix):
+            search(len, space, n_trials=2, minimize="loss", join=True, **given)  # type: ignore[arg-type]
+    assert not (tmp_path / "r").exists()
     assert start(tmp_path, "3", "--join").wait() == Exit.DONE
     other = start(tmp_path, "4", "--join")
     assert "holds a study with n = 3, not 4" in other.communicate()[1] and other.returncode == Exit.USAGE

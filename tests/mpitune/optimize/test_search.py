@@ -156,9 +156,12 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     ) or not said
 
 
+@pytest.mark.parametrize("order", [{"window": 3}, {"asynchronous": True}])
 @pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9), Racing(3, sampler="random")])
-def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any) -> None:
+def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order: dict[str, Any]) -> None:
     """Of pruned ones, too, and in a search of 30 trials not all at its end."""
+    if order.get("asynchronous") and not isinstance(strategy, ASHA):
+        return
 
     def steps(trial: Any) -> Any:
         for step in range(1, 11):
@@ -176,7 +179,7 @@ def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any) -> Non
     assert not isinstance(strategy, ASHA) or [t.state for t, _ in heard[:25]].count("pruned") > 10
 
 
-@pytest.mark.parametrize("order", [{}, {"strategy": "tpe"}])
+@pytest.mark.parametrize("order", [{}, {"strategy": "tpe"}, {"asynchronous": True}])
 def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     tmp_path: Path, order: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,6 +318,7 @@ def closes_over(lock: Any) -> Any:
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
         ({"window": 0}, "window=0: give a whole number of at least 1"),
+        ({"window": 4, "asynchronous": True}, "window=4 and asynchronous=True are two orders of telling results"),
         ({"trial_timeout": 0}, "trial_timeout=0 is too small: give at least 0.001"),
         ({"results": 5}, "results=5: give the path of a folder"),
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
@@ -491,8 +495,6 @@ def test_ask_and_tell(tmp_path: Path) -> None:
             loop.tell(2, {"loss": 1.0, "cost": 2.0})
     with pytest.raises(UsageError, match="holds a study with seed = 0, not 1: give another results folder$"):
         AskTell(SPACE, **how, seed=1)
-    with pytest.raises(UsageError, match="ASHA has stages or folds of trials, which ask and tell does not have"):
-        AskTell(SPACE, strategy=ASHA(9), n_trials=5, minimize="loss")
     with AskTell(SPACE, **how) as loop:
         assert [t.state for t in loop.study.trials] == ["failed", "complete"]
         numbers = []
@@ -548,6 +550,21 @@ def test_a_window_goes_on_with_more_trials_and_other_workers(tmp_path: Path) -> 
     assert tables[0] == tables[1]
     with pytest.raises(UsageError, match="holds a study with batch = 6, not 7"):
         searched(objective, space, n_trials=30, window=7, **how)
+
+
+def test_asynchronous_searches_replay_their_journal(tmp_path: Path) -> None:
+    how: dict[str, Any] = dict(workers=2, results=tmp_path / "r", asynchronous=True)
+
+    def objective(trial: Any) -> float:
+        return float(trial.params["x"])
+
+    first = searched(objective, Space({"x": Float(0, 1)}), n_trials=6, **how)
+    again = searched(objective, Space({"x": Float(0, 1)}), n_trials=9, **how)
+    assert [t.params for t in again.trials[:6]] == [t.params for t in first.trials] and len(again) == 9
+    header = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[0])
+    assert header["settings"]["order"] == "asynchronous"
+    with pytest.raises(UsageError, match="holds a study with order = asynchronous"):
+        searched(objective, Space({"x": Float(0, 1)}), n_trials=9, **{**how, "asynchronous": False})
 
 
 def test_a_worker_has_its_next_trial_before_its_result_is_durable(

@@ -18,7 +18,7 @@ import numpy as np
 import optuna
 import pytest
 
-from mpitune import Choice, Float, Int, Ordinal, Space, When
+from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.formats import to_optuna
@@ -827,6 +827,7 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
         (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
         (OptunaPruner(9, pruner=optuna.pruners.NopPruner(), sampler="sobol"), {}, "its sampler is one of Optuna"),
         (Grid(points=0), {}, "give at least one point"),
+        (Hyperband(9), {"asynchronous": True}, "Hyperband waits for all of a rung"),
     ],
 )
 def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -910,3 +911,21 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked(how: dict[str, int]
     study = searched(objective, LINE, strategy=strategy, n_trials=10, workers=2, **how)
     assert strategy.told == [(t.number, t.values["loss"]) for t in study.trials] and len(study) == 10
     assert [len(known) for known in strategy.known.values()] == [max(0, n - 3) for n in range(10)]
+
+
+@pytest.mark.parametrize("strategy", ["random", ASHA(4)])
+def test_failed_ones_of_a_journal_are_tried_again_beside_new_ones(strategy: Any, tmp_path: Path) -> None:
+    """Two lanes take from one strategy: neither proposes what the other is about to try again."""
+    fails = True
+
+    def objective(trial: Any) -> Any:
+        for step in range(4):
+            yield {"step": step + 1, "loss": math.nan if fails and trial.number in (3, 7) else trial.params["x"]}
+
+    how: dict[str, Any] = {"strategy": strategy, "asynchronous": True, "workers": 2, "results": tmp_path / "r"}
+    searched(objective, {"x": Float(0, 1)}, n_trials=9, **how)
+    fails = False
+    how["options"] = RunOptions(quiet=True, retry_failed=True)
+    study = searched(objective, {"x": Float(0, 1)}, n_trials=14, **how)
+    assert [trial.number for trial in study.trials] == list(range(14))
+    assert not any(trial.state == "failed" for trial in study.trials)

@@ -127,7 +127,7 @@ def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:
 def test_a_strategy_that_learns_proposes_as_many_at_a_time() -> None:
     pytest.importorskip("optuna")
     told: list[int] = []
-    for window in ({}, {"window": 8}):
+    for window in ({}, {"window": 8}, {"asynchronous": True}):
         calls: list[list[int]] = []
 
         def objective(trials: Any, calls: list[list[int]] = calls) -> Any:
@@ -173,7 +173,8 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_failed_ones_of_a_journal_are_tried_again_in_their_places(workers: int, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"together": 4, "results": tmp_path / "r", "alike": units}
+    """Where each lane takes what it gets: the journal then has several trials of one place, of any kind."""
+    how: dict[str, Any] = {"together": 4, "asynchronous": True, "results": tmp_path / "r", "alike": units}
     how["workers"], fails = workers, True
 
     def objective(trials: Any) -> list[float]:

@@ -7,17 +7,15 @@ Prints what every rank has, then each problem with its fix. Exit status 2 when t
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mpitune.devices import probe
-from mpitune.devices.choose import CPU, Device, choose
+from mpitune.devices.choose import CPU, choose
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding
 from mpitune.errors import Exit, UsageError, print_error
@@ -36,7 +34,6 @@ from mpitune.tools.doctor_checks import (
     check_results,
     check_sharing,
 )
-from mpitune.tools.programs import doctor_checks, kinds_of
 from mpitune.trial import Place
 
 PROG = "python -m mpitune doctor"
@@ -55,43 +52,16 @@ def examine(rank: int, options: RunOptions) -> Examined:
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
     examined.problems.extend(check_sharing(host, devices))
-    every = doctor_checks()
-    broken: set[str] = set()
-    asked = {}
-    for number, device in enumerate(dict.fromkeys(devices)):
-        wanted = kinds_of(every, device.kind) if number == 0 else {}
-        asked[device] = [*(["gpu"] if device != CPU else []), *wanted]
-    for device, what, answer in _answers(asked, options.threads):
-        wrong = answer.get("error")
-        needed_by = kinds_of(every, device.kind).get(what, [])
-        if what == "gpu" and wrong:
+    gpus = [device for device in dict.fromkeys(devices) if device != CPU]
+    asked = [(device, probe.begin(device, "gpu", threads=options.threads)) for device in gpus]
+    for device, process in asked:
+        answer = probe.answer(process)
+        if wrong := answer.get("error"):
             text = f"{host}: no worker can use {device.name} ({wrong}): look at nvidia-smi, and at the driver"
             examined.problems.append(Finding(text, fatal=True))
-        elif what == "gpu":
+        else:
             examined.gpus[device.name] = GpuInfo(**answer)  # type: ignore[arg-type]
-        elif wrong:
-            fix = "see requirements*.txt for versions that fit each other"
-            whose = f"{', '.join(needed_by)} cannot run: " if needed_by else ""
-            broken.update(needed_by)
-            fatal = bool(needed_by) and broken == set(every)
-            text = f"{host}: {what} does not work on {device.name} ({wrong}): {whose}{fix}"
-            examined.problems.append(Finding(text, fatal))
-        elif not answer["installed"]:
-            text = f"{what} is not installed: what needs it cannot run until it is (see requirements*.txt)"
-            examined.problems.append(Finding(f"{host}: {text}"))
     return examined
-
-
-def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tuple[Device, str, dict[str, object]]]:
-    """Answers of processes on the devices, one process at a time on each: some modes admit only one."""
-    for turn in itertools.zip_longest(*asked.values()):
-        processes = [
-            (device, what, probe.begin(device, what, threads=threads))
-            for device, what in zip(asked, turn, strict=True)
-            if what
-        ]
-        for device, what, process in processes:
-            yield device, what, probe.answer(process)
 
 
 def table(examined: Iterable[Examined]) -> str:
@@ -110,25 +80,20 @@ def table(examined: Iterable[Examined]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def report(examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch,
-           options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
+def report(
+    examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch, options: RunOptions
+) -> Exit:
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
     mpi, problems = check_mpi(launch, dict(os.environ))
     results, of_results = check_results(options.results or Path("results"), options.join)
     problems += of_results
-    n_bytes, lines = 0, []
-    for source in sources:
-        line, size, wrong = source.examined()
-        lines.append(f"data     {line}\n")
-        n_bytes = max(n_bytes, size)
-        problems += [Finding(*what) for what in wrong]
     nodes = [seen.node for seen in examined]
     problems += preflight.problems(nodes, options)
-    problems += check_ranks(examined, n_bytes)
+    problems += check_ranks(examined)
     before, after = between
     problems += check_clocks([node.host for node in nodes], clocks, before=before, after=after)
     print(table(examined))
-    print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
+    print(f"\nMPI      {mpi}\nresults  {results}\n")
     for problem in sorted(dict.fromkeys(problems), key=lambda problem: not problem.fatal):
         print(problem)
     fatal = sum(problem.fatal for problem in problems)
@@ -136,7 +101,7 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     return Exit.USAGE if fatal else Exit.DONE
 
 
-def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
+def run(transport: Transport, launch: Launch, options: RunOptions) -> Exit:
     """One rank's part; rank 0 speaks for all."""
     examined = transport.gather(examine(transport.rank, options))
     before = time.time()
@@ -145,7 +110,7 @@ def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequ
     between = (before, time.time())
     status = Exit.DONE
     if transport.rank == 0:
-        status = report(examined, clocks, between, launch, options, sources)
+        status = report(examined, clocks, between, launch, options)
     transport.close(status)
     return status
 
@@ -154,20 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status of this rank."""
     launch = launched()
     parser = Parser(prog=PROG, description="Would a study run here? Use the launcher and the options of the study.")
-    kinds = list(dict.fromkeys(checks.settings for checks in doctor_checks().values() if checks.settings))
     try:
-        for kind in (*kinds, RunOptions):
-            add_settings(parser, kind)
-        namespace = parser.parse_args(arguments)
-        options = from_namespace(RunOptions, namespace)
-        sources = [from_namespace(kind, namespace) for kind in kinds]
+        add_settings(parser, RunOptions)
+        options = from_namespace(RunOptions, parser.parse_args(arguments))
         transport = connect(launch, options.expect_nodes)
     except UsageError as error:
         return print_error(PROG, error, launch.rank)
     try:
         if not options.keep_binding:
             preflight.widen_binding(transport, launch.launcher)  # as the run will do
-        return run(transport, launch, options, sources)
+        return run(transport, launch, options)
     except Exception:
         traceback.print_exc()
         transport.abort(Exit.ERROR)  # the other ranks wait for this one

@@ -1,4 +1,4 @@
-"""Checks of `python -m mpitune doctor` beyond those of every start: hosts, GPUs, clocks, MPI, folder, data."""
+"""Checks of `python -m mpitune doctor` beyond those of every start: hosts, GPUs, clocks, MPI, folder."""
 
 from __future__ import annotations
 
@@ -61,23 +61,18 @@ def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
             )
 
 
-def check_ranks(examined: Sequence[Examined], data_bytes: int) -> Iterator[Finding]:
-    """Problems of each host.
-
-    Args:
-        examined: what each rank has found on its host.
-        data_bytes: shared memory that each of the ranks needs.
-    """
+def check_ranks(examined: Sequence[Examined]) -> Iterator[Finding]:
+    """Problems of each host, from what each rank has found on its host."""
     of_host: dict[str, list[Examined]] = defaultdict(list)
     for seen in examined:
         yield from seen.problems
         of_host[seen.node.host].append(seen)
     for host, there in of_host.items():
-        yield from _host_problems(host, [seen.node for seen in there], data_bytes)
+        yield from _host_problems(host, [seen.node for seen in there])
         yield from _gpu_problems(host, there)
 
 
-def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterator[Finding]:
+def _host_problems(host: str, nodes: Sequence[Node]) -> Iterator[Finding]:
     """Problems with cores and memory among the ranks of one host."""
     n_workers = sum(len(node.places) for node in nodes)
     wanted, cores = sum(map(preflight.cores_wanted, nodes)), max(node.cores for node in nodes)
@@ -91,12 +86,6 @@ def _host_problems(host: str, nodes: Sequence[Node], data_bytes: int) -> Iterato
         yield Finding(
             f"{host}: {memory / GIB:.1f} GiB of memory for {n_workers} workers, each of which needs about "
             f"{WORKER_BYTES / GIB:g}: give fewer --workers, or ask the scheduler for more memory"
-        )
-    if 0 < memory < (needed := len(nodes) * data_bytes):
-        yield Finding(
-            f"{host}: the data needs {needed / MIB:.0f} MiB of memory, of which {memory / MIB:.0f} are free: "
-            "ask the scheduler for more, or give less data",
-            fatal=True,
         )
 
 

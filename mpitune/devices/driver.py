@@ -46,12 +46,12 @@ class Driver:
         return str(uuid.UUID(bytes=bytes(identity)))
 
     def described(self) -> dict[str, object]:
-        """The first GPU: name, uuid, total and free bytes. It takes a context, which some modes allow only once."""
+        """The first GPU: name, total and free bytes. It takes a context, which some modes allow only once."""
         context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(0))
         self._call("cuCtxSetCurrent", context)
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return {"name": self.model(), "uuid": self.uuid(), "total": total.value, "free": free.value}
+        return {"name": self.model(), "total": total.value, "free": free.value}
 
     def _device(self, number: int) -> ctypes.c_int:
         device = ctypes.c_int()

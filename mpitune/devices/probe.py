@@ -3,7 +3,7 @@
     python -m mpitune.devices.probe PARENT WHAT
 
     names     names of all GPUs that the driver shows
-    gpu       name, memory and UUID of the visible GPU, from the driver
+    gpu       name and memory of the visible GPU, from the driver
     driver    the version of CUDA that the driver is for
     torch     whether the library can be imported, and can compute on the visible device
 

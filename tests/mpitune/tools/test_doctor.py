@@ -13,15 +13,7 @@ from mpitune.devices.choose import visible_gpus
 from mpitune.engine.preflight import Node, problems
 from mpitune.errors import Exit
 from mpitune.options import RunOptions
-from mpitune.tools.doctor_checks import (
-    GIB,
-    Examined,
-    GpuInfo,
-    check_clocks,
-    check_ranks,
-    check_results,
-    file_system,
-)
+from mpitune.tools.doctor import check_cores, check_results
 from mpitune.trial import Place
 from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, start, wait_for_lines
 from tests.stand_ins import Machine
@@ -31,7 +23,7 @@ DOCTOR = ("-m", "mpitune", "doctor")
 
 def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda:0", **changes: Any) -> Node:
     places = tuple(Place(host, rank, slot, device) for slot in range(slots))
-    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 * GIB)
+    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 << 30)
     return replace(sound, **changes)
 
 
@@ -88,35 +80,11 @@ def test_hosts_that_a_scheduler_gave_and_nobody_uses(tmp_path: Path) -> None:
     assert said([node()], environ={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "absent")}) == ""
 
 
-def judged(*examined: Examined) -> str:
-    return "\n".join(map(str, check_ranks(examined)))
-
-
-def test_what_a_host_lacks() -> None:
-    assert judged(Examined(node(slots=8))) == ""
-    assert "9 workers x 1 threads would wait for each other on 8 cores" in judged(Examined(node(slots=9)))
-    assert "4.0 GiB of memory for 8 workers" in judged(Examined(node(slots=8, memory=4 * GIB)))
-    assert judged(Examined(node(memory=0))) == "", "unknown is not little"
-
-
-def test_gpus_that_are_not_one_ranks_own() -> None:
-    whole = GpuInfo("H200", "abc", 140 * GIB, 139 * GIB)
-    here, there = Examined(node(), {"cuda:0": whole}), Examined(node("node1", 1), {"cuda:0": whole})
-    assert judged(here, there) == ""
-    assert "node0: ranks 0, 1 share GPU-abc" in judged(here, Examined(node(rank=1), {"cuda:3": whole}))
-    assert judged(here, Examined(node(rank=1), {"cuda:0": replace(whole, uuid="def")})) == ""
-    taken = Examined(node(), {"cuda:0": replace(whole, free=20 * GIB)})
-    assert judged(taken) == "warning: node0: other processes hold 120.0 of 140.0 GiB of cuda:0: nvidia-smi names them"
-
-
-def test_clocks_are_compared_no_better_than_they_were_read() -> None:
-    hosts = ["a", "b", "c", "d"]
-    found = [str(problem) for problem in check_clocks(hosts, [100.5, 98.0, 100.0, 170.0], before=100.0, after=101.5)]
-    assert [text.split(", so")[0] for text in found] == [
-        "warning: b: its clock is 2 s behind rank 0's",
-        "warning: d: its clock is 68 s ahead of rank 0's",
-    ]
-    assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], before=90.0, after=1000.0))
+def test_more_threads_than_cores() -> None:
+    assert not list(check_cores([node(slots=8)]))
+    (found,) = check_cores([node(slots=5), node(rank=1, slots=4), node("node1", 2, slots=8)])
+    assert "node0: 9 workers x 1 threads would wait for each other on 8 cores" in str(found)
+    assert not list(check_cores([node(slots=9, pinned=True)])), "which the preflight says"
 
 
 def test_results_folders(program: Any, tmp_path: Path) -> None:
@@ -140,25 +108,13 @@ def test_results_folders(program: Any, tmp_path: Path) -> None:
     assert "error:" in problem(tmp_path / "r") and "is not a journal header" in problem(tmp_path / "r")
 
 
-@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="/dev/shm is no file system of its own")
-def test_a_file_system_in_memory_is_named() -> None:
-    assert file_system(Path("/dev/shm")) == "tmpfs" and file_system(Path("/dev/none")) == "unknown"
-    assert "is in memory (tmpfs)" in str(check_results(Path("/dev/shm/absent"))[1][0])
-
-
 # From outside.
 
 
 @pytest.mark.slow
-def test_this_machine_could_run_a_study_and_an_mpirun_of_another_mpi_is_told(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
-    (tmp_path / "mpirun").chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = program(*DOCTOR, "--gpu", "none", "--workers", "1", cwd=tmp_path, env=environ)
-    assert "a study can run here" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["mpirun"]
-    told = f"but {tmp_path / 'mpirun'} is of version 4.1.4" in done.stdout
-    assert told or "MPI cannot be used" in done.stdout
+def test_this_machine_could_run_a_study(program: Any, tmp_path: Path) -> None:
+    done = program(*DOCTOR, "--gpu", "none", "--workers", "1", cwd=tmp_path)
+    assert "a study can run here" in done.stdout and not list(tmp_path.iterdir())
 
 
 def test_what_could_not_work_is_status_2(program: Any, tmp_path: Path) -> None:

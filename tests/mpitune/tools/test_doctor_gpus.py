@@ -9,7 +9,7 @@ import pytest
 
 from mpitune.devices.choose import Device
 from mpitune.errors import Exit
-from mpitune.tools.doctor_checks import check_sharing
+from mpitune.tools.doctor import check_sharing
 from tests.stand_ins import SLICES, A, B, Machine
 
 

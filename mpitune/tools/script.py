@@ -12,7 +12,6 @@ import os
 import sys
 import types
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError
@@ -33,7 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
     parser.add_argument("--sklearn", action="store_true", help="use this package's searches and SVC for scikit-learn's")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not say at the end what --sklearn replaced")
     parser.add_argument("--window", type=int, metavar="N", help="how many trials of an Optuna study may be open")
     parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for an Optuna study")
     parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
@@ -72,18 +70,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 dismiss(transport)
 
     atexit.register(end)  # after the script's own threads, and what it does at exit
-    with _replaced(options.quiet) if options.sklearn else nullcontext():
-        try:
-            transport.status = _run(code, options.script, module)
-            return transport.status
-        finally:
-            print(end="", flush=True)  # what the script has printed, if it can be written
+    if options.sklearn:
+        _replace()
+    try:
+        transport.status = _run(code, options.script, module)
+        return transport.status
+    finally:
+        print(end="", flush=True)  # what the script has printed, if it can be written
 
 
-def _replaced(quiet: bool) -> AbstractContextManager[None]:
-    from mpitune.tools.replaced import replaced  # which imports scikit-learn
+def _replace() -> None:
+    """Let scikit-learn's names of searches and SVC mean this package's."""
+    import sklearn.model_selection
+    import sklearn.svm
+    from sklearn.model_selection import _search, _search_successive_halving
 
-    return replaced(quiet)
+    import mpitune.sklearn
+    import mpitune.svm
+
+    for home in (_search, _search_successive_halving):
+        for name in mpitune.sklearn.__all__:
+            if hasattr(home, name):
+                ours = getattr(mpitune.sklearn, name)
+                setattr(sklearn.model_selection, name, ours)
+                setattr(home, name, ours)
+    sklearn.svm.SVC = mpitune.svm.SVC
 
 
 def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:

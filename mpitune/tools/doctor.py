@@ -50,6 +50,7 @@ class Examined:
     """The findings of one rank: its host, its GPUs by device name, and the problems there."""
 
     node: Node
+    versions: dict[str, str] = field(default_factory=code_and_libraries)
     gpus: dict[str, GpuInfo] = field(default_factory=dict)
     problems: list[Finding] = field(default_factory=list)
 
@@ -60,12 +61,9 @@ def examine(rank: int, options: RunOptions) -> Examined:
     try:
         devices, _ = choose(options.gpu, options.workers, options.threads)
     except UsageError as error:
-        return Examined(
-            preflight.survey((), options.threads, code_and_libraries()),
-            problems=[Finding(f"{host}: {error}", fatal=True)],
-        )
+        return Examined(preflight.survey((), options.threads), problems=[Finding(f"{host}: {error}", fatal=True)])
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
-    examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
+    examined = Examined(preflight.survey(places, options.threads))
     examined.problems.extend(check_sharing(host, devices))
     gpus = [device for device in dict.fromkeys(devices) if device != CPU]
     asked = [(device, probe.begin(device, "gpu", threads=options.threads)) for device in gpus]
@@ -180,6 +178,8 @@ def report(examined: Sequence[Examined], launch: Launch, options: RunOptions) ->
     mpi, problems = check_mpi(launch)
     results, of_results = check_results(options.results or Path("results"), options.join)
     nodes = [seen.node for seen in examined]
+    if mixed := preflight.mixed_versions([(seen.node.host, seen.versions) for seen in examined]):
+        problems.append(Finding(mixed, fatal=not options.allow_mixed_versions))
     problems += [*of_results, *preflight.problems(nodes, options)]
     problems += [*(problem for seen in examined for problem in seen.problems), *check_cores(nodes)]
     print(table(examined))

@@ -106,22 +106,6 @@ class DatasetSettings:
         """The value of a fully inked pixel of this data set."""
         return 16 if self.dataset == "digits" else 255
 
-    def examined(self) -> tuple[str, int, list[tuple[str, bool]]]:
-        """A line about the data set, the bytes of its arrays, and its problems as (text, fatal)."""
-        name, folder = self.dataset, self.data_folder
-        if not is_present(name, folder):
-            fetch = f"python -m mpitune data --dataset {name} --data {folder}"
-            text = (
-                f"{name} is not in {folder} and would be downloaded by rank 0: where it has no network, run `{fetch}`"
-            )
-            return f"{name}: not in {folder}", 0, [(f"{text} elsewhere, or give --data", False)]
-        try:
-            arrays = load(name, folder, download=False)
-        except UsageError as error:
-            return f"{name}: damaged", 0, [(str(error), True)]
-        counts = ", ".join(f"{len(arrays[f'{part}_labels']):,} {part} images" for part in ("train", "test"))
-        return f"{name}: {counts}", sum(array.nbytes for array in arrays.values()), []
-
 
 def load(
     name: str, root: Path, train_size: int | None = None, test_size: int | None = None, download: bool = True

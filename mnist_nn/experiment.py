@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from common.data import N_CLASSES, DatasetSettings
+from common.data import N_CLASSES
 from common.images import ImageSettings, nested_summary, nested_text
 from mnist_nn.images import Frame, no_digit, read_image
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
@@ -41,7 +41,7 @@ from mnist_nn.tuning import (
 )
 from mpitune.devices import probe
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.figures import statistics
 from mpitune.figures.panels import Section
 from mpitune.settings import setting
@@ -65,8 +65,6 @@ class Bagging(ImageSettings):
     For each sample a random search draws parameters, scores them by cross-validation, and trains a
     network with the best ones on the whole sample.
     """
-
-    doctor_checks = DoctorChecks(settings=DatasetSettings, libraries={"cpu": ("torch",), "cuda": ("torch",)})
 
     n_bootstrap: int = setting(
         help="bootstrap samples, and so networks of the ensemble", low=1, high=100_000, selects=True

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import DatasetSettings
 from common.images import ImageSettings
 from mnist_svm.points import TuningGrid
 from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, DoctorChecks, Matching, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Matching, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.figures.panels import Section
 from mpitune.memory.shared_arrays import Spec
 from mpitune.settings import setting
@@ -41,12 +40,6 @@ class SvmGrid(ImageSettings):
     gamma = 10^-6 to 10^-2, equally spaced in the exponent; the best point is then fitted to all
     training images.
     """
-
-    doctor_checks = DoctorChecks(
-        settings=DatasetSettings,
-        libraries={"cpu": ("sklearn",), "cuda": ("sklearn",)},
-        optional={"cuda": ("cupy", "cuml")},
-    )
 
     n_tuning: int = setting(help="values of C, and of gamma: the grid has n x n points", low=1, high=300, selects=True)
     multiclass: str = setting(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,22 +23,6 @@ if TYPE_CHECKING:  # which workers, who import this module, do not need
 Data = Mapping[str, np.ndarray]
 COST_UNCERTAINTY = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
 Objective = Callable[[Batch], Iterator[Evaluation | NoRoom]]
-
-
-@dataclass(frozen=True)
-class DoctorChecks:
-    """Checks of `python -m mpitune doctor` for an experiment.
-
-    Attributes:
-        settings: a dataclass of more options for the doctor. Its instances have `examined()`, which returns a line that
-            says what is there, the bytes of memory that each rank needs for it, and each problem as (text, fatal).
-        libraries: the libraries that its workers import on "cpu" and on "cuda". If one is broken, it cannot run.
-        optional: libraries that its workers use if they work.
-    """
-
-    settings: type | None = None
-    libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class StepReport(Protocol):
@@ -231,8 +215,6 @@ class Experiment(ABC):
         >>> [outcome.result.values["loss"] for outcome in outcomes]
         [9.0, 4.0, 1.0, 0.0, 1.0]
     """
-
-    doctor_checks: ClassVar[DoctorChecks] = DoctorChecks()
 
     def check(self, device: str, visible: str) -> Callable[[], None] | None:
         """Raise UsageError if these settings cannot work here. Called on every rank.

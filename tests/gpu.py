@@ -64,7 +64,7 @@ def steps(folder: Path) -> list[Step]:
         return ["--restart", "--results", folder / name]
 
     return [
-        Step("doctor", ["mpitune", "doctor", "--gpu", "all", "--dataset", "digits", "--results", folder / "none"]),
+        Step("doctor", ["mpitune", "doctor", "--gpu", "all", "--results", folder / "none"]),
         Step("networks, GPU", [*NETWORKS, "--gpu", "0", *into("nn")]),
         Step("networks, CPU", [*NETWORKS, *cpu, *into("nn-cpu")]),
         Step("they agree", lambda: differ(folder / "nn", folder / "nn-cpu", "loss", 1e-3)),

@@ -18,12 +18,12 @@ from mpitune.cli import parser_of
 from mpitune.errors import UsageError
 from mpitune.options import RunOptions
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.tools.programs import doctor_checks
 from mpitune.tools.status import StatusOptions
 
 EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 OTHERS = {
     "mpitune data": (DatasetSettings,),
+    "mpitune doctor": (RunOptions,),
     "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),
     "mnist_nn.predict": (Predict,),
@@ -39,8 +39,7 @@ def accepted(program: str, arguments: Sequence[str]) -> RunOptions | None:
         kinds: tuple[type, ...] = (EXPERIMENTS[program], RunOptions)
         parser = parser_of(EXPERIMENTS[program], program)
     else:
-        doctor = dict.fromkeys(checks.settings for checks in doctor_checks().values() if checks.settings)
-        kinds = (*doctor, RunOptions) if program == "mpitune doctor" else OTHERS[program]
+        kinds = OTHERS[program]
         parser = Parser(prog=program)
         for kind in kinds:
             add_settings(parser, kind)

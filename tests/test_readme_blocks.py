@@ -16,7 +16,7 @@ from tests.programs import EXPERIMENTS, OTHERS, accepted
 PAGES = ("README.md", "k8s/README.md", "slurm/README.md", "apptainer/README.md", *sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")
 ))  # fmt: skip
-PARSED = {*EXPERIMENTS, *OTHERS, "mpitune doctor"}
+PARSED = {*EXPERIMENTS, *OTHERS}
 FILES = r"\b(?:k8s|slurm|apptainer|requirements|docs|examples|benchmarks)[\w-]*(?:/[\w.-]+|\.txt)+"
 
 

@@ -28,12 +28,6 @@ class Driver:
         kinds = ["MIG" if " MIG " in self.model(number) else "GPU" for number in range(count.value)]
         return [f"{kind}-{self.uuid(number)}" for number, kind in enumerate(kinds)]
 
-    def cuda_version(self) -> int:
-        """The version of CUDA that the driver is for, such as 12."""
-        version = ctypes.c_int()
-        self._call("cuDriverGetVersion", ctypes.byref(version))
-        return version.value // 1000
-
     def model(self, number: int = 0) -> str:
         name = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", name, 256, self._device(number))
@@ -46,12 +40,12 @@ class Driver:
         return str(uuid.UUID(bytes=bytes(identity)))
 
     def described(self) -> dict[str, object]:
-        """The first GPU: name, uuid, total and free bytes. It takes a context, which some modes allow only once."""
+        """The first GPU: name, total and free bytes. It takes a context, which some modes allow only once."""
         context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(0))
         self._call("cuCtxSetCurrent", context)
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return {"name": self.model(), "uuid": self.uuid(), "total": total.value, "free": free.value}
+        return {"name": self.model(), "total": total.value, "free": free.value}
 
     def _device(self, number: int) -> ctypes.c_int:
         device = ctypes.c_int()

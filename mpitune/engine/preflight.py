@@ -10,7 +10,7 @@ import os
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.devices.choose import CPU, free_memory, usable_cores
@@ -44,10 +44,22 @@ class Node:
     cores_there: int  # that the machine has
     pinned: bool  # bound to a single core, by a launcher rather than by a container's quota
     memory: int  # available
-    versions: Mapping[str, str] = field(default_factory=dict)  # of what results depend on
 
 
-def survey(places: Sequence[Place], threads: int, versions: Mapping[str, str]) -> Node:
+def agree_on_versions(transport: Transport, host: str, versions: Mapping[str, str], *, allow_mixed: bool) -> None:
+    """Begin a job. Every rank calls it first: ranks of any two versions understand these plain texts.
+
+    Raises:
+        UsageError: on all ranks, where `versions`, on which results depend, differ.
+    """
+    mixed = transport.broadcast(mixed_versions(transport.gather((host, dict(versions)))))
+    if mixed and not allow_mixed:
+        raise UsageError(mixed)
+    if mixed and transport.rank == 0:
+        log.warning(mixed)
+
+
+def survey(places: Sequence[Place], threads: int) -> Node:
     """The host of this rank, which has slots at these places. Takes about a millisecond."""
     cores_there = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores_there
@@ -59,7 +71,6 @@ def survey(places: Sequence[Place], threads: int, versions: Mapping[str, str]) -
         cores_there=cores_there,
         pinned=affinity == 1 < cores_there,
         memory=free_memory(),
-        versions=versions,
     )
 
 
@@ -86,10 +97,8 @@ def widen_binding(transport: Transport, launcher: str) -> str:
 
 
 def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Problems of the layout and the versions of all ranks: shared hosts, unused ones, ranks bound to one core."""
+    """Problems of the layout of all ranks: shared hosts, unused ones, ranks bound to one core."""
     findings = []
-    if mixed := mixed_versions([(node.host, node.versions) for node in nodes]):
-        findings.append(Finding(mixed, fatal=not options.allow_mixed_versions))
     together: dict[str, list[int]] = defaultdict(list)
     for rank, node in enumerate(nodes):
         together[node.host].append(rank)

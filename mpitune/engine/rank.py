@@ -25,7 +25,7 @@ from mpitune.engine.arrivals import Arrivals
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
-from mpitune.engine.preflight import Node, check, survey, widen_binding
+from mpitune.engine.preflight import Node, agree_on_versions, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment, Scheduling
@@ -34,7 +34,6 @@ from mpitune.options import RunOptions
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import can_be_sent, installed_modules_of, packed
 from mpitune.processes.stops import Stopped, ending_at_stops
-from mpitune.ranks.greeting import greet
 from mpitune.ranks.launch import host_name, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
@@ -70,8 +69,9 @@ def run(
         stack.push(partial(_settle, transport))
         part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack, kept)
         with working(f"{name} starts", transport.rank):
-            versions_here = code_and_libraries(*_modules_of(type(experiment))) if transport.size > 1 else {"code": ""}
-            greet(transport, host, versions_here["code"], allow_mixed_versions=options.allow_mixed_versions)
+            if transport.size > 1:
+                versions_here = code_and_libraries(*_modules_of(type(experiment)))
+                agree_on_versions(transport, host, versions_here, allow_mixed=options.allow_mixed_versions)
             devices, packed, wait = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
             preload = part.preload(packed)
@@ -80,7 +80,7 @@ def run(
                     os.environ.update(part.scheduling.environ)
                     server_for(preload, os.environ)  # it imports while the data are loaded
             part.end_check(wait)
-            nodes = transport.gather(survey(places, options.threads, versions_here))
+            nodes = transport.gather(survey(places, options.threads))
             journal, shared = part.load_and_share(nodes, keeps=arrivals is None, durable=load_finish is not None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)

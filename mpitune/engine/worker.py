@@ -164,8 +164,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     printed = Printed()
     try:
         wire.send(Begun(os.getpid()))
-        shared = SharedArrays.attach(setup.data)
-        buffers = SharedArrays.attach(setup.buffers, writeable=True)
+        shared = SharedArrays(setup.data, writeable=False)
+        buffers = SharedArrays(setup.buffers)
         experiment: Experiment = pickle.loads(setup.experiment)
         steps = _StepReport(wire)
         tell = lambda content: wire.send(Relayed(content))  # noqa: E731

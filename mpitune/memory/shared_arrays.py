@@ -68,7 +68,7 @@ def specs_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Spec]:
 
 
 class SharedArrays:
-    """Arrays in shared memory of this node, allocated by its rank and attached by its workers.
+    """Arrays in shared memory of this node: in its rank that allocated them, and in workers that it has spawned.
 
     Args:
         specs: of the arrays, each with its memory.
@@ -98,11 +98,6 @@ class SharedArrays:
         return cls(
             _with_memory({name: specs[name] for name, total in zip(specs, totals, strict=True) if total <= room})
         )
-
-    @classmethod
-    def attach(cls, specs: Mapping[str, Spec], writeable: bool = False) -> SharedArrays:
-        """Views of what the process that spawned this one allocated."""
-        return cls(specs, writeable)
 
     def hear(self, rank: int, news: Mapping[str, tuple[int, int] | None]) -> None:
         """Attach arrays of bytes that came after this process had begun, and leave those that are gone.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import os
 import socket
 import subprocess
@@ -120,10 +119,9 @@ def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: 
     if launch.launcher:
         # If a daemon dies, MPI ends its rank only when the rank next talks to it, which may be never.
         die_with(os.getppid())
-    has_mpi = importlib.util.find_spec("mpi4py") is not None
-    # A single rank uses MPI too where it can: so it ends with its mpirun, however that ends.
-    alone = launch.size == 1 and not (has_mpi and launch.launcher in ("mpirun", "mpiexec"))
-    transport = LocalTransport() if alone else _mpi(launch, has_mpi)
+    # A single rank uses MPI too: so it ends with its mpirun, however that ends.
+    alone = launch.size == 1 and launch.launcher not in ("mpirun", "mpiexec")
+    transport = LocalTransport() if alone else _mpi(launch)
     if expect_nodes is not None and transport.size != expect_nodes:
         raise UsageError(
             f"{typed('expect_nodes', expect_nodes)}, but there {'is' if transport.size == 1 else 'are'} "
@@ -134,12 +132,7 @@ def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: 
 
 
 @cache
-def _mpi(launch: Launch, has_mpi: bool) -> Transport:
-    if not has_mpi:
-        raise UsageError(
-            f"{launch.launcher} started {launch.size or 'some'} processes, but mpi4py is not installed, so each "
-            f"would run the whole study: pip install mpi4py, or start one process"
-        )
+def _mpi(launch: Launch) -> Transport:
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(launch.size):
         # On one host Open MPI's ranks share memory. Without this they would also listen for TCP on all addresses.
         os.environ.setdefault("OMPI_MCA_btl", "^tcp")

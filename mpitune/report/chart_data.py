@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import utf8
-from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
+from mpitune.figures.panels import Bars, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
@@ -33,16 +33,6 @@ class Charts:
         """Take a panel in. Returns its number; None where it is no chart."""
         drawn: dict[str, Any]
         match panel:
-            case HeatMap():
-                drawn = {
-                    "kind": "map",
-                    "x": _axis(*panel.x),
-                    "y": _axis(*panel.y),
-                    "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
-                    "seconds": [_numbers(map(float, row)) for row in panel.seconds],
-                    "places": [_texts(row) for row in panel.places],
-                    "best": panel.best,
-                }
             case Lines():
                 curves = [
                     {"name": name, "x": _numbers(x), "y": _numbers(y), "faint": name in panel.faint}
@@ -63,10 +53,6 @@ class Charts:
         return len(self.drawn) - 1
 
 
-def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
-    return {"name": name, "at": _numbers(map(float, values))}
-
-
 def study_json(study: ReportedStudy, charts: Charts) -> str:
     """The study as JSON. A column is a list of numbers, or {"of": [texts], "at": [indices]}; null is no value."""
     trials = [(study.history.trials[key], result) for key, result in study.history.results.items()]
@@ -77,7 +63,6 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     bars = [(bar, slot.place) for slot in slots for bar in slot.bars if bar.kind != "lost"]
     begins = {bar.key: bar.begin for bar, _ in bars}
     places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
-    number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     ours: dict[str, Any] = {
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
@@ -103,7 +88,6 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
             name: _column([candidate.params.get(name) for candidate in study.candidates]) for name in study.parameters
         },
         "values": _numbers(math.nan if candidate.value is None else candidate.value for candidate in study.candidates),
-        "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
         "charts": charts.drawn,
     }
     if time:

@@ -63,9 +63,6 @@ NOT_SENT = (
 WITH_CALLBACKS = "callbacks hear of what each fit does, so fits are single ones: candidates share none"
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
-# Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
-watchers: list[Callable[[OnEngine, Counter[str | None]], None]] = []
-
 
 class OnEngine(Added, _search.BaseSearchCV):
     """Common part of the searches; it comes after scikit-learn's class, whose `fit` ends here."""
@@ -226,8 +223,6 @@ class OnEngine(Added, _search.BaseSearchCV):
         why_not = {candidate: where.why_no_grid(task) for candidate, task in where.first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)
-        for watcher in watchers:
-            watcher(self, reasons)
         if self.verbose:
             print(where.plan, file=sys.stderr)
             if self.accelerate:

@@ -7,39 +7,52 @@ Prints what every rank has, then each problem with its fix. Exit status 2 when t
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
+import subprocess
+import sys
+import tempfile
 import traceback
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from mpitune.devices import probe
-from mpitune.devices.choose import CPU, Device, choose
+from mpitune.devices.choose import CPU, Device, choose, environment, mps_answers, nvidia_smi
 from mpitune.engine import preflight
-from mpitune.engine.preflight import Finding
+from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import Exit, UsageError, print_error
+from mpitune.locks import NoLocks, try_lock
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import Parser, add_settings, from_namespace
+from mpitune.storage.history import read_journal
+from mpitune.storage.journal import is_running, no_locks
 from mpitune.storage.provenance import code_and_libraries
-from mpitune.tools.doctor_checks import (
-    GIB,
-    Examined,
-    GpuInfo,
-    check_clocks,
-    check_mpi,
-    check_ranks,
-    check_results,
-    check_sharing,
-)
-from mpitune.tools.programs import doctor_checks, kinds_of
 from mpitune.trial import Place
 
 PROG = "python -m mpitune doctor"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """A GPU as the driver tells of it; memory in bytes."""
+
+    name: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The findings of one rank: its host, its GPUs by device name, and the problems there."""
+
+    node: Node
+    versions: dict[str, str] = field(default_factory=code_and_libraries)
+    gpus: dict[str, GpuInfo] = field(default_factory=dict)
+    problems: list[Finding] = field(default_factory=list)
 
 
 def examine(rank: int, options: RunOptions) -> Examined:
@@ -48,50 +61,100 @@ def examine(rank: int, options: RunOptions) -> Examined:
     try:
         devices, _ = choose(options.gpu, options.workers, options.threads)
     except UsageError as error:
-        return Examined(
-            preflight.survey((), options.threads, code_and_libraries()),
-            problems=[Finding(f"{host}: {error}", fatal=True)],
-        )
+        return Examined(preflight.survey((), options.threads), problems=[Finding(f"{host}: {error}", fatal=True)])
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
-    examined = Examined(preflight.survey(places, options.threads, code_and_libraries()))
+    examined = Examined(preflight.survey(places, options.threads))
     examined.problems.extend(check_sharing(host, devices))
-    every = doctor_checks()
-    broken: set[str] = set()
-    asked = {}
-    for number, device in enumerate(dict.fromkeys(devices)):
-        wanted = kinds_of(every, device.kind) if number == 0 else {}
-        asked[device] = [*(["gpu"] if device != CPU else []), *wanted]
-    for device, what, answer in _answers(asked, options.threads):
-        wrong = answer.get("error")
-        needed_by = kinds_of(every, device.kind).get(what, [])
-        if what == "gpu" and wrong:
+    gpus = [device for device in dict.fromkeys(devices) if device != CPU]
+    asked = [(device, probe.begin(device, "gpu", threads=options.threads)) for device in gpus]
+    for device, process in asked:
+        answer = probe.answer(process)
+        if wrong := answer.get("error"):
             text = f"{host}: no worker can use {device.name} ({wrong}): look at nvidia-smi, and at the driver"
             examined.problems.append(Finding(text, fatal=True))
-        elif what == "gpu":
-            examined.gpus[device.name] = GpuInfo(**answer)  # type: ignore[arg-type]
-        elif wrong:
-            fix = "see requirements*.txt for versions that fit each other"
-            whose = f"{', '.join(needed_by)} cannot run: " if needed_by else ""
-            broken.update(needed_by)
-            fatal = bool(needed_by) and broken == set(every)
-            text = f"{host}: {what} does not work on {device.name} ({wrong}): {whose}{fix}"
-            examined.problems.append(Finding(text, fatal))
-        elif not answer["installed"]:
-            text = f"{what} is not installed: what needs it cannot run until it is (see requirements*.txt)"
-            examined.problems.append(Finding(f"{host}: {text}"))
+            continue
+        gpu = examined.gpus[device.name] = GpuInfo(**answer)  # type: ignore[arg-type]
+        if gpu.free < gpu.total / 2:
+            taken = f"{(gpu.total - gpu.free) / GIB:.1f} of {gpu.total / GIB:.1f} GiB"
+            text = f"{host}: other processes hold {taken} of {device.name}: nvidia-smi names them"
+            examined.problems.append(Finding(text))
     return examined
 
 
-def _answers(asked: Mapping[Device, Sequence[str]], threads: int) -> Iterator[tuple[Device, str, dict[str, object]]]:
-    """Answers of processes on the devices, one process at a time on each: some modes admit only one."""
-    for turn in itertools.zip_longest(*asked.values()):
-        processes = [
-            (device, what, probe.begin(device, what, threads=threads))
-            for device, what in zip(asked, turn, strict=True)
-            if what
-        ]
-        for device, what, process in processes:
-            yield device, what, probe.answer(process)
+def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
+    """Devices for several workers whose mode admits only one, which may be the server of MPS."""
+    listing = nvidia_smi("--query-gpu=uuid,compute_mode", "--format=csv,noheader") or ""
+    modes = dict(row.split(", ") for row in listing.splitlines() if row.count(", ") == 1)
+    for device, n in Counter(devices).items():
+        if n > 1 and modes.get(device.visible) == "Exclusive_Process" and not mps_answers():
+            yield Finding(
+                f"{host}: {n} workers are to share {device.name}, whose mode is EXCLUSIVE_PROCESS: give it once, "
+                "or start MPS by nvidia-cuda-mps-control -d, or nvidia-smi --compute-mode=DEFAULT",
+                fatal=True,
+            )
+
+
+def check_cores(nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Hosts whose ranks have more threads than cores."""
+    of_host: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        of_host[node.host].append(node)
+    for host, there in of_host.items():
+        wanted, cores = sum(map(preflight.cores_wanted, there)), max(node.cores for node in there)
+        if wanted > cores and not any(node.pinned for node in there):
+            n_workers = sum(len(node.places) for node in there)
+            yield Finding(
+                f"{host}: {n_workers} workers x {there[0].threads} threads would wait for each other on {cores} cores: "
+                "give fewer --workers or --threads"
+            )
+
+
+def check_mpi(launch: Launch) -> tuple[str, list[Finding]]:
+    """Which MPI library mpi4py found."""
+    with environment(CPU, 1):
+        done = subprocess.run(
+            [sys.executable, "-m", "mpitune.ranks.mpi"], capture_output=True, text=True, timeout=probe.PROBE_S
+        )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        text = f"MPI cannot be used ({reason}), so only one process can run: install mpi4py, and the MPI of this site"
+        return "none", [Finding(text)]
+    library = " ".join(done.stdout.split())
+    return f"{library}, {launch.size} rank{'s' * (launch.size > 1)} started by {launch.launcher or 'a shell'}", []
+
+
+def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]]:
+    """The file system of the results folder, and whether it can keep a journal. Leaves nothing behind.
+
+    joins: whether the study is one that jobs join, which needs no locks.
+    """
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"a line of a journal\n")
+            file.flush()
+            os.fsync(file.fileno())
+            if not joins:
+                try_lock(file.fileno())
+        status = os.statvfs(there)
+    except OSError as error:
+        text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
+        if isinstance(error, NoLocks):
+            text = no_locks(folder, error)
+        return str(folder), [Finding(text, fatal=True)]
+    problems: list[Finding] = []
+    described = f"{folder} ({status.f_bavail * status.f_frsize / GIB:.0f} GiB free)"
+    try:
+        if (history := read_journal(folder)) is not None:
+            described += f", a study of {history.header['settings']['experiment']}: {len(history.results)} trials known"
+            if is_running(folder) and not (joins and history.jobs):
+                text = f"another job is writing to {folder}: wait for it, or give another --results folder"
+                problems.append(Finding(text, fatal=True))
+    except UsageError as error:
+        problems.append(Finding(str(error), fatal=True))
+    return described, problems
 
 
 def table(examined: Iterable[Examined]) -> str:
@@ -110,25 +173,17 @@ def table(examined: Iterable[Examined]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def report(examined: Sequence[Examined], clocks: list[float], between: tuple[float, float], launch: Launch,
-           options: RunOptions, sources: Sequence[Any]) -> Exit:  # fmt: skip
+def report(examined: Sequence[Examined], launch: Launch, options: RunOptions) -> Exit:
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
-    mpi, problems = check_mpi(launch, dict(os.environ))
+    mpi, problems = check_mpi(launch)
     results, of_results = check_results(options.results or Path("results"), options.join)
-    problems += of_results
-    n_bytes, lines = 0, []
-    for source in sources:
-        line, size, wrong = source.examined()
-        lines.append(f"data     {line}\n")
-        n_bytes = max(n_bytes, size)
-        problems += [Finding(*what) for what in wrong]
     nodes = [seen.node for seen in examined]
-    problems += preflight.problems(nodes, options)
-    problems += check_ranks(examined, n_bytes)
-    before, after = between
-    problems += check_clocks([node.host for node in nodes], clocks, before=before, after=after)
+    if mixed := preflight.mixed_versions([(seen.node.host, seen.versions) for seen in examined]):
+        problems.append(Finding(mixed, fatal=not options.allow_mixed_versions))
+    problems += [*of_results, *preflight.problems(nodes, options)]
+    problems += [*(problem for seen in examined for problem in seen.problems), *check_cores(nodes)]
     print(table(examined))
-    print(f"\nMPI      {mpi}\nresults  {results}\n{''.join(lines)}")
+    print(f"\nMPI      {mpi}\nresults  {results}\n")
     for problem in sorted(dict.fromkeys(problems), key=lambda problem: not problem.fatal):
         print(problem)
     fatal = sum(problem.fatal for problem in problems)
@@ -136,16 +191,10 @@ def report(examined: Sequence[Examined], clocks: list[float], between: tuple[flo
     return Exit.USAGE if fatal else Exit.DONE
 
 
-def run(transport: Transport, launch: Launch, options: RunOptions, sources: Sequence[Any]) -> Exit:
+def run(transport: Transport, launch: Launch, options: RunOptions) -> Exit:
     """One rank's part; rank 0 speaks for all."""
     examined = transport.gather(examine(transport.rank, options))
-    before = time.time()
-    transport.broadcast(None)  # so that all clocks are read between two moments of rank 0's
-    clocks = transport.gather(time.time())
-    between = (before, time.time())
-    status = Exit.DONE
-    if transport.rank == 0:
-        status = report(examined, clocks, between, launch, options, sources)
+    status = report(examined, launch, options) if transport.rank == 0 else Exit.DONE
     transport.close(status)
     return status
 
@@ -154,20 +203,16 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status of this rank."""
     launch = launched()
     parser = Parser(prog=PROG, description="Would a study run here? Use the launcher and the options of the study.")
-    kinds = list(dict.fromkeys(checks.settings for checks in doctor_checks().values() if checks.settings))
     try:
-        for kind in (*kinds, RunOptions):
-            add_settings(parser, kind)
-        namespace = parser.parse_args(arguments)
-        options = from_namespace(RunOptions, namespace)
-        sources = [from_namespace(kind, namespace) for kind in kinds]
+        add_settings(parser, RunOptions)
+        options = from_namespace(RunOptions, parser.parse_args(arguments))
         transport = connect(launch, options.expect_nodes)
     except UsageError as error:
         return print_error(PROG, error, launch.rank)
     try:
         if not options.keep_binding:
             preflight.widen_binding(transport, launch.launcher)  # as the run will do
-        return run(transport, launch, options, sources)
+        return run(transport, launch, options)
     except Exception:
         traceback.print_exc()
         transport.abort(Exit.ERROR)  # the other ranks wait for this one

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import mpitune
-from mpitune.experiment import DoctorChecks, Experiment
+from mpitune.experiment import Experiment
 
 
 def checkout() -> Path | None:
@@ -30,19 +30,3 @@ def experiments() -> dict[str, type[Experiment]]:
             if issubclass(cls, Experiment) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
                 classes[name] = cls
     return classes
-
-
-def doctor_checks() -> dict[str, DoctorChecks]:
-    """The checks that `python -m mpitune doctor` makes for each program, by its name."""
-    return {name: experiment.doctor_checks for name, experiment in experiments().items()}
-
-
-def kinds_of(every: dict[str, DoctorChecks], device: str) -> dict[str, list[str]]:
-    """Libraries for "cpu" or "cuda", each with the programs that cannot run without it; none for an optional one."""
-    needed_by: dict[str, list[str]] = {}
-    for name, checks in every.items():
-        for library in checks.libraries.get(device, ()):
-            needed_by.setdefault(library, []).append(name)
-        for library in checks.optional.get(device, ()):
-            needed_by.setdefault(library, [])
-    return needed_by

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mpitune.errors import Exit, UsageError, named
 from mpitune.figures.panels import Note, Section
@@ -16,7 +17,7 @@ from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
 from mpitune.settings import program, restored, setting
 from mpitune.storage.files import PAGE
-from mpitune.storage.history import read_study, studies_in
+from mpitune.storage.history import History, read_study, studies_in
 from mpitune.tools.programs import experiments
 
 
@@ -54,36 +55,28 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
         from mpitune.sklearn.folds import Folds
 
         kind = Folds
-    experiment, data, notes = None, None, []
-    if kind is not None:
-        try:
-            experiment = restored(kind, settings)
-        except UsageError:
-            raise
-        except (ValueError, TypeError, KeyError, OverflowError):
-            notes.append("Another version wrote this journal: what only the program itself can say is left out.")
-    if experiment is not None:
-        if options.data_folder is not None and hasattr(experiment, "data_folder"):
-            experiment = dataclasses.replace(experiment, data_folder=options.data_folder)
-        try:
-            data = experiment.reporting().data_here()
-        except UsageError as error:
-            notes.append(f"The study's data cannot be read: {error}")
-        if data is not None and experiment.digest(data) != settings.get("data_sha256"):
-            data = None
-            notes.append("The data that lie here are not those of the study, so they are not shown.")
+    if kind is None:
+        return report_of(folder, history, None, None, goal=options.goal)
     try:
-        report = report_of(folder, history, experiment, data, goal=options.goal)
-    except Exception as error:  # of the experiment's own part: the journal may be anybody's
-        if experiment is None:
-            raise
-        notes.append(f"What only the program itself can say is left out ({type(error).__name__}: {error}).")
+        return _of_program(folder, history, restored(kind, settings), options)
+    except Exception as error:  # of the program's own part: the journal may be anybody's
         report = report_of(folder, history, None, None, goal=options.goal)
-    if notes:
-        report = dataclasses.replace(
-            report, sections=[*report.sections, Section("What is not here", [Note(note) for note in notes])]
-        )
-    return report
+        note = f"What only the program itself can say is left out ({type(error).__name__}: {error})."
+        return _noted(report, note)
+
+
+def _of_program(folder: Path, history: History, experiment: Any, options: ReportOptions) -> Report:
+    if options.data_folder is not None and hasattr(experiment, "data_folder"):
+        experiment = dataclasses.replace(experiment, data_folder=options.data_folder)
+    data = experiment.reporting().data_here()
+    if data is None or experiment.digest(data) == history.header["settings"].get("data_sha256"):
+        return report_of(folder, history, experiment, data, goal=options.goal)
+    report = report_of(folder, history, experiment, None, goal=options.goal)
+    return _noted(report, "The data that lie here are not those of the study, so they are not shown.")
+
+
+def _noted(report: Report, note: str) -> Report:
+    return dataclasses.replace(report, sections=[*report.sections, Section("What is not here", [Note(note)])])
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import functools
 import os
 import sys
 import types
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Caller, Exit, UsageError, called_from
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import of_this_process
 from mpitune.ranks.launch import hide
 from mpitune.settings import Parser
-from mpitune.tools.unchanged import watch
 
 PROGRAM = "python -m mpitune"
 
@@ -33,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
     parser.add_argument("--sklearn", action="store_true", help="use this package's searches and SVC for scikit-learn's")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not say at the end what --sklearn replaced")
     parser.add_argument("--window", type=int, metavar="N", help="how many trials of an Optuna study may be open")
     parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for an Optuna study")
     parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
     hide()
-    watch(ours, options.window)
+    sys.meta_path.insert(0, _OnImport(functools.partial(_take_over, ours, options.window)))
 
     @of_this_process
     def end() -> None:
@@ -72,18 +74,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 dismiss(transport)
 
     atexit.register(end)  # after the script's own threads, and what it does at exit
-    with _replaced(options.quiet) if options.sklearn else nullcontext():
-        try:
-            transport.status = _run(code, options.script, module)
-            return transport.status
-        finally:
-            print(end="", flush=True)  # what the script has printed, if it can be written
+    if options.sklearn:
+        _replace()
+    try:
+        transport.status = _run(code, options.script, module)
+        return transport.status
+    finally:
+        print(end="", flush=True)  # what the script has printed, if it can be written
 
 
-def _replaced(quiet: bool) -> AbstractContextManager[None]:
-    from mpitune.tools.replaced import replaced  # which imports scikit-learn
+def _replace() -> None:
+    """Let scikit-learn's names of searches and SVC mean this package's."""
+    import sklearn.model_selection
+    import sklearn.svm
+    from sklearn.model_selection import _search, _search_successive_halving
 
-    return replaced(quiet)
+    import mpitune.sklearn
+    import mpitune.svm
+
+    for home in (_search, _search_successive_halving):
+        for name in mpitune.sklearn.__all__:
+            if hasattr(home, name):
+                ours = getattr(mpitune.sklearn, name)
+                setattr(sklearn.model_selection, name, ours)
+                setattr(home, name, ours)
+    sklearn.svm.SVC = mpitune.svm.SVC
+
+
+class _OnImport(MetaPathFinder):
+    """Calls something with Optuna, once the script imports it: who does not use it does not wait for it."""
+
+    def __init__(self, then: Callable[[types.ModuleType], None]):
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "optuna":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def executed(module: types.ModuleType) -> None:
+                execute(module)
+                self._then(module)
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
+
+
+def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType) -> None:
+    """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`, or runs within another study."""
+    theirs = optuna.study.Study.optimize
+
+    @functools.wraps(theirs)
+    def optimize(
+        self: Any,
+        func: Any,
+        n_trials: int | None = None,
+        timeout: float | None = None,
+        n_jobs: int | None = None,
+        *args: Any,
+        **more: Any,
+    ) -> None:
+        from mpitune.optuna import optimize as ours
+        from mpitune.studies import leads
+
+        if n_jobs == 1 or leads():
+            theirs(self, func, n_trials, timeout, 1, *args, **more)
+        else:
+            with called_from(Caller.ARGUMENTS):  # a script has no other options
+                ours(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
+
+    optuna.study.Study.optimize = optimize
 
 
 def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:

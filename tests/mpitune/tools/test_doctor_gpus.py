@@ -9,17 +9,15 @@ import pytest
 
 from mpitune.devices.choose import Device
 from mpitune.errors import Exit
-from mpitune.tools.doctor_checks import check_sharing
-from tests.helpers import write_files
+from mpitune.tools.doctor import check_sharing
 from tests.stand_ins import SLICES, A, B, Machine
 
 
 @pytest.mark.slow
 def test_slices_and_compute_modes_are_named(program: Any, tmp_path: Path) -> None:
     """A GPU in two slices, and one that admits one process."""
-    write_files(tmp_path / "MNIST" / "raw")
     machine = Machine(tmp_path / "machine", {A: SLICES, B: ()}, modes={B: "Exclusive_Process"})
-    given = ("--gpu", "0,1,2,2", "--data", tmp_path, "--results", tmp_path / "r")
+    given = ("--gpu", "0,1,2,2", "--results", tmp_path / "r")
     said = program("-m", "mpitune", "doctor", *given, env=machine.environ(), status=Exit.USAGE).stdout
     assert all(f"cuda:{name}" in said for name in (*SLICES, B)) and f"cuda:{A}" not in said
     assert f"2 workers are to share cuda:{B}, whose mode is EXCLUSIVE_PROCESS: give it once, or start MPS" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,12 +19,13 @@ class Importance(NamedTuple):
 
     Attributes:
         shares: name -> (mean, standard deviation over repeats) of what R^2 loses when the parameter is shuffled.
-        explained: R^2 of the forest on candidates that each tree has not seen.
+        explained: R^2 of the forest on candidates that each tree has not seen; None for a whole grid, which needs no
+            forest.
         n: candidates used.
     """
 
     shares: dict[str, tuple[float, float]]
-    explained: float
+    explained: float | None
     n: int
 
 
@@ -32,18 +34,38 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Impo
 
     All candidates have a value.
 
-    It is that of the ranks of the values, so the scale of an error and infinite losses have no influence. A random
-    forest learns them.
+    It is that of the ranks of the values, so the scale of an error and infinite losses have no influence. A whole grid
+    has the value of every shuffled candidate, so what shuffling loses is computed from the grid itself. Otherwise a
+    random forest learns the candidates.
     """
     varied = [name for name in names if len({candidate.params.get(name) for candidate in candidates}) > 1]
     if len(candidates) < FEWEST or not varied or len({candidate.value for candidate in candidates}) < 2:
         return None
     columns = [_column([candidate.params.get(name) for candidate in candidates]) for name in varied]
     values = np.array([candidate.value for candidate in candidates], float)
-    every = slice(None, None, -(-len(candidates) // MOST))
-    means, spreads, explained = _of_forest(np.stack(columns, axis=1)[every], _ranks(values[every]))
+    levels = [np.unique(column, return_inverse=True)[1] for column in columns]
+    shape = tuple(int(level.max()) + 1 for level in levels)
+    if math.prod(shape) == len(candidates) == len(set(zip(*levels, strict=True))):
+        grid = np.empty(shape)
+        grid[tuple(levels)] = _ranks(values)
+        means, spreads, explained = _of_grid(grid), np.zeros(len(varied)), None
+    else:
+        every = slice(None, None, -(-len(candidates) // MOST))
+        means, spreads, explained = _of_forest(np.stack(columns, axis=1)[every], _ranks(values[every]))
+        candidates = candidates[every]
     order = np.argsort(-means, kind="stable")
-    return Importance({varied[n]: (float(means[n]), float(spreads[n])) for n in order}, explained, len(values[every]))
+    return Importance({varied[n]: (float(means[n]), float(spreads[n])) for n in order}, explained, len(candidates))
+
+
+def _of_grid(ranks: np.ndarray) -> np.ndarray:
+    """What shuffling each parameter loses of R^2, float64 (n_parameters,): twice its total share of the variance.
+
+    Source: M. J. W. Jansen, "Analysis of variance designs for model output", Computer Physics Communications 117, 1999.
+
+    Args:
+        ranks: of each point of the grid, one axis for each parameter.
+    """
+    return np.array([2 * ranks.var(axis=axis).mean() for axis in range(ranks.ndim)]) / ranks.var()
 
 
 def _of_forest(x: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -161,12 +161,18 @@ def importance(study: ReportedStudy) -> Panel:
     importances = importance_of(study.valued, study.parameters)
     if importances is None:
         return Note(f"The importance of parameters needs {FEWEST} candidates or more, with different values.")
-    about = (
-        "A bar shows by how much the R² of a random forest falls when its parameter is shuffled (scikit-learn's "
-        f"permutation importance). The forest learns the ranks of {importances.n} candidates and explains "
-        f"{importances.explained:.0%} of those that it has not seen"
-    )
-    about += ": too little to trust it." if importances.explained < 0.3 else "."
+    if importances.explained is None:
+        about = (
+            "A bar shows by how much R² falls when its parameter is shuffled, computed from the ranks of the grid's "
+            f"{importances.n} points. It is 2 if the other parameters do not matter."
+        )
+    else:
+        about = (
+            "A bar shows by how much the R² of a random forest falls when its parameter is shuffled (scikit-learn's "
+            f"permutation importance). The forest learns the ranks of {importances.n} candidates and explains "
+            f"{importances.explained:.0%} of those that it has not seen"
+        )
+        about += ": too little to trust it." if importances.explained < 0.3 else "."
     bars = {name: (max(0.0, mean), mean - spread, mean + spread) for name, (mean, spread) in importances.shares.items()}
     return Bars("Importance of the parameters", about, bars)
 
@@ -242,7 +248,11 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
     """The timeline of every slot, and why slots were idle."""
     history, time = study.history, study.timeline
     if time is None:
-        about = "The journal does not say when trials have ended." if history.results else "No trial has ended so far."
+        about = (
+            "The journal does not say when trials ended (older versions did not write it), so there is no timeline."
+            if history.results
+            else "No trial has ended so far."
+        )
         return {"timeline": False, "timeline_about": about, "idle": []}
     idle = [
         (name, f"{seconds / (time.slot_seconds or 1.0):.1%}", duration(seconds), REASONS[name])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mpitune.figures.panels import Lines
@@ -181,7 +182,40 @@ def test_what_matters_is_found_to_matter(tmp_path: Path) -> None:
     assert found.explained > 0.5 and found.shares["rate"][0] > 10 * abs(found.shares["drop"][0])
 
 
-def test_too_few_candidates_say_nothing(tmp_path: Path) -> None:
+def test_a_whole_grid_says_what_matters_without_a_forest(tmp_path: Path) -> None:
+    """Compared with shuffling: the values of a grid's points after their rows or columns change places."""
+    rng = np.random.default_rng(0)
+    table = 3.0 * np.arange(9)[:, None] + rng.permutation(7) * (1 + np.arange(9)[:, None] % 2)
+    lines = [
+        trial_line(f"{a}/{b}", {"a": a, "b": f"b{b}", "same": 1}, {"loss": table[a, b]}, begin=0, end=1)
+        for a, b in rng.permutation(list(np.ndindex(table.shape))).tolist()
+    ]
+    study = read(write(tmp_path, lines))
+    found = importance_of(study.candidates, study.parameters)
+    assert found is not None and found.explained is None and found.n == 63
+    ranks = np.unique(table, return_inverse=True)[1].reshape(table.shape)
+    a, b = np.indices(table.shape).reshape(2, -1)
+    other_a, other_b = (
+        ranks[rng.permuted(np.tile(a, (4000, 1)), axis=1), b],
+        ranks[a, rng.permuted(np.tile(b, (4000, 1)), axis=1)],
+    )
+    lost = {
+        name: ((other - ranks[a, b]) ** 2).mean() / ranks.var() for name, other in {"a": other_a, "b": other_b}.items()
+    }
+    assert list(found.shares) == ["a", "b"]
+    assert {name: mean for name, (mean, _) in found.shares.items()} == pytest.approx(lost, rel=0.03)
+
+
+def test_a_grid_that_lacks_a_point_is_learned_by_a_forest_and_too_little_by_nothing(tmp_path: Path) -> None:
+    lines = [
+        trial_line(f"{a}/{b}", {"a": a, "b": b}, {"loss": float(a)}, begin=0, end=1)
+        for a in range(6) for b in range(6) if (a, b) != (0, 0)
+    ]  # fmt: skip
+    study = read(write(tmp_path, lines))
+    found = importance_of(study.candidates, study.parameters)
+    assert (
+        found is not None and found.explained is not None and found.explained > 0.8 and list(found.shares) == ["a", "b"]
+    )
     few = read(many(19, tmp_path / "few"))
     assert importance_of(few.candidates, few.parameters) is None
 

@@ -10,7 +10,7 @@ import numpy as np
 from common.data import N_CLASSES
 from mnist_svm.points import TuningGrid
 from mnist_svm.summary import nested_rows, summarised
-from mpitune.figures.panels import Drawing, Fact, Note, Panel, Section, confusion
+from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
 from mpitune.figures.statistics import RULES, interval_text
 from mpitune.trial import Result
 
@@ -36,13 +36,15 @@ def _refit_keys(grid: TuningGrid) -> list[str]:
     return list(dict.fromkeys([grid.refit_key(), "refit", *(f"refit-{rule}" for rule in RULES)]))
 
 
-def _map(grid: TuningGrid, errors: np.ndarray, point: tuple[int, int] | None) -> Drawing:
-    from mnist_svm.figures import heat_map  # which imports matplotlib
-    from mpitune.figures.plotting import svg_of
-
-    figure = heat_map(errors.mean(axis=0), grid.gammas, penalties=grid.penalties, best=point)
-    about = "of the folds, over the grid. Bright is better; the frame marks the chosen point."
-    return Drawing("Mean validation error", about, svg_of(figure))
+def _map(grid: TuningGrid, errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
+    return HeatMap(
+        "Mean validation error",
+        "of the folds, over the grid. Bright is better; the frame marks the chosen point.",
+        ("C", grid.penalties.tolist()),
+        ("gamma", grid.gammas.tolist()),
+        errors,
+        point,
+    )
 
 
 def _missing(errors: np.ndarray) -> list[Panel]:

@@ -28,6 +28,27 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class HeatMap:
+    """Mean error over a grid of two parameters.
+
+    Attributes:
+        title, about: a name and an explanation.
+        x, y: name and values of the parameters, ascending.
+        folds: float (n_folds, n_y, n_x), NaN where there is no value.
+        best: indices (y, x) of the best point.
+        percent: the values are fractions.
+    """
+
+    title: str
+    about: str
+    x: tuple[str, Sequence[float]]
+    y: tuple[str, Sequence[float]]
+    folds: np.ndarray
+    best: tuple[int, int] | None
+    percent: bool = True
+
+
+@dataclass(frozen=True)
 class Lines:
     """Curves over one axis.
 
@@ -101,7 +122,7 @@ class Note:
     text: str
 
 
-Panel = Lines | Bars | Table | Drawing | Note
+Panel = HeatMap | Lines | Bars | Table | Drawing | Note
 
 
 @dataclass(frozen=True)

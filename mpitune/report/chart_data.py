@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import utf8
-from mpitune.figures.panels import Bars, Lines, Panel
+from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
@@ -33,6 +33,14 @@ class Charts:
         """Take a panel in. Returns its number; None where it is no chart."""
         drawn: dict[str, Any]
         match panel:
+            case HeatMap():
+                drawn = {
+                    "kind": "map",
+                    "x": _axis(*panel.x),
+                    "y": _axis(*panel.y),
+                    "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
+                    "best": panel.best,
+                }
             case Lines():
                 curves = [
                     {"name": name, "x": _numbers(x), "y": _numbers(y), "faint": name in panel.faint}
@@ -51,6 +59,10 @@ class Charts:
                 return None
         self.drawn.append({**drawn, "title": panel.title, "percent": panel.percent})
         return len(self.drawn) - 1
+
+
+def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
+    return {"name": name, "at": _numbers(map(float, values))}
 
 
 def study_json(study: ReportedStudy, charts: Charts) -> str:

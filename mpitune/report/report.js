@@ -33,6 +33,7 @@
   const finite = (values) => values.filter((v) => typeof v === "number" && Number.isFinite(v));
   const least = (values) => values.reduce((a, b) => (b < a ? b : a), Infinity);
   const most = (values) => values.reduce((a, b) => (b > a ? b : a), -Infinity);
+  const mean = (values) => (values.some((v) => v === null) ? null : values.reduce((a, b) => a + b, 0) / values.length);
   const spread = (values) => {
     const good = finite(values);
     const [low, high] = [least(good), most(good)];
@@ -152,6 +153,47 @@
             ? { type: "scatter", z: 4, symbolSize: 9, data: values.map((v, n) => ({ value: [v, n], itemStyle: { color: style(marked[n] ? "--blue" : "--gone") } })) }
             : { type: "bar", data: values, barMaxWidth: 18, itemStyle: { color: style("--blue") } },
           { type: "custom", silent: true, z: 3, renderItem: whisker, data: ends, encode: { x: [1, 2], y: 0 } },
+        ],
+      }));
+    }
+
+    // -- the grid
+
+    map(element, grid) {
+      const [xs, ys] = [grid.x.at, grid.y.at];
+      const means = ys.map((_, g) => xs.map((_, c) => mean(grid.folds.map((fold) => fold[g][c]))));
+      const flat = finite(means.flat());
+      const log = least(flat) > 0;
+      const shown = (v) => (log ? Math.log10(v) : v);
+      const cells = [];
+      means.forEach((row, g) => row.forEach((v, c) => v !== null && Number.isFinite(v) && cells.push([c, g, shown(v)])));
+      const tip = (g, c) => [
+        `${html(grid.x.name)} ${number(xs[c])}, ${html(grid.y.name)} ${number(ys[g])}`,
+        `<b>${percent(means[g][c], grid.percent)}</b>`,
+        `folds: ${grid.folds.map((fold) => percent(fold[g][c], grid.percent)).join(", ")}`,
+      ].join("<br>");
+      new Chart(element, `${grid.title}: heat map of ${grid.y.name} by ${grid.x.name}; its numbers are in the table of trials`, () => ({
+        grid: { left: 70, right: 14, top: 30, bottom: 92 },
+        tooltip: { formatter: (p) => tip(p.value[1], p.value[0]) },
+        xAxis: { type: "category", data: xs.map(number), name: grid.x.name, nameLocation: "middle", nameGap: 26, splitLine: { show: false } },
+        yAxis: { type: "category", data: ys.map(number), name: grid.y.name, splitLine: { show: false } },
+        visualMap: {
+          min: shown(least(flat)), max: shown(most(flat)) || 1, calculable: true, precision: 3, itemHeight: 180,
+          orient: "horizontal", left: "center", bottom: 0,
+          inRange: { color: VIRIDIS }, textStyle: { color: style("--soft") },
+          formatter: (v) => percent(log ? 10 ** v : v, grid.percent),
+        },
+        series: [
+          {
+            type: "heatmap", data: cells, progressive: 20000,
+            itemStyle: { borderColor: style("--paper"), borderWidth: xs.length > 40 ? 0 : 1 },
+            emphasis: { itemStyle: { borderColor: style("--ink"), borderWidth: 2 } },
+          },
+          {
+            type: "scatter", symbol: "rect", symbolSize: 16,
+            data: grid.best ? [[grid.best[1], grid.best[0], shown(means[grid.best[0]][grid.best[1]])]] : [],
+            itemStyle: { color: "transparent", borderColor: style("--red"), borderWidth: 3 },
+          },
         ],
       }));
     }

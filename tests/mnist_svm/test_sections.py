@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from mnist_svm.experiment import SvmGrid
-from mpitune.figures.panels import Drawing, Note, Table
+from mpitune.figures.panels import HeatMap, Note, Table
 from mpitune.trial import Outcome
 from tests.helpers import evaluate, history_of
 
@@ -21,7 +21,9 @@ def test_the_grid_the_test_error_and_what_is_confused() -> None:
     data = STUDY.data()
     grid, images = STUDY.report_sections(history_of(computed()), data)
     (heat_map,) = grid.panels
-    assert isinstance(heat_map, Drawing) and b"mean validation error, least" in heat_map.svg
+    assert isinstance(heat_map, HeatMap) and heat_map.folds.shape == (3, 3, 3) and np.isfinite(heat_map.folds).all()
+    means = heat_map.folds.mean(axis=0)
+    assert heat_map.best is not None and means[heat_map.best] == means.min()
     refit = next(result for trial, result in computed() if "fold" not in trial.params)
     assert {fact.name: fact.value for fact in grid.facts}["test error"] == f"{refit.values['test_error']:.2%}"
     (confusion,) = images.panels
@@ -39,6 +41,6 @@ def test_of_a_study_that_has_just_begun_the_rest_of_the_grid_is_empty() -> None:
     for known, n_missing in ((folds[:5], 22), ([], 27)):
         (section,) = STUDY.report_sections(history_of(known), STUDY.data())
         heat_map, note = section.panels
-        assert isinstance(heat_map, Drawing) and b"mean validation error" in heat_map.svg
+        assert isinstance(heat_map, HeatMap) and int(np.isnan(heat_map.folds).sum()) == n_missing
         assert isinstance(note, Note) and note.text.startswith(f"{n_missing} of 27 fits")
         assert not any(fact.name == "test error" for fact in section.facts)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mpitune.figures.panels import Bars, Section
+from mpitune.figures.panels import Bars, HeatMap, Section
 from mpitune.report.candidates import ReportedStudy, read_candidates
 from mpitune.report.page import Report, page
 from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
@@ -28,7 +29,7 @@ QUIET = (
     "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
     "--disable-sync"
 )
-CHARTS = (".Lines", ".Bars", ".parallel", ".scatter", ".time")
+CHARTS = (".HeatMap", ".Lines", ".Bars", ".parallel", ".scatter", ".time")
 COLOURS = "new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
 PATIENCE_MS = 120_000  # for a machine that does much else
 
@@ -53,9 +54,14 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of a study of 300 candidates with failures and deaths."""
+    """A report of a study of 300 candidates with failures, deaths and a grid."""
     folder = tmp_path_factory.mktemp("shown")
-    (folder / "report.html").write_text(page([Report(read(many(1000, folder / "r")))]))
+    rng = np.random.default_rng(0)
+    folds = rng.uniform(0.01, 0.5, (5, 6, 8))
+    folds[:, 0, 0] = np.nan
+    axes = ("C", [10.0**n for n in range(8)]), ("gamma", [10.0**-n for n in range(6, 0, -1)])
+    grid = HeatMap("Mean error", "of the folds.", *axes, folds, (2, 3))
+    (folder / "report.html").write_text(page([Report(read(many(1000, folder / "r")), [Section("Grid", [grid])])]))
     return folder / "report.html"
 
 
@@ -214,8 +220,9 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
     ]
     lines.append(trial_line("bad", {HOSTILE: "b", "x": 9}, {}, begin=9, end=10, error=HOSTILE))
     history = write(tmp_path / "r", lines, deaths=[death(0, 1, 1, key, HOSTILE)])
+    grid = HeatMap(HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0))
     (tmp_path / "report.html").write_text(
-        page([Report(read(history), [Section(HOSTILE, [Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])])])
+        page([Report(read(history), [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])])])
     )
     with Visit(chromium, tmp_path / "report.html") as visit:
         for selector in CHARTS:

@@ -8,10 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpitune.errors import Exit
-from mpitune.figures.panels import Bars, Drawing, Fact, Lines, Note, Section, Table
+from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section, Table
 from mpitune.report.page import Report, page
 from mpitune.tools.report import main
 from mpitune.tools.status import main as status
@@ -81,10 +82,12 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
         "versions": {HOSTILE: HOSTILE},
     }
     history = write(tmp_path / "bad", bad, heading=heading, deaths=[death(0, 1, 1, key, HOSTILE)], note=bad_run)
+    ones = np.ones((1, 2, 2))
     sections = [
         Section(
             HOSTILE,
             [
+                HeatMap(HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), ones, (0, 0)),
                 Table(HOSTILE, HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]),
                 Drawing(HOSTILE, HOSTILE, HOSTILE.encode()),
                 Lines(HOSTILE, HOSTILE, HOSTILE, HOSTILE, {HOSTILE: ([1], [1])}),

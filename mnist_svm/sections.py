@@ -23,7 +23,7 @@ def sections_of(
     errors = grid.errors(results)
     nested = nested_rows(outer, results, [fold.errors(results) for fold in outer])
     summary, point = summarised(grid, results, errors, nested), grid.chosen(errors)
-    section = Section("Grid", [_map(grid, errors, point), *_missing(errors)], _facts(summary))
+    section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
     sections = [section]
     refit = next((results[key] for key in _refit_keys(grid) if key in results), None)
     if refit is not None and not refit.failed and "predictions" in refit.arrays:
@@ -36,14 +36,26 @@ def _refit_keys(grid: TuningGrid) -> list[str]:
     return list(dict.fromkeys([grid.refit_key(), "refit", *(f"refit-{rule}" for rule in RULES)]))
 
 
-def _map(grid: TuningGrid, errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
+def _map(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
+    places: list[list[str]] = []
+    seconds = np.zeros(errors.shape[1:])
+    for g in range(len(grid.gammas)):
+        places.append([])
+        for c in range(len(grid.penalties)):
+            keys = [grid.key(g, c, fold) for fold in range(grid.folds)]
+            there = [results[key] for key in keys if key in results]
+            seconds[g, c] = sum(result.seconds for result in there)
+            places[g].append(" ".join(dict.fromkeys(str(result.place) for result in there)))
     return HeatMap(
         "Mean validation error",
-        "of the folds, over the grid. Bright is better; the frame marks the chosen point.",
+        "of the folds, over the grid. Bright is better; the frame marks the chosen point. Below it, the errors of each "
+        "fold for one gamma.",
         ("C", grid.penalties.tolist()),
         ("gamma", grid.gammas.tolist()),
         errors,
         point,
+        seconds,
+        places,
     )
 
 

@@ -29,13 +29,15 @@ class Fact:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Mean error over a grid of two parameters.
+    """Mean error over a grid of two parameters; a click on a row, or its list, shows the folds of that row.
 
     Attributes:
         title, about: a name and an explanation.
         x, y: name and values of the parameters, ascending.
         folds: float (n_folds, n_y, n_x), NaN where there is no value.
         best: indices (y, x) of the best point.
+        seconds: float (n_y, n_x).
+        places: where each point ran, by row and column.
         percent: the values are fractions.
     """
 
@@ -45,6 +47,8 @@ class HeatMap:
     y: tuple[str, Sequence[float]]
     folds: np.ndarray
     best: tuple[int, int] | None
+    seconds: np.ndarray
+    places: Sequence[Sequence[str]]
     percent: bool = True
 
 

@@ -39,6 +39,8 @@ class Charts:
                     "x": _axis(*panel.x),
                     "y": _axis(*panel.y),
                     "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
+                    "seconds": [_numbers(map(float, row)) for row in panel.seconds],
+                    "places": [_texts(row) for row in panel.places],
                     "best": panel.best,
                 }
             case Lines():
@@ -75,6 +77,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     bars = [(bar, slot.place) for slot in slots for bar in slot.bars if bar.kind != "lost"]
     begins = {bar.key: bar.begin for bar, _ in bars}
     places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
+    number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     ours: dict[str, Any] = {
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
@@ -100,6 +103,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
             name: _column([candidate.params.get(name) for candidate in study.candidates]) for name in study.parameters
         },
         "values": _numbers(math.nan if candidate.value is None else candidate.value for candidate in study.candidates),
+        "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
         "charts": charts.drawn,
     }
     if time:

@@ -18,7 +18,7 @@
   document.head.append(library);
   if (!window.echarts) return;
 
-  const MOST = 3000, ROWS = 50; // drawn at a time; more would only be slower
+  const MOST_LINES = 2000, MOST_POINTS = 6000, ROWS = 50; // drawn at a time; more would only be slower
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (v) => {
     if (v === null || v === undefined) return "none";
@@ -29,18 +29,22 @@
   const percent = (v, is) => (v === null ? "none" : is ? number(100 * v) + " %" : number(v));
   const html = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
   const at = (column, i) => (Array.isArray(column) ? column[i] : column.of[column.at[i]]);
+  const raw = (column, i) => (Array.isArray(column) ? column[i] : column.at[i]);
   const length = (column) => (Array.isArray(column) ? column.length : column.at.length);
   const finite = (values) => values.filter((v) => typeof v === "number" && Number.isFinite(v));
   const least = (values) => values.reduce((a, b) => (b < a ? b : a), Infinity);
   const most = (values) => values.reduce((a, b) => (b > a ? b : a), -Infinity);
   const mean = (values) => (values.some((v) => v === null) ? null : values.reduce((a, b) => a + b, 0) / values.length);
-  const spread = (values) => {
+  const spread = (values, log) => {
     const good = finite(values);
     const [low, high] = [least(good), most(good)];
-    return { low, high, log: low > 0 && high > 30 * low };
+    return log === undefined ? { low, high, log: low > 0 && high > 30 * low } : { low, high, log };
   };
   const VIRIDIS = ["#fde725", "#5ec962", "#21918c", "#3b528b", "#440154"];
   const charts = new Set();
+  const brush = (chart) => chart.dispatchAction({
+    type: "takeGlobalCursor", key: "brush", brushOption: { brushType: "rect", brushMode: "single" },
+  });
 
   /** A chart that is made when it comes into view, made again when colours change, and follows its width. */
   class Chart {
@@ -83,10 +87,10 @@
     }
   }
 
-  /** One study: its charts and its table. */
+  /** One study: its charts, its table, and the candidates that are chosen in any of them. */
   class View {
     constructor(article, data) {
-      Object.assign(this, { article, data, n: length(data.values) });
+      Object.assign(this, { article, data, chosen: null, n: length(data.values) });
       this.rows = length(data.trials.trial);
       this.find = (selector) => article.querySelector(selector);
       for (const element of article.querySelectorAll("[data-chart]")) {
@@ -157,7 +161,7 @@
       }));
     }
 
-    // -- the grid
+    // -- the grid, and the folds of one of its rows
 
     map(element, grid) {
       const [xs, ys] = [grid.x.at, grid.y.at];
@@ -167,10 +171,12 @@
       const shown = (v) => (log ? Math.log10(v) : v);
       const cells = [];
       means.forEach((row, g) => row.forEach((v, c) => v !== null && Number.isFinite(v) && cells.push([c, g, shown(v)])));
+      let row = grid.best ? grid.best[0] : 0;
       const tip = (g, c) => [
         `${html(grid.x.name)} ${number(xs[c])}, ${html(grid.y.name)} ${number(ys[g])}`,
         `<b>${percent(means[g][c], grid.percent)}</b>`,
         `folds: ${grid.folds.map((fold) => percent(fold[g][c], grid.percent)).join(", ")}`,
+        `${number(grid.seconds[g][c])} s at ${html(at(grid.places[g], c) || "no place")}`,
       ].join("<br>");
       new Chart(element, `${grid.title}: heat map of ${grid.y.name} by ${grid.x.name}; its numbers are in the table of trials`, () => ({
         grid: { left: 70, right: 14, top: 30, bottom: 92 },
@@ -195,10 +201,44 @@
             itemStyle: { color: "transparent", borderColor: style("--red"), borderWidth: 3 },
           },
         ],
-      }));
+      }), (chart) => chart.on("click", (p) => { row = p.value[1]; select.value = row; boxes.draw(); }));
+      const choice = element.parentElement.querySelector(".folds");
+      const label = document.createElement("label");
+      label.className = "made";
+      const select = document.createElement("select");
+      ys.forEach((y, g) => select.add(new Option(number(y), g, false, g === row)));
+      label.append(`folds at ${grid.y.name} = `, select);
+      choice.before(label);
+      const boxes = new Chart(choice, `the folds of one ${grid.y.name} against ${grid.x.name}`, () => {
+        const folds = xs.map((_, c) => finite(grid.folds.map((fold) => fold[row][c])).sort((a, b) => a - b));
+        const quantile = (values, q) => {
+          const p = q * (values.length - 1), i = Math.floor(p);
+          return values[i] + (p - i) * ((values[i + 1] ?? values[i]) - values[i]);
+        };
+        const five = (values) => (values.length ? [0, 0.25, 0.5, 0.75, 1].map((q) => quantile(values, q)) : []);
+        const dots = folds.flatMap((values, c) => values.map((v) => [c, v]));
+        const { low, high, log } = spread(dots.map((d) => d[1]));
+        return {
+          grid: { left: 70, right: 14, top: 24, bottom: 50 },
+          tooltip: { formatter: (p) => tip(row, p.seriesType === "boxplot" ? p.dataIndex : p.value[0]) },
+          xAxis: { type: "category", data: xs.map(number), name: grid.x.name, nameLocation: "middle", nameGap: 28 },
+          yAxis: {
+            type: log ? "log" : "value", scale: true, name: "error of a fold",
+            min: log ? low / 1.2 : undefined, max: log ? high * 1.2 : undefined,
+            axisLabel: { formatter: (v) => percent(v, grid.percent) },
+          },
+          series: [
+            {
+              type: "boxplot", data: folds.map(five), boxWidth: [3, 22],
+              itemStyle: { color: "transparent", borderColor: style("--blue") },
+            },
+            { type: "scatter", data: dots, symbolSize: 5, itemStyle: { color: style("--blue") } }],
+        };
+      });
+      select.addEventListener("change", () => { row = +select.value; boxes.draw(); });
     }
 
-    // -- candidates: parallel coordinates, and scatter
+    // -- candidates: parallel coordinates and scatter, each of which chooses for all
 
     explore() {
       const { data } = this;
@@ -211,16 +251,25 @@
       const sign = data.goal && data.goal.maximize ? -1 : 1;
       const order = Array.from({ length: this.n }, (_, i) => i).filter((i) => Number.isFinite(data.values[i] ?? NaN));
       order.sort((a, b) => sign * (data.values[a] - data.values[b]));
-      let drawn = order.slice(); // of many the best tenth whole, and evenly from the rest
-      if (order.length > MOST) {
-        const first = MOST / 10, step = (order.length - first) / (MOST - first);
-        drawn = order.slice(0, first).concat(Array.from({ length: MOST - first }, (_, k) => order[first + Math.floor(k * step)]));
-        this.find(".explore .said").textContent = `${MOST.toLocaleString()} of ${order.length.toLocaleString()} candidates are drawn, the best ones among them.`;
-      }
+      const sample = (count) => { // the best tenth of them whole, and evenly from the rest
+        if (order.length <= count) return order.slice();
+        const first = Math.floor(count / 10), step = (order.length - first) / (count - first);
+        return order.slice(0, first).concat(Array.from({ length: count - first }, (_, k) => order[first + Math.floor(k * step)]));
+      };
       const rank = new Float64Array(this.n);
       order.forEach((i, r) => (rank[i] = order.length > 1 ? r / (order.length - 1) : 0));
-      const colour = (i) => { const k = Math.min(3, Math.floor(rank[i] * 4)); return VIRIDIS[this.dark ? k : k + 1]; };
-      new Chart(this.find(".parallel"), `parallel coordinates of ${varied.join(", ")}`, () => ({
+      const colour = (i) => { const k = Math.min(3, Math.floor(rank[i] * 4)); return this.dark ? VIRIDIS[k] : VIRIDIS[k + 1 > 4 ? 4 : k + 1]; };
+      const said = (count) => {
+        if (order.length <= count) return "";
+        const drawn = `${count.toLocaleString()} of ${order.length.toLocaleString()} candidates are drawn`;
+        return `${drawn}, the best ones among them; choosing chooses from all.`;
+      };
+      const lines = sample(MOST_LINES), points = sample(MOST_POINTS);
+      const [saidLines, saidPoints] = this.article.querySelectorAll(".explore .said");
+      saidLines.textContent = said(MOST_LINES);
+      saidPoints.textContent = said(MOST_POINTS);
+
+      const parallel = new Chart(this.find(".parallel"), `parallel coordinates of ${varied.join(", ")}`, () => ({
         parallel: { left: 60, right: 60, top: 40, bottom: 24 },
         parallelAxis: varied.map((name, dim) => {
           const scale = scales[name], column = this.columns[name];
@@ -238,13 +287,25 @@
         tooltip: { show: false },
         series: [{
           type: "parallel", smooth: false, inactiveOpacity: 0.03, activeOpacity: 0.8, progressive: 500,
-          lineStyle: { width: 1, opacity: drawn.length > 300 ? 0.3 : 0.6 },
-          data: drawn.slice().reverse().map((i) => ({
+          lineStyle: { width: 1, opacity: lines.length > 300 ? 0.3 : 0.6 },
+          data: lines.slice().reverse().map((i) => ({
             value: varied.map((name) => [null, Infinity].includes(at(this.columns[name], i)) ? "-" : at(this.columns[name], i)),
             lineStyle: { color: colour(i) },
           })),
         }],
+      }), (chart) => chart.on("axisareaselected", () => {
+        const wanted = [];
+        varied.forEach((name, k) => {
+          const spans = chart.getModel().getComponent("parallelAxis", k).activeIntervals;
+          if (spans.length) wanted.push([this.columns[name], spans]);
+        });
+        const inside = (i) => wanted.every(([column, spans]) => {
+          const v = raw(column, i);
+          return v !== null && spans.some(([a, b]) => v >= a && v <= b);
+        });
+        this.choose(wanted.length ? inside : null);
       }));
+      this.parallel = parallel;
 
       const [selectX, selectY] = [this.find(".explore .x"), this.find(".explore .y")];
       for (const name of varied) { selectX.add(new Option(name)); selectY.add(new Option(name)); }
@@ -258,18 +319,43 @@
           const ends = scale.log ? { type: "log", min: scale.low / 1.1, max: scale.high * 1.1 } : { type: "value" };
           return { ...place, ...ends, scale: true, axisLabel: { formatter: number } };
         };
+        const chosen = this.chosen;
         const text = (name, i) => { const v = at(this.columns[name], i); return typeof v === "number" ? number(v) : v; };
         return {
-          grid: { left: 74, right: 20, top: 16, bottom: 50 }, xAxis: axis(x), yAxis: { ...axis(y), nameGap: 48 },
+          toolbox: { show: false }, grid: { left: 74, right: 20, top: 16, bottom: 50 }, xAxis: axis(x), yAxis: { ...axis(y), nameGap: 48 },
+          brush: {
+            xAxisIndex: 0, yAxisIndex: 0, transformable: false, toolbox: [], inBrush: {}, outOfBrush: {},
+            brushStyle: { color: "rgba(86,180,233,.2)", borderColor: style("--blue") },
+          },
           tooltip: { formatter: (p) => varied.map((name) => `${html(name)}: ${html(text(name, p.value[2]))}`).join("<br>") },
-          series: [{ type: "scatter", symbolSize: drawn.length > 2000 ? 4 : 7, progressive: 0,
-            data: drawn.slice().reverse().map((i) => ({
+          series: [{ type: "scatter", symbolSize: points.length > 2000 ? 4 : 7, progressive: 0,
+            data: points.slice().reverse().map((i) => ({
               value: [at(this.columns[x], i), at(this.columns[y], i), i],
-              itemStyle: { color: colour(i), opacity: 0.9 },
+              itemStyle: chosen && !chosen[i] ? { color: style("--gone"), opacity: 0.25 } : { color: colour(i), opacity: 0.9 },
             })) }],
         };
+      }, (chart) => {
+        brush(chart);
+        chart.on("brushEnd", (event) => {
+          const area = event.areas[0];
+          if (!area) return this.choose(null);
+          const [[x0, x1], [y0, y1]] = area.coordRange;
+          const [x, y] = [this.columns[selectX.value], this.columns[selectY.value]];
+          const within = (v, a, b) => v !== null && v >= Math.min(a, b) && v <= Math.max(a, b);
+          this.choose((i) => within(raw(x, i), x0, x1) && within(raw(y, i), y0, y1));
+          chart.dispatchAction({ type: "brush", areas: [] });
+          brush(chart);
+        });
       });
+      this.scatter = scatter;
       for (const select of [selectX, selectY]) select.addEventListener("change", () => scatter.draw());
+    }
+
+    choose(keep) {
+      this.chosen = keep ? Uint8Array.from({ length: this.n }, (_, i) => keep(i)) : null;
+      if (this.scatter) this.scatter.draw();
+      if (this.scatter && this.scatter.chart) brush(this.scatter.chart);
+      this.filter();
     }
 
     // -- the timeline: bars that are closer than a pixel become one
@@ -314,7 +400,7 @@
         const shape = echarts.graphic.clipRectByRect({ x: from[0], y: from[1] - height / 2, width: Math.max(1, to[0] - from[0]), height }, params.coordSys);
         return shape && { type: "rect", shape, style: { fill: [style("--blue"), style("--red"), style("--orange")][api.value(3)] } };
       };
-      new Chart(element, `timeline of ${slots.length} slots`, () => {
+      const chart = new Chart(element, `timeline of ${slots.length} slots`, () => {
         const kept = merged();
         const died = ([, slot, cause]) => `${html(slots[slot])}<br>a worker died: ${html(cause)}`;
         const worked = ([slot, begin, end, kind, key, n]) => [
@@ -357,6 +443,7 @@
           made.setOption({ series: [{ data: merged() }] });
         }, 120); });
       });
+      this.slots = chart;
     }
 
     // -- the table of all trials
@@ -383,7 +470,8 @@
       box.querySelector(".filter").addEventListener("input", () => { clearTimeout(wait); wait = setTimeout(() => this.filter(), 150); });
       box.querySelector(".all").addEventListener("click", () => {
         box.querySelector(".filter").value = "";
-        this.filter();
+        if (this.parallel && this.parallel.chart) this.parallel.draw();
+        this.choose(null);
       });
       box.querySelector(".back").addEventListener("click", () => { this.page--; this.show(); });
       box.querySelector(".on").addEventListener("click", () => { this.page++; this.show(); });
@@ -410,7 +498,7 @@
     }
 
     filter() {
-      const { trials } = this.data, tests = [];
+      const { trials, candidate } = this.data, tests = [];
       let rest = this.find(".filter").value.replace(/(\S+?)\s*(<=|>=|!=|=|<|>)\s*(\S+)/g, (whole, name, sign, wanted) => {
         const column = trials[name];
         if (!column) return whole;
@@ -428,6 +516,8 @@
         const hits = texts.map((column) => [column.at, column.of.map((text) => text.toLowerCase().includes(word))]);
         tests.push((i) => hits.some(([index, hit]) => hit[index[i]]));
       }
+      const chosen = this.chosen;
+      if (chosen) tests.push((i) => candidate[i] >= 0 && chosen[candidate[i]]);
       this.shown = tests.length ? this.order.filter((i) => tests.every((test) => test(i))) : this.order;
       this.page = 0;
       this.show();

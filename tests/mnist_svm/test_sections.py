@@ -24,6 +24,7 @@ def test_the_grid_the_test_error_and_what_is_confused() -> None:
     assert isinstance(heat_map, HeatMap) and heat_map.folds.shape == (3, 3, 3) and np.isfinite(heat_map.folds).all()
     means = heat_map.folds.mean(axis=0)
     assert heat_map.best is not None and means[heat_map.best] == means.min()
+    assert heat_map.seconds.min() > 0
     refit = next(result for trial, result in computed() if "fold" not in trial.params)
     assert {fact.name: fact.value for fact in grid.facts}["test error"] == f"{refit.values['test_error']:.2%}"
     (confusion,) = images.panels

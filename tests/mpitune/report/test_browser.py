@@ -29,7 +29,7 @@ QUIET = (
     "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
     "--disable-sync"
 )
-CHARTS = (".HeatMap", ".Lines", ".Bars", ".parallel", ".scatter", ".time")
+CHARTS = (".HeatMap", ".folds", ".Lines", ".Bars", ".parallel", ".scatter", ".time")
 COLOURS = "new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
 PATIENCE_MS = 120_000  # for a machine that does much else
 
@@ -60,7 +60,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folds = rng.uniform(0.01, 0.5, (5, 6, 8))
     folds[:, 0, 0] = np.nan
     axes = ("C", [10.0**n for n in range(8)]), ("gamma", [10.0**-n for n in range(6, 0, -1)])
-    grid = HeatMap("Mean error", "of the folds.", *axes, folds, (2, 3))
+    grid = HeatMap("Mean error", "of the folds.", *axes, folds, (2, 3), folds[0], [["node1/0/0/gpu0"] * 8] * 6)
     (folder / "report.html").write_text(page([Report(read(many(1000, folder / "r")), [Section("Grid", [grid])])]))
     return folder / "report.html"
 
@@ -160,14 +160,29 @@ def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> 
         assert "CUDA out of memory" in visit.column("failure")[0]
 
 
-def test_a_part_of_an_axis_lights_up(chromium: Any, shown: Path) -> None:
+def test_what_is_chosen_in_a_drawing_is_what_the_table_shows(chromium: Any, shown: Path) -> None:
     with Visit(chromium, shown) as visit:
-        canvas = visit.drawn(".parallel").locator("canvas").first
-        before = canvas.evaluate("c => c.toDataURL()")
+        assert visit.n_shown() == 1000
+        visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
+        chosen = visit.n_shown()
+        assert 0 < chosen < 1000
+        low, high = min(map(float, visit.column("loss"))), max(map(float, visit.column("loss")))
+        visit.page.locator(".all").click()
+        assert visit.n_shown() == 1000 and 0 < low <= high
         box = visit.drawn(".parallel").bounding_box()
         visit.drag(".parallel", (60 / box["width"], 0.3), (60 / box["width"], 0.6))  # the first axis, of the rate
-        visit.until(lambda: canvas.evaluate("c => c.toDataURL()") != before)
+        visit.until(lambda: visit.n_shown() < 1000)
+        rates = [float(text) for text in visit.column("rate")]
+        assert 0 < visit.n_shown() < 1000 and min(rates) > 1e-5 and max(rates) < 1e-1
         assert visit.complaints == []
+
+
+def test_another_row_of_the_grid_shows_its_folds(chromium: Any, shown: Path) -> None:
+    with Visit(chromium, shown) as visit:
+        canvas = visit.drawn(".folds").locator("canvas").first
+        before = canvas.evaluate("c => c.toDataURL()")
+        visit.page.locator(".panel select").first.select_option(index=5)
+        visit.until(lambda: canvas.evaluate("c => c.toDataURL()") != before)
 
 
 def test_without_javascript_the_tables_are_there(chromium: Any, shown: Path) -> None:
@@ -183,7 +198,7 @@ def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:
         assert min(colours) > 3, "a printer waits for no frame"
         visit.page.emulate_media(media="print")
         charts = visit.page.locator(".chart")
-        assert charts.count() == len(CHARTS) and visit.page.locator(".chart canvas").count() >= charts.count()
+        assert charts.count() > 6 and visit.page.locator(".chart canvas").count() >= charts.count()
         assert max(box.bounding_box()["width"] for box in visit.page.locator(".chart canvas").all()) <= 680
         assert not visit.page.locator("nav").is_visible()
 
@@ -196,7 +211,7 @@ def test_a_page_that_a_browser_has_saved_draws_all_again(chromium: Any, shown: P
     with Visit(chromium, tmp_path / "saved.html") as visit:
         for selector in CHARTS:
             assert visit.drawn(selector).locator("canvas").first.evaluate(f"c => {COLOURS}") > 3, selector
-        assert visit.n_shown() == 1000
+        assert visit.n_shown() == 1000 and visit.page.locator(".panel select").first.locator("option").count() == 6
         assert visit.page.locator(".live.trials thead tr").count() == 1 and visit.complaints == []
 
 
@@ -220,7 +235,10 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
     ]
     lines.append(trial_line("bad", {HOSTILE: "b", "x": 9}, {}, begin=9, end=10, error=HOSTILE))
     history = write(tmp_path / "r", lines, deaths=[death(0, 1, 1, key, HOSTILE)])
-    grid = HeatMap(HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0))
+    grid = HeatMap(
+        HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0), np.ones((2, 2)),
+        [[HOSTILE] * 2] * 2,
+    )  # fmt: skip
     (tmp_path / "report.html").write_text(
         page([Report(read(history), [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])])])
     )
@@ -247,6 +265,6 @@ def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, large: s
         assert losses == sorted(losses)
         for selector in (".parallel", ".scatter", ".time"):
             visit.drawn(selector)
-        visit.page.locator(".live.trials .filter").fill("width > 400")
-        visit.until(lambda: 0 < visit.n_shown() < 100_000)
+        visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
+        assert 0 < visit.n_shown() < 100_000
         assert visit.complaints == []

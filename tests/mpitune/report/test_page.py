@@ -87,7 +87,9 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
         Section(
             HOSTILE,
             [
-                HeatMap(HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), ones, (0, 0)),
+                HeatMap(
+                    HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), ones, (0, 0), ones[0], [[HOSTILE] * 2] * 2
+                ),
                 Table(HOSTILE, HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]),
                 Drawing(HOSTILE, HOSTILE, HOSTILE.encode()),
                 Lines(HOSTILE, HOSTILE, HOSTILE, HOSTILE, {HOSTILE: ([1], [1])}),

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from common.images import outer_split
 from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
-from mnist_nn.keys import Sample
+from mnist_nn.keys import sample_name
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS, best_set
 from mpitune.figures import statistics
@@ -48,31 +47,6 @@ def network_row(
     return row
 
 
-def nested_rows(
-    results: Mapping[str, Result], labels: np.ndarray, *, n_bootstrap: int, outer: Sequence[tuple[int, int]], rule: str
-) -> list[dict[str, Any]]:
-    """One row per outer fold (number, of how many): errors, on its images, of the ensemble searched without them.
-
-    labels: integers (n_train,), of all training images. rule: by which parameter sets are chosen.
-    """
-    rows = []
-    for fold in outer:
-        of_fold = labels[outer_split(len(labels), fold)[1]]
-        keys = [Sample(number, fold).refit_key(rule=rule) for number in range(n_bootstrap)]
-        networks = [
-            results[key].arrays["outer_probabilities"] for key in keys if key in results and results[key].arrays
-        ]
-        row: dict[str, Any] = {"outer_fold": fold[0], "networks": len(networks)}
-        row |= dict.fromkeys(("network_error", "vote_error", "error"), float("nan"))
-        if networks:
-            probabilities = np.stack(networks)
-            row["network_error"] = float(np.mean(probabilities.argmax(axis=2) != of_fold))
-            row["vote_error"] = float(np.mean(majority_vote(probabilities) != of_fold))
-            row["error"] = float(np.mean(probabilities.mean(axis=0).argmax(axis=1) != of_fold))
-        rows.append(row)
-    return rows
-
-
 def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
     """One row per test image that the ensemble is least sure of, the least sure first, with all networks' answers.
 
@@ -88,7 +62,7 @@ def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str
 
 
 def out_of_bag_errors(
-    results: Mapping[str, Result], labels: np.ndarray, *, samples: Mapping[str, Sample], folds: int, seed: int
+    results: Mapping[str, Result], labels: np.ndarray, *, samples: Mapping[str, int], folds: int, seed: int
 ) -> tuple[int, int]:
     """On how many training images the networks that have not learned from them are wrong together, and of how many.
 
@@ -100,7 +74,7 @@ def out_of_bag_errors(
         if answered is None:
             continue
         total = np.zeros((len(labels), answered.shape[1])) if total is None else total
-        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, sample.name)))] += answered
+        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, sample_name(sample))))] += answered
     if total is None:
         return 0, 0
     judged = total.any(axis=1)

@@ -7,7 +7,6 @@ from itertools import groupby
 
 import numpy as np
 
-from common.images import outer_of
 from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial
 
@@ -15,11 +14,11 @@ from mpitune.trial import Batch, Evaluation, NoRoom, Trial
 class SvmObjective:
     """Evaluates batches of trials, gamma by gamma.
 
-    A trial has parameters C and gamma, fold unless it is a refit, and those of `common.images.outer_params`. Its values
-    are `error` (or `test_error`), a fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell
-    (cuML). A refit on all training images also has the array `predictions`, uint8 (n_test,). With the shared solver the
-    points of one fold start from each other, so they may depend, within the solver's tolerance, on which C a batch
-    holds. Where the solver has too little memory here, the answer is `NoRoom`.
+    A trial has parameters C and gamma, and fold unless it is a refit. Its values are `error` (or `test_error`), a
+    fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell (cuML). A refit also has the array
+    `predictions`, uint8 (n_test,). With the shared solver the points of one fold start from each other, so they may
+    depend, within the solver's tolerance, on which C a batch holds. Where the solver has too little memory here, the
+    answer is `NoRoom`.
     """
 
     def __init__(self, dataset: Dataset, solver: Solver) -> None:
@@ -50,8 +49,7 @@ class SvmObjective:
 
     def _point(self, trial: Trial) -> GridPoint:
         fold = int(trial.params["fold"]) if "fold" in trial.params else None
-        outer = outer_of(trial)
-        return GridPoint(float(trial.params["C"]), self.dataset.split(fold, outer))
+        return GridPoint(float(trial.params["C"]), self.dataset.splits[fold])
 
 
 def _gamma(trial: Trial) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.images import outer_params, outer_prefix
 from mpitune.figures import statistics
 from mpitune.trial import Parameter, Result, Trial
 
@@ -22,40 +21,32 @@ class TuningGrid:
         penalties: C, float64 (n,), ascending.
         gammas: float64 (n,), ascending.
         folds: of the cross-validation.
-        outer: number of the outer fold that the search does not see, and how many there are; None for the search on
-            all training images.
         rule: by which a point is chosen, one of `mpitune.figures.statistics.RULES`.
     """
 
     penalties: np.ndarray
     gammas: np.ndarray
     folds: int
-    outer: tuple[int, int] | None = None
     rule: str = "best"
-
-    @property
-    def prefix(self) -> str:
-        return outer_prefix(self.outer)
 
     def key(self, g: int, c: int, fold: int) -> str:
         width = max(2, len(str(len(self.gammas) - 1)))
-        return f"{self.prefix}g{g:0{width}}/c{c:0{width}}/f{fold}"
+        return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
 
     def trial(self, g: int, c: int, fold: int) -> Trial:
         return Trial(self.key(g, c, fold), {**self._params((g, c)), "fold": fold})
 
     def refit(self, point: Point) -> Trial:
-        """The chosen point fitted to all images that the search sees."""
+        """The chosen point fitted to all training images."""
         return Trial(self.refit_key(), self._params(point))
 
     def refit_key(self) -> str:
         """Key of the refit; each rule has its own, so that a finished study may be asked for another choice."""
-        return self.prefix + "refit" + ("" if self.rule == "best" else f"-{self.rule}")
+        return "refit" if self.rule == "best" else f"refit-{self.rule}"
 
     def _params(self, point: Point) -> dict[str, Parameter]:
         g, c = point
-        params: dict[str, Parameter] = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
-        return {**params, **outer_params(self.outer)}
+        return {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
 
     def errors(self, results: Mapping[str, Result]) -> np.ndarray:
         """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""

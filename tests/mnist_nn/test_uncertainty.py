@@ -1,64 +1,28 @@
-"""Nested cross-validation, out-of-bag errors and the choice of a simpler network."""
+"""Out-of-bag errors and the choice of a simpler network."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.images import outer_split
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mpitune.experiment import WorkerContext, per_trial
-from mpitune.trial import Evaluation, Outcome, Trial, seed_of
+from mpitune.experiment import per_trial
+from mpitune.trial import Evaluation, Trial, seed_of
 from tests.helpers import evaluate, reported, table
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 pytestmark = of_tiny
-NESTED = replace(TINY, plot=0, outer_folds=2)
-
-
-@cache
-def whole_search() -> list[Outcome]:
-    return evaluate(NESTED)
-
-
-def test_a_nested_search_never_sees_its_outer_fold() -> None:
-    """Other images there change the answers to them, and nothing else."""
-    data = NESTED.data()
-    changed = {**data, "train_images": data["train_images"].copy()}
-    changed["train_images"][outer_split(150, (1, 2))[1]] = 0
-    of_search = [outcome for outcome in whole_search() if outcome.trial.key.startswith("o1of2/b0/")]
-    assert len(of_search) == 2 * 3 + 1 and len(whole_search()) == NESTED.n_trials() == 3 * 2 * 7
-    objective = NESTED.objective(WorkerContext("cpu", changed))
-    for trial, known in of_search:
-        (again,) = objective((trial,))
-        same = {name: value for name, value in known.values.items() if name != "outer_error"}
-        assert same.items() <= again.values.items(), trial.key
-        for name, answers in known.arrays.items():
-            assert name == "outer_probabilities" and not np.array_equal(answers, again.arrays[name])
-
-
-def test_the_plain_search_is_the_same_with_and_without_outer_folds() -> None:
-    of_all = {trial.key: result.values for trial, result in whole_search()}
-    assert computed() and all(of_all[trial.key] == result.values for trial, result in computed())
 
 
 def test_the_report_says_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, results = NESTED.data(), {trial.key: result for trial, result in whole_search()}
-    reported(NESTED, whole_search(), data, tmp_path)
+    experiment, results = replace(TINY, plot=0), {trial.key: result for trial, result in computed()}
+    data = experiment.data()
+    reported(experiment, computed(), data, tmp_path)
     printed = capsys.readouterr().out
     labels = data["train_labels"]
-
-    nested = table(tmp_path / "nested.csv")
-    for number, row in enumerate(nested):
-        truth = labels[outer_split(150, (number, 2))[1]]
-        answers = [results[f"o{number}of2/b{b}/refit"].arrays["outer_probabilities"] for b in range(2)]
-        assert float(row["error"]) == np.mean(np.mean(answers, axis=0).argmax(axis=1) != truth)
-    error = np.mean([float(row["error"]) for row in nested])
-    assert f"nested cross-validation: {error:.2%} (95 % interval " in printed
 
     total = np.zeros((150, 10))
     for b, row in enumerate(table(tmp_path / "results.csv")):
@@ -90,7 +54,7 @@ def test_a_simpler_network_is_chosen_among_those_that_are_as_good() -> None:
         loss = 1.0 + 0.2 * fold + (0.0 if tuning == 3 else 5.0 if tuning == 0 else 0.01)
         return Evaluation(trial.key, {"loss": loss, "epochs": 3.0})
 
-    experiment = replace(NESTED, n_tuning=6, outer_folds=None)
+    experiment = replace(TINY, plot=0, n_tuning=6)
     for rule, names in (("best", "refit"), ("1se", "refit-1se"), ("simplest", "refit-simplest")):
         outcomes = evaluate(replace(experiment, select=rule), objective=per_trial(invented))
         refits = {trial.key: trial for trial, _ in outcomes if "fold" not in trial.params}

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.images import standardised
-from mnist_svm.experiment import SvmGrid
 from mnist_svm.points import TuningGrid, best_point
-from mpitune.errors import Exit, UsageError
-from mpitune.figures.statistics import cross_validated
-from tests.helpers import evaluate, table, table_without_run
+from mpitune.errors import Exit
+from tests.helpers import table_without_run
 
 NAN = float("nan")
 
@@ -60,47 +57,15 @@ def test_a_rule_takes_the_simplest_of_those_that_are_as_good() -> None:
     assert grid("1se").chosen(np.full((3, 3, 3), NAN)) is None
 
 
-def test_nested_cross_validation_is_that_of_scikit_learn() -> None:
-    """Every outer search chooses what GridSearchCV chooses without these images, and errs on them as often."""
-    from sklearn.model_selection import GridSearchCV, KFold
-    from sklearn.svm import SVC
-
-    experiment = SvmGrid(3, dataset="digits", train_size=303, test_size=50, folds=3, outer_folds=4, solver="shared")
-    outcomes = evaluate(experiment)
-    assert len(outcomes) == experiment.n_trials() == 5 * (27 + 1)
-    data = experiment.data()
-    images, labels = standardised(data["train_images"], 16), data["train_labels"]
-    points = {"C": experiment.penalties, "gamma": experiment.gammas}
-    for number, (train, held_out) in enumerate(KFold(4).split(images)):
-        peer = GridSearchCV(SVC(), points, cv=KFold(3)).fit(images[train], labels[train])
-        (refit,) = (each for each in outcomes if each.trial.key == f"o{number}of4/refit")
-        assert refit.trial.params == {**peer.best_params_, "outer": number, "outer_folds": 4}
-        wrong = np.mean(peer.predict(images[held_out]) != labels[held_out])
-        assert refit.result.value("error") == pytest.approx(wrong, abs=1 / len(held_out) + 1e-12)
-
-
 @pytest.mark.slow
 def test_a_finished_study_is_asked_for_more(program: Callable[..., Any], tmp_path: Path) -> None:
-    """Nested folds and another rule are further trials: nothing that is known is evaluated again."""
+    """Another rule asks for another refit: nothing that is known is evaluated again."""
     size = ("--train-size", "200", "--test-size", "150", "--gpu", "none", "--workers", "1")
     command = ("-m", "mnist_svm", "3", "--dataset", "digits", *size, "--results", tmp_path)
     assert program(*command).returncode == Exit.DONE
     plain = table_without_run(tmp_path / "results.csv")
-    more = program(*command, "--outer-folds", "3", "--select", "1se", "--folds", "5")
+    more = program(*command, "--select", "1se", "--folds", "5")
     assert more.returncode == Exit.DONE, more.stderr
     assert table_without_run(tmp_path / "results.csv") == plain
     summary = json.loads((tmp_path / "best.json").read_text())
-    rows = table(tmp_path / "nested.csv")
-    errors = np.array([float(row["error"]) for row in rows])
-    nested = summary["nested_cross_validation"]
-    assert len(rows) == nested["outer_folds"] == 3 and nested["error"] == pytest.approx(errors.mean())
-    assert nested["interval"] == pytest.approx(list(cross_validated(errors)))
-    assert f"nested cross-validation:  {errors.mean():.2%} (95 % interval " in more.stdout
     assert summary["chosen_by"] == "1se" and "chosen by:                --select 1se" in more.stdout
-
-
-def test_outer_folds_that_leave_too_little_are_refused() -> None:
-    with pytest.raises(UsageError, match="--outer-folds 2 leaves too few of the 6 training images"):
-        SvmGrid(2, dataset="digits", train_size=6, outer_folds=2).data()
-    with pytest.raises(UsageError, match=r"outer fold 0 .* hold.*--train-size"):
-        SvmGrid(2, dataset="digits", train_size=30, outer_folds=2).data()

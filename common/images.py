@@ -9,7 +9,6 @@ import numpy as np
 from common.data import DatasetSettings, is_present, load
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment
-from mpitune.figures.statistics import RULES
 from mpitune.settings import setting
 
 
@@ -24,14 +23,6 @@ class ImageSettings(DatasetSettings, Experiment):
         None, "test on the first N test images (default all)", low=1, metavar="N", group="images", advanced=True
     )
     folds: int = setting(5, "folds of the cross-validation", low=2)
-    select: str = setting(
-        "best",
-        "the point or network to choose: best (the least error of the cross-validation), 1se (the simplest within one "
-        "standard error of it) or simplest (the simplest that a paired test over the folds does not find worse)",
-        choices=RULES,
-        changes_results=False,
-        advanced=True,
-    )
     seed: int = setting(0, "root of every random stream", low=0)
 
     def data(self) -> dict[str, np.ndarray]:

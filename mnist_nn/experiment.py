@@ -41,7 +41,6 @@ from mnist_nn.tuning import (
 from mpitune.devices import probe
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, DoctorChecks, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.figures import statistics
 from mpitune.figures.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
@@ -183,21 +182,13 @@ class Bagging(ImageSettings):
     def _search(self, sample: int) -> Rounds:
         """The cross-validation; then the refit of the chosen set, if one has a loss. Returns the losses."""
         losses = yield from self._cross_validation(sample)
-        chosen = self._chosen(sample, losses)
+        chosen = best_set(losses)
         if chosen is not None:
             yield [(Trial(self._refit_key(sample), self._draw(sample, chosen)),)]
         return losses
 
     def _refit_key(self, sample: int) -> str:
-        return refit_key(sample, self.save_models, self.select)
-
-    def _chosen(self, sample: int, losses: np.ndarray) -> int | None:
-        """By `--select`, of the parameter sets that are as good the one with the fewest weights; None for none."""
-        best = best_set(losses)
-        if best is None or self.select == "best":
-            return best
-        as_good = np.flatnonzero(statistics.as_good(losses.T, best, self.select)).tolist()
-        return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
+        return refit_key(sample, self.save_models)
 
     def _cross_validation(self, sample: int) -> Losses:
         """Every fold of every parameter set, unless --racing or a strategy leaves some out."""
@@ -290,7 +281,7 @@ class Bagging(ImageSettings):
             seconds[sample_of(trial)] += result.seconds
         rows = []
         for sample, losses in enumerate(conclusions):
-            chosen = self._chosen(sample, losses)
+            chosen = best_set(losses)
             params = {} if chosen is None else self._draw(sample, chosen)
             refit = results.get(self._refit_key(sample))
             rows.append(network_row(sample, losses, params=params, refit=refit, seconds=seconds[sample]))

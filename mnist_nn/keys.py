@@ -1,8 +1,7 @@
 """Trial keys and seeds. A training has the same seed whatever its epoch limit and whether its weights are returned.
 
 b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/t7/f0/e3 the first 3 epochs of the same training;
-b2/refit the network of the ensemble; b2/refit/weights the same one, its weights returned; b2/refit-1se that of the
-parameter set that `--select 1se` chooses.
+b2/refit the network of the ensemble; b2/refit/weights the same one, its weights returned.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ def fold_key(sample: int, tuning: int, fold: int) -> str:
     return f"{sample_name(sample)}/t{tuning}/f{fold}"
 
 
-def refit_key(sample: int, with_weights: bool = False, rule: str = "best") -> str:
-    """Key of the network of the ensemble, whose parameter set was chosen by `rule`."""
-    chosen = "refit" if rule == "best" else f"refit-{rule}"
-    return f"{sample_name(sample)}/{chosen}" + "/weights" * with_weights
+def refit_key(sample: int, with_weights: bool = False) -> str:
+    """Key of the network of the ensemble."""
+    return f"{sample_name(sample)}/refit" + "/weights" * with_weights
 
 
 def stream_of(trial: Trial) -> str:

@@ -31,9 +31,7 @@ def network_row(
     row: dict[str, Any] = {"bootstrap": bootstrap}
     row.update({name: params.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
     row["cv_loss"] = float(losses[int(params["tuning"])].mean()) if params else nan
-    row["sets_within_one_standard_error"] = 0
-    if best is not None:
-        row["sets_within_one_standard_error"] = int(statistics.as_good(losses.T, best, "1se").sum())
+    row["sets_within_one_standard_error"] = 0 if best is None else statistics.n_within_one_error(losses.T, losses[best])
     for name in ("train_error", "test_error", "oob_error", "epochs"):
         row[name] = refit.values.get(name, nan) if refit else nan
     row["seconds"] = f"{seconds:.6g}"

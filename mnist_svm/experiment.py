@@ -14,7 +14,7 @@ import numpy as np
 
 from common.data import DatasetSettings
 from common.images import ImageSettings
-from mnist_svm.points import TuningGrid
+from mnist_svm.points import TuningGrid, best_point
 from mnist_svm.summary import print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
@@ -132,14 +132,14 @@ class SvmGrid(ImageSettings):
 
     @property
     def _grid(self) -> TuningGrid:
-        return TuningGrid(self.penalties, self.gammas, self.folds, self.select)
+        return TuningGrid(self.penalties, self.gammas, self.folds)
 
     def _search(self) -> Rounds:
         """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any."""
         grid, folds, columns, rows = self._grid, range(self.folds), range(len(self.penalties)), range(len(self.gammas))
         results = yield [tuple(grid.trial(g, c, fold) for fold in folds for c in columns) for g in rows]
         errors = grid.errors({result.key: result for result in results})
-        point = grid.chosen(errors)
+        point = best_point(errors)
         if point is not None:
             yield [(grid.refit(point),)]
         return errors
@@ -208,7 +208,7 @@ class SvmGrid(ImageSettings):
         with written_whole(folder / "best.json", "w") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")
-        draw_figures(folder, errors, gammas=self.gammas, penalties=self.penalties, best=grid.chosen(errors))
+        draw_figures(folder, errors, gammas=self.gammas, penalties=self.penalties, best=best_point(errors))
         print_summary(summary, errors.size)
 
     def reporting(self) -> Reporting:

@@ -8,28 +8,23 @@ from typing import Any
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_svm.points import TuningGrid
+from mnist_svm.points import REFIT, TuningGrid, best_point
 from mnist_svm.summary import summarised
 from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
-from mpitune.figures.statistics import RULES, interval_text
+from mpitune.figures.statistics import interval_text
 from mpitune.trial import Result
 
 
 def sections_of(grid: TuningGrid, results: Mapping[str, Result], test_labels: np.ndarray | None) -> list[Section]:
     """The sections of a report; results may be missing."""
     errors = grid.errors(results)
-    summary, point = summarised(grid, results, errors), grid.chosen(errors)
+    summary, point = summarised(grid, results, errors), best_point(errors)
     section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
     sections = [section]
-    refit = next((results[key] for key in _refit_keys(grid) if key in results), None)
+    refit = results.get(REFIT)
     if refit is not None and not refit.failed and "predictions" in refit.arrays:
         sections.append(Section("Test images", _confusion(refit.arrays["predictions"], test_labels)))
     return sections
-
-
-def _refit_keys(grid: TuningGrid) -> list[str]:
-    """Of the chosen point. A journal does not say by which rule it was chosen."""
-    return list(dict.fromkeys([grid.refit_key(), "refit", *(f"refit-{rule}" for rule in RULES)]))
 
 
 def _map(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:

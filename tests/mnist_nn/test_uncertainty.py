@@ -1,4 +1,4 @@
-"""Out-of-bag errors and the choice of a simpler network."""
+"""How sure the report of an ensemble is: out-of-bag errors, the hardest images, a paired test."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mpitune.experiment import per_trial
-from mpitune.trial import Evaluation, Trial, seed_of
-from tests.helpers import evaluate, reported, table
+from mpitune.trial import seed_of
+from tests.helpers import reported, table
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
 pytestmark = of_tiny
@@ -42,25 +41,3 @@ def test_the_report_says_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFi
         answers = file["probabilities"].argmax(axis=2)
     assert all(row["networks"] == " ".join(map(str, answers[:, int(row["test_image"])])) for row in hardest)
     assert "McNemar's test: p = " in printed and (tmp_path / "calibration.svg").exists()
-
-
-def test_a_simpler_network_is_chosen_among_those_that_are_as_good() -> None:
-    """Set 3 is best; set 0 is far worse; the others lie within a standard error of the best."""
-
-    def invented(trial: Trial) -> Evaluation:
-        if "fold" not in trial.params:
-            return Evaluation(trial.key, {})
-        tuning, fold = int(trial.params["tuning"]), int(trial.params["fold"])
-        loss = 1.0 + 0.2 * fold + (0.0 if tuning == 3 else 5.0 if tuning == 0 else 0.01)
-        return Evaluation(trial.key, {"loss": loss, "epochs": 3.0})
-
-    experiment = replace(TINY, plot=0, n_tuning=6)
-    for rule, names in (("best", "refit"), ("1se", "refit-1se"), ("simplest", "refit-simplest")):
-        outcomes = evaluate(replace(experiment, select=rule), objective=per_trial(invented))
-        refits = {trial.key: trial for trial, _ in outcomes if "fold" not in trial.params}
-        assert list(refits) == [f"b0/{names}", f"b1/{names}"]
-        for refit in refits.values():
-            own = [trial for trial, _ in outcomes if trial.params["bootstrap"] == refit.params["bootstrap"]]
-            weights = {int(trial.params["tuning"]): experiment.n_weights(trial.params) for trial in own}
-            lightest = min((n, tuning) for tuning, n in weights.items() if tuning != 0)[1]
-            assert refit.params["tuning"] == (lightest if rule == "1se" else 3)

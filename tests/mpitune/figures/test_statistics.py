@@ -6,7 +6,15 @@ import scipy.stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from mpitune.figures.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
+from mpitune.figures.statistics import (
+    as_good,
+    calibration,
+    cross_validated,
+    mcnemar,
+    n_within_one_error,
+    proportion,
+    standard_error,
+)
 
 
 def test_the_interval_of_a_cross_validation_by_hand() -> None:
@@ -49,16 +57,17 @@ def test_as_good_agrees_with_the_interval_of_the_difference() -> None:
     random = np.random.default_rng(3)
     errors = random.uniform(0.1, 0.12, (5, 40))
     best = int(errors.mean(axis=0).argmin())
-    assert np.flatnonzero(as_good(errors, best, "best")).tolist() == [best]
-    within = errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best])
-    np.testing.assert_array_equal(as_good(errors, best, "1se"), within)
-    paired = as_good(errors, best, "simplest")
+    paired = as_good(errors, best)
+    assert paired[best]
     for other in set(range(40)) - {best}:
         low = cross_validated(errors[:, other] - errors[:, best], level=0.9).low
         assert paired[other] == (low <= 0)
+    reach = errors[:, best].mean() + np.sqrt((1 / 5 + 1 / 4) * errors[:, best].var(ddof=1))
+    within = errors.mean(axis=0) <= reach
+    assert n_within_one_error(errors, errors[:, best]) == within.sum() > 2
     close = next(other for other in np.flatnonzero(paired & within) if other != best)
     errors[2, close] = np.nan
-    assert not as_good(errors, best, "simplest")[close] and not as_good(errors, best, "1se")[close]
+    assert not as_good(errors, best)[close] and n_within_one_error(errors, errors[:, best]) == within.sum() - 1
 
 
 def test_proportions_and_mcnemars_test_are_scipys() -> None:

@@ -78,16 +78,9 @@ class Data:
         self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory
         self._distances: np.ndarray | None = None
         self._fine = False
-        self._parts: tuple[Sequence[TrainingSet], list[Part]] = (), []
-
-    def parts(self, trainings: Sequence[TrainingSet]) -> list[Part]:
-        """What training sets have of each binary problem; kept, as all kernels of a search ask for the same."""
-        if [*map(id, trainings)] != [*map(id, self._parts[0])]:
-            self._parts = trainings, [*_parts(self.samples, trainings, self.multiclass)]
-        return self._parts[1]
 
     def matrices(self, source: KernelSource) -> Iterator[Matrix]:
-        """The matrix of each binary problem, in the order of `parts`; those of pairs use the same memory in turn."""
+        """The matrix of each binary problem, in the order of `parts_of`; those of pairs use the same memory in turn."""
         samples = self.samples
         every, start = np.arange(samples.width), samples.class_start.tolist()
         if self.multiclass == "ovr":
@@ -128,7 +121,8 @@ class Data:
         return RbfSource(self.samples, function.gamma, self._distances, None, double)
 
 
-def _parts(samples: Samples, trainings: Sequence[TrainingSet], multiclass: str) -> Iterator[Part]:
+def parts_of(samples: Samples, trainings: Sequence[TrainingSet], multiclass: str) -> Iterator[Part]:
+    """What training sets have of each binary problem."""
     weights = np.zeros((len(trainings), samples.width))
     for own, training in zip(weights, trainings, strict=True):
         weight = training.sample_weight * training.class_weight[samples.labels[training.indices]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from mpitune.trial import Batch, Evaluation, NoRoom, Trial
 
 
 class SvmObjective:
-    """Evaluates batches of trials, gamma by gamma.
+    """Evaluates batches of trials, each of one gamma.
 
     A trial has parameters C and gamma, and fold unless it is a refit. Its values are `error` (or `test_error`), a
     fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell (cuML). A refit also has the array
@@ -26,8 +25,8 @@ class SvmObjective:
         self.solver = solver
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
-        rows = [(gamma, [self._point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
-        fits = (fit for gamma, points in rows for fit in self.solver(self.dataset, gamma, points))
+        gamma = float(batch[0].params["gamma"])  # which all trials of a batch have in common
+        fits = self.solver(self.dataset, gamma, [self._point(trial) for trial in batch])
         for number, trial in enumerate(batch):
             try:
                 fit = next(fits)
@@ -50,7 +49,3 @@ class SvmObjective:
     def _point(self, trial: Trial) -> GridPoint:
         fold = int(trial.params["fold"]) if "fold" in trial.params else None
         return GridPoint(float(trial.params["C"]), self.dataset.splits[fold])
-
-
-def _gamma(trial: Trial) -> float:
-    return float(trial.params["gamma"])

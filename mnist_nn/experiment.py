@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 
 from common.data import N_CLASSES
-from common.images import ImageSettings, nested_summary, nested_text
+from common.images import ImageSettings
 from mnist_nn.images import Frame, no_digit, read_image
-from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, Sample
+from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key, sample_name, sample_of
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
 from mnist_nn.summary import (
     hardest_rows,
-    nested_rows,
     network_row,
-    out_of_bag_errors,
     print_ensemble,
     print_networks,
 )
@@ -42,7 +40,6 @@ from mnist_nn.tuning import (
 from mpitune.devices import probe
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.figures import statistics
 from mpitune.figures.panels import Section
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
@@ -52,10 +49,7 @@ from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 
 def _rate(help: str, usual: float) -> Any:
-    """None stands for the usual value: a study of an earlier version, which had no such setting, goes on."""
-    return setting(
-        None, f"{help} (default {usual:g})", low=1e-12, high=1, selects=True, metavar="X", advanced=True
-    )  # fmt: skip
+    return setting(usual, help, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
 
 
 @dataclass(frozen=True)
@@ -81,10 +75,10 @@ class Bagging(ImageSettings):
         Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, selects=True,
         advanced=True,
     )  # fmt: skip
-    min_learning_rate: float | None = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
-    max_learning_rate: float | None = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
-    min_momentum: float | None = _rate("least momentum that is drawn", Ranges().momentum[0])
-    max_momentum: float | None = _rate("largest momentum that is drawn", Ranges().momentum[1])
+    min_learning_rate: float = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
+    max_learning_rate: float = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
+    min_momentum: float = _rate("least momentum that is drawn", Ranges().momentum[0])
+    max_momentum: float = _rate("largest momentum that is drawn", Ranges().momentum[1])
     epochs: int = setting(20, "most epochs of a training", low=1)
     batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
@@ -177,28 +171,20 @@ class Bagging(ImageSettings):
         return {**arrays, "extra_images": np.stack(extra)}
 
     def searches(self) -> Iterable[Rounds]:
-        return (self._search(Sample(number, outer)) for outer in self.outer for number in range(self.n_bootstrap))
+        return (self._search(sample) for sample in range(self.n_bootstrap))
 
-    def _search(self, sample: Sample) -> Rounds:
+    def _search(self, sample: int) -> Rounds:
         """The cross-validation; then the refit of the chosen set, if one has a loss. Returns the losses."""
         losses = yield from self._cross_validation(sample)
-        chosen = self._chosen(sample, losses)
+        chosen = best_set(losses)
         if chosen is not None:
             yield [(Trial(self._refit_key(sample), self._draw(sample, chosen)),)]
         return losses
 
-    def _refit_key(self, sample: Sample) -> str:
-        return sample.refit_key(self.save_models and sample.outer is None, self.select)
+    def _refit_key(self, sample: int) -> str:
+        return refit_key(sample, self.save_models)
 
-    def _chosen(self, sample: Sample, losses: np.ndarray) -> int | None:
-        """By `--select`, of the parameter sets that are as good the one with the fewest weights; None for none."""
-        best = best_set(losses)
-        if best is None or self.select == "best":
-            return best
-        as_good = np.flatnonzero(statistics.as_good(losses.T, best, self.select)).tolist()
-        return min(as_good, key=lambda tuning: self.n_weights(self._draw(sample, tuning)))
-
-    def _cross_validation(self, sample: Sample) -> Losses:
+    def _cross_validation(self, sample: int) -> Losses:
         """Every fold of every parameter set, unless --racing or a strategy leaves some out."""
 
         def batches(tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
@@ -208,7 +194,7 @@ class Bagging(ImageSettings):
         if self.racing:
             return (yield from raced(shape, self.epochs, batches))
         if self.strategy in ADAPTIVE:
-            return (yield from self._sets.proposed(sample.name, self.folds, self.epochs, batches))
+            return (yield from self._sets.proposed(sample_name(sample), self.folds, self.epochs, batches))
         return (yield from all_folds(shape, self.epochs, batches))
 
     @cached_property
@@ -218,25 +204,23 @@ class Bagging(ImageSettings):
     @property
     def _ranges(self) -> Ranges:
         usual = Ranges()
-        least, largest = usual.learning_rate
-        weakest, strongest = usual.momentum
         return Ranges(
             n_conv_layer=(usual.n_conv_layer[0], self.max_conv_layer),
             kernel_size=(usual.kernel_size[0], min(self.max_kernel_size, *self.image_shape)),
             n_hidden_layer=(usual.n_hidden_layer[0], self.max_hidden_layer),
-            learning_rate=(self.min_learning_rate or least, self.max_learning_rate or largest),
-            momentum=(self.min_momentum or weakest, self.max_momentum or strongest),
+            learning_rate=(self.min_learning_rate, self.max_learning_rate),
+            momentum=(self.min_momentum, self.max_momentum),
         )
 
-    def _draw(self, sample: Sample, tuning: int) -> dict[str, float | int | str]:
-        return {**sample.params, "tuning": tuning, **self._sets.params(sample.name, tuning)}
+    def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:
+        return {"bootstrap": sample, "tuning": tuning, **self._sets.params(sample_name(sample), tuning)}
 
-    def _batches(self, sample: Sample, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
+    def _batches(self, sample: int, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
         """One for each fold of a parameter set."""
         params, suffix = self._draw(sample, tuning), ""
         if limit < self.epochs:
             params[EPOCH_LIMIT], suffix = limit, f"/e{limit}"
-        return [(Trial(sample.fold_key(tuning, fold) + suffix, {**params, "fold": fold}),) for fold in folds.tolist()]
+        return [(Trial(fold_key(sample, tuning, fold) + suffix, {**params, "fold": fold}),) for fold in folds.tolist()]
 
     def n_weights(self, params: Params) -> int:
         """Number of weights of the network of these parameters."""
@@ -271,28 +255,28 @@ class Bagging(ImageSettings):
     def n_trials(self) -> int | None:
         if self.racing or self.strategy == "hyperband":
             return None
-        return len(self.outer) * self.n_bootstrap * (self.n_tuning * self.folds + 1)
+        return self.n_bootstrap * (self.n_tuning * self.folds + 1)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
         """Print the errors of the networks and of the ensemble; write tables, predictions, models and figures.
 
         results.csv: a row per bootstrap sample, NaN for what it does not have; `seconds` is the sum of its
             trials', `place` that of the refit.
-        nested.csv: with --outer-folds, a row per outer fold, see `nested_rows`. hardest.csv: see `hardest_rows`.
+        hardest.csv: see `hardest_rows`.
         predictions.npz: `probabilities` float32 (n_bootstrap, n_test, n_classes), NaN where there is no network;
             `labels` uint8 (n_test,); `extra_probabilities` float32 (n_bootstrap, n_extra, n_classes),
             of the image that is no digit, then of the user's images.
         """
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
-        seconds: dict[Sample, float] = defaultdict(float)
+        seconds: dict[int, float] = defaultdict(float)
         for trial, result in outcomes:
-            seconds[Sample.of(trial)] += result.seconds
-        samples, rows = [Sample(number) for number in range(self.n_bootstrap)], []
-        for sample, losses in zip(samples, conclusions, strict=False):
-            chosen = self._chosen(sample, losses)
+            seconds[sample_of(trial)] += result.seconds
+        rows = []
+        for sample, losses in enumerate(conclusions):
+            chosen = best_set(losses)
             params = {} if chosen is None else self._draw(sample, chosen)
             refit = results.get(self._refit_key(sample))
-            rows.append(network_row(sample.number, losses, params=params, refit=refit, seconds=seconds[sample]))
+            rows.append(network_row(sample, losses, params=params, refit=refit, seconds=seconds[sample]))
         write_table(folder / "results.csv", rows)
         write_trials(folder / "trials.csv", outcomes)
         labels, n_extra = data["test_labels"], len(data["extra_images"])
@@ -300,7 +284,7 @@ class Bagging(ImageSettings):
         extra = np.full((self.n_bootstrap, n_extra, N_CLASSES), np.nan, np.float32)
         there = [row["bootstrap"] for row in rows if not row["error"]]
         for bootstrap in there:
-            arrays = results[self._refit_key(Sample(bootstrap))].arrays
+            arrays = results[self._refit_key(bootstrap)].arrays
             probabilities[bootstrap], extra[bootstrap] = arrays["probabilities"], arrays["extra_probabilities"]
             if self.save_models:
                 self._save_model(bootstrap, rows[bootstrap], arrays, data, folder)
@@ -312,20 +296,11 @@ class Bagging(ImageSettings):
 
             answers = probabilities[there]
             write_table(folder / "hardest.csv", hardest_rows(answers, labels))
-            networks = {self._refit_key(sample): sample for sample in samples if sample.number in there}
-            oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
-            leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
-            print_ensemble(answers, labels, leader=leader, out_of_bag=oob)
+            print_ensemble(answers, labels)
             draw_ensemble(folder, answers, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
-        if outer := [fold for fold in self.outer if fold is not None]:
-            nested = nested_rows(
-                results, data["train_labels"], n_bootstrap=self.n_bootstrap, outer=outer, rule=self.select
-            )
-            write_table(folder / "nested.csv", nested)
-            print(f"nested cross-validation: {nested_text(nested_summary(nested), 'ensembles')}")
 
     def reporting(self) -> Reporting:
-        tables = ("results.csv", "trials.csv", "hardest.csv", "nested.csv", "predictions.npz")
+        tables = ("results.csv", "trials.csv", "hardest.csv", "predictions.npz")
         return Reporting(
             "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
             self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from common.data import N_CLASSES
-from common.images import outer_split
 from mnist_nn import training
-from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, Sample, stream_of
+from mnist_nn.bootstrap import bootstrap_sample
+from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, sample_name, sample_of, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
 from mnist_nn.steps.graphed import Prepared
@@ -35,11 +34,9 @@ class BaggingObjective:
 
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
-    Without, values `train_error`, `test_error`, `oob_error` (fractions; of a network that diverged, inf) and `epochs`,
-    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes),
-    `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending, and `losses`
+    Without, values `train_error`, `test_error` (fractions; of a network that diverged, inf) and `epochs`, arrays
+    `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes) and `losses`
     float64 (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
-    A refit of a nested search has `outer_error` and `outer_probabilities` float32 (n_outer, n_classes) instead.
     A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.
 
     The data is put on the device once, and the bootstrap sample last used is kept there, and on a GPU the training step
@@ -84,9 +81,9 @@ class BaggingObjective:
         self._tell(json.dumps(spent).encode())
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        images, labels, folds, unseen = self._sample(Sample.of(trial))
+        images, labels, folds = self._sample(sample_of(trial))
         if "fold" not in trial.params:
-            return self._refit(trial, images, labels, unseen)
+            return self._refit(trial, images, labels)
         held_out = folds[int(trial.params["fold"])]
         others = torch.cat([labels[: held_out.start], labels[held_out.stop :]])
         trained, loss = self._train(trial, images.without(held_out), others), math.inf
@@ -94,16 +91,9 @@ class BaggingObjective:
             loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out])
         return Evaluation(trial.key, {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]})
 
-    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor, unseen: torch.Tensor) -> Evaluation:
-        """unseen: the training images that its error is measured on: out of the bag, or the outer fold."""
-        nested = Sample.of(trial).outer is not None
+    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
         trained = self._train(trial, images, labels)
-        asked = {"train": (images, labels)}
-        if len(unseen):
-            name = "outer" if nested else "oob"
-            asked[name] = self.images["train_images"][unseen], self.labels["train_labels"][unseen]
-        if not nested:
-            asked["test"] = self.images["test_images"], self.labels["test_labels"]
+        asked = {"train": (images, labels), "test": (self.images["test_images"], self.labels["test_labels"])}
         values = {f"{name}_error": math.inf for name in asked} | {"epochs": float(trained.epochs)}
         if trained.diverged:
             return Evaluation(trial.key, values)
@@ -112,12 +102,10 @@ class BaggingObjective:
         if not all(bool(each.isfinite().all()) for each in (*answers.values(), extra)):
             return Evaluation(trial.key, values)
         values.update({f"{name}_error": _error(answers[name], truth) for name, (_, truth) in asked.items()})
-        arrays = {f"{name}_probabilities": each.cpu().numpy() for name, each in answers.items() if name != "train"}
-        if not nested:
-            arrays |= {"probabilities": arrays.pop("test_probabilities"), "extra_probabilities": extra.cpu().numpy()}
-            arrays[LOSSES] = np.array(trained.losses)
-            if self.options.save_models:
-                arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
+        arrays = {"probabilities": answers["test"].cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
+        arrays[LOSSES] = np.array(trained.losses)
+        if self.options.save_models:
+            arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
         return Evaluation(trial.key, values, arrays)
 
     def _refused(self, trial: Trial, needed: int) -> NoRoom:
@@ -148,14 +136,12 @@ class BaggingObjective:
         self._spent = {"capture": capture, "steps": time.perf_counter() - start - capture}
         return trained
 
-    def _gathered(self, sample: Sample) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
-        """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""
+    def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice]]:
+        """Images, labels and folds of a bootstrap sample, on the device."""
         labels = self.labels["train_labels"]
-        seen, held_out = outer_split(len(labels), sample.outer)
-        drawn = bootstrap_sample(len(seen), self.options.folds, seed_of(self.options.seed, sample.name))
-        unseen = out_of_bag(drawn) if sample.outer is None else held_out
-        indices, others = (torch.from_numpy(each).to(self.device) for each in (seen[drawn.indices], unseen))
-        return self.images["train_images"][indices], labels[indices], drawn.folds, others
+        drawn = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, sample_name(sample)))
+        indices = torch.from_numpy(drawn.indices).to(self.device)
+        return self.images["train_images"][indices], labels[indices], drawn.folds
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

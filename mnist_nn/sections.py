@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from common.data import N_CLASSES
-from common.images import outer_of
 from mnist_nn.bootstrap import disagreement
 from mnist_nn.keys import LOSSES
 from mpitune.experiment import Data
@@ -22,7 +21,7 @@ def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str)
     errors: dict[int, float] = {}
     for key, trial in history.trials.items():
         result = history.results[key]
-        if "fold" not in trial.params and outer_of(trial) is None and not result.failed:
+        if "fold" not in trial.params and not result.failed:
             number = int(trial.params["bootstrap"])
             errors[number] = result.value("test_error")
             if "probabilities" in result.arrays:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from common.images import fold_slices, outer_split, standardised
+from common.images import fold_slices, standardised
 from mpitune.experiment import Data
 
 TOLERANCE = 1e-3  # of the optimality conditions; LIBSVM's, scikit-learn's and cuML's default
@@ -24,7 +24,7 @@ class Dataset:
         images: float32 (n, n_pixels), standardised.
         labels: integers (n,).
         test_images, test_labels: the same of the test images.
-        folds: into how many validation folds the training images of a search are cut.
+        folds: into how many validation folds the training images are cut.
     """
 
     images: np.ndarray
@@ -45,28 +45,13 @@ class Dataset:
         )
 
     @cached_property
-    def _known(self) -> dict[Any, Split]:
-        return {}
-
-    def split(self, fold: int | None = None, outer: tuple[int, int] | None = None) -> Split:
-        """The split of a trial, made once.
-
-        Args:
-            fold: the validation fold that is predicted. None for a refit, which learns from all images of its search
-                and predicts the images that the search has not seen: the outer fold, or the test images.
-            outer: number of the outer fold that the search does not see, and how many there are; None for the search
-                on all training images.
-        """
-        if (fold, outer) not in self._known:
-            self._known[fold, outer] = self._made(fold, outer)
-        return self._known[fold, outer]
-
-    def _made(self, fold: int | None, outer: tuple[int, int] | None) -> Split:
-        train, held_out = outer_split(len(self.labels), outer)
-        if fold is not None:
-            part = fold_slices(len(train), self.folds)[fold]
-            train, held_out = np.delete(train, part), train[part]
-        return Split(train, held_out, self.labels[held_out] if len(held_out) else self.test_labels)
+    def splits(self) -> dict[int | None, Split]:
+        """By the validation fold that is predicted; None: the refit on all training images predicts the test images."""
+        every = np.arange(len(self.labels))
+        splits: dict[int | None, Split] = {None: Split(every, every[:0], self.test_labels)}
+        for fold, part in enumerate(fold_slices(len(every), self.folds)):
+            splits[fold] = Split(np.delete(every, part), every[part], self.labels[part])
+        return splits
 
     def predicted(self, split: Split) -> np.ndarray:
         """float32 (n, n_pixels), the images that a classifier of this split predicts."""
@@ -123,26 +108,17 @@ class LittleMemory(MemoryError):
 Solver = Callable[[Dataset, float, Sequence[GridPoint]], Iterator[Fit]]
 
 
-def check_classes(labels: np.ndarray, folds: int, outer_folds: int = 0) -> None:
+def check_classes(labels: np.ndarray, folds: int) -> None:
     """Raise ValueError if a class of `labels` occurs only inside one fold, or if there is only one class."""
     classes = np.unique(labels)
     if len(classes) < 2:
         raise ValueError(f"the {len(labels)} training images are all of class {classes[0]}")
-    outer = [("", labels)]
-    for number in range(outer_folds):
-        outer.append((f"outer fold {number}", labels[outer_split(len(labels), (number, outer_folds))[0]]))
-    for name, seen in outer:
-        _check_left(classes, seen, name)
-        for number, cut in enumerate(fold_slices(len(seen), folds)):
-            also = f"{name} and fold {number} together" if name else f"fold {number}"
-            _check_left(classes, np.delete(seen, cut), also)
-
-
-def _check_left(classes: np.ndarray, left: np.ndarray, taken: str) -> None:
-    missing = np.setdiff1d(classes, left)
-    if len(missing):
-        holds = "hold" if taken.endswith("together") else "holds"
-        raise ValueError(f"{taken} {holds} every training image of class {missing[0]}: none is left to learn it")
+    for number, part in enumerate(fold_slices(len(labels), folds)):
+        missing = np.setdiff1d(classes, np.delete(labels, part))
+        if len(missing):
+            raise ValueError(
+                f"fold {number} holds every training image of class {missing[0]}: none is left to learn it"
+            )
 
 
 def grids(points: Sequence[GridPoint]) -> Iterator[tuple[list[float], list[Split]]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from common.images import ImageSettings
-from mnist_svm.points import TuningGrid
-from mnist_svm.summary import nested_rows, print_summary, summarised, table_rows
+from mnist_svm.points import TuningGrid, best_point
+from mnist_svm.summary import print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
 from mpitune.errors import UsageError
@@ -112,7 +112,7 @@ class SvmGrid(ImageSettings):
         arrays = super().data()
         labels = arrays["train_labels"]
         try:
-            check_classes(labels, self.folds, self.outer_folds or 0)
+            check_classes(labels, self.folds)
         except ValueError as error:
             raise UsageError(f"{error}; give a larger --train-size") from error
         return arrays
@@ -121,18 +121,18 @@ class SvmGrid(ImageSettings):
         return Matching(by_key=False)  # keys are places in the grid; nothing is drawn at random
 
     def searches(self) -> Iterable[Rounds]:
-        return (self._search(grid) for grid in self._grids())
+        return [self._search()]
 
-    def _grids(self) -> list[TuningGrid]:
-        """That of all training images, then one for each outer fold."""
-        return [TuningGrid(self.penalties, self.gammas, self.folds, outer, self.select) for outer in self.outer]
+    @property
+    def _grid(self) -> TuningGrid:
+        return TuningGrid(self.penalties, self.gammas, self.folds)
 
-    def _search(self, grid: TuningGrid) -> Rounds:
+    def _search(self) -> Rounds:
         """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any."""
-        folds, columns, rows = range(self.folds), range(len(self.penalties)), range(len(self.gammas))
+        grid, folds, columns, rows = self._grid, range(self.folds), range(len(self.penalties)), range(len(self.gammas))
         results = yield [tuple(grid.trial(g, c, fold) for fold in folds for c in columns) for g in rows]
         errors = grid.errors({result.key: result for result in results})
-        point = grid.chosen(errors)
+        point = best_point(errors)
         if point is not None:
             yield [(grid.refit(point),)]
         return errors
@@ -183,33 +183,29 @@ class SvmGrid(ImageSettings):
         return 1 + abs(math.log10(float(trial.params["gamma"])) + 4)
 
     def n_trials(self) -> int:
-        of_search = len(self.gammas) * len(self.penalties) * self.folds + 1
-        return of_search * (1 + (self.outer_folds or 0))
+        return len(self.gammas) * len(self.penalties) * self.folds + 1
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
-        """Print the chosen point; write validation_error.npy, results.csv, nested.csv, best.json and the figures.
+        """Print the chosen point; write validation_error.npy, results.csv, best.json and the figures.
 
         validation_error.npy: float64 (folds, n_gamma, n_C), fraction of each fold that is wrong, NaN where failed.
         """
         from mnist_svm.figures import draw_figures
 
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
-        (grid, *outer), (errors, *of_outer) = self._grids(), conclusions
+        grid, (errors,) = self._grid, conclusions
         with written_whole(folder / "validation_error.npy") as file:
             np.save(file, errors)
         write_table(folder / "results.csv", table_rows(grid, results, errors))
-        nested = nested_rows(outer, results, of_outer)
-        if nested:
-            write_table(folder / "nested.csv", nested)
-        summary = summarised(grid, results, errors, nested)
+        summary = summarised(grid, results, errors)
         with written_whole(folder / "best.json", "w") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")
-        draw_figures(folder, errors, gammas=self.gammas, penalties=self.penalties, best=grid.chosen(errors))
+        draw_figures(folder, errors, gammas=self.gammas, penalties=self.penalties, best=best_point(errors))
         print_summary(summary, errors.size)
 
     def reporting(self) -> Reporting:
-        tables = ("validation_error.npy", "results.csv", "nested.csv", "best.json")
+        tables = ("validation_error.npy", "results.csv", "best.json")
         return Reporting(
             "minimize error", modules=("mnist_svm.figures",), sections=self.report_sections, data_here=self.data_here,
             files=(*tables, "heat_map.svg", "heat_map.png", "figures"),
@@ -218,4 +214,4 @@ class SvmGrid(ImageSettings):
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_svm.sections import sections_of
 
-        return sections_of(self._grids(), history.results, None if data is None else data["test_labels"])
+        return sections_of(self._grid, history.results, None if data is None else data["test_labels"])

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
 import numpy as np
 
-from common.images import outer_of
 from mnist_svm.dataset import Dataset, Fit, GridPoint, LittleMemory, Solver
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial
 
 
 class SvmObjective:
-    """Evaluates batches of trials, gamma by gamma.
+    """Evaluates batches of trials, each of one gamma.
 
-    A trial has parameters C and gamma, fold unless it is a refit, and those of `common.images.outer_params`. Its values
-    are `error` (or `test_error`), a fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell
-    (cuML). A refit on all training images also has the array `predictions`, uint8 (n_test,). With the shared solver the
-    points of one fold start from each other, so they may depend, within the solver's tolerance, on which C a batch
-    holds. Where the solver has too little memory here, the answer is `NoRoom`.
+    A trial has parameters C and gamma, and fold unless it is a refit. Its values are `error` (or `test_error`), a
+    fraction; `n_support`; `converged`, 1 or 0, missing if the solver does not tell (cuML). A refit also has the array
+    `predictions`, uint8 (n_test,). With the shared solver the points of one fold start from each other, so they may
+    depend, within the solver's tolerance, on which C a batch holds. Where the solver has too little memory here, the
+    answer is `NoRoom`.
     """
 
     def __init__(self, dataset: Dataset, solver: Solver) -> None:
@@ -27,8 +25,8 @@ class SvmObjective:
         self.solver = solver
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
-        rows = [(gamma, [self._point(trial) for trial in trials]) for gamma, trials in groupby(batch, _gamma)]
-        fits = (fit for gamma, points in rows for fit in self.solver(self.dataset, gamma, points))
+        gamma = float(batch[0].params["gamma"])  # which all trials of a batch have in common
+        fits = self.solver(self.dataset, gamma, [self._point(trial) for trial in batch])
         for number, trial in enumerate(batch):
             try:
                 fit = next(fits)
@@ -50,9 +48,4 @@ class SvmObjective:
 
     def _point(self, trial: Trial) -> GridPoint:
         fold = int(trial.params["fold"]) if "fold" in trial.params else None
-        outer = outer_of(trial)
-        return GridPoint(float(trial.params["C"]), self.dataset.split(fold, outer))
-
-
-def _gamma(trial: Trial) -> float:
-    return float(trial.params["gamma"])
+        return GridPoint(float(trial.params["C"]), self.dataset.splits[fold])

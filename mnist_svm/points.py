@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.images import outer_params, outer_prefix
-from mpitune.figures import statistics
 from mpitune.trial import Parameter, Result, Trial
 
 Point = tuple[int, int]  # index of gamma, index of C
+REFIT = "refit"  # key of the trial that fits the chosen point
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,40 +21,26 @@ class TuningGrid:
         penalties: C, float64 (n,), ascending.
         gammas: float64 (n,), ascending.
         folds: of the cross-validation.
-        outer: number of the outer fold that the search does not see, and how many there are; None for the search on
-            all training images.
-        rule: by which a point is chosen, one of `mpitune.figures.statistics.RULES`.
     """
 
     penalties: np.ndarray
     gammas: np.ndarray
     folds: int
-    outer: tuple[int, int] | None = None
-    rule: str = "best"
-
-    @property
-    def prefix(self) -> str:
-        return outer_prefix(self.outer)
 
     def key(self, g: int, c: int, fold: int) -> str:
         width = max(2, len(str(len(self.gammas) - 1)))
-        return f"{self.prefix}g{g:0{width}}/c{c:0{width}}/f{fold}"
+        return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
 
     def trial(self, g: int, c: int, fold: int) -> Trial:
         return Trial(self.key(g, c, fold), {**self._params((g, c)), "fold": fold})
 
     def refit(self, point: Point) -> Trial:
-        """The chosen point fitted to all images that the search sees."""
-        return Trial(self.refit_key(), self._params(point))
-
-    def refit_key(self) -> str:
-        """Key of the refit; each rule has its own, so that a finished study may be asked for another choice."""
-        return self.prefix + "refit" + ("" if self.rule == "best" else f"-{self.rule}")
+        """The chosen point fitted to all training images."""
+        return Trial(REFIT, self._params(point))
 
     def _params(self, point: Point) -> dict[str, Parameter]:
         g, c = point
-        params: dict[str, Parameter] = {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
-        return {**params, **outer_params(self.outer)}
+        return {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
 
     def errors(self, results: Mapping[str, Result]) -> np.ndarray:
         """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""
@@ -65,20 +50,6 @@ class TuningGrid:
             if result is not None:
                 errors[fold, g, c] = result.value("error")
         return errors
-
-    def chosen(self, errors: np.ndarray) -> Point | None:
-        """The simplest of the points that the rule counts as no worse than the best one; None when there is none.
-
-        Simpler is the one with the smaller C, then the one with the smaller gamma. errors: (folds, n_gamma, n_C).
-        """
-        best = best_point(errors)
-        if best is None or self.rule == "best":
-            return best
-        g, c = best
-        n_gammas = errors.shape[1]
-        flat = errors.transpose(0, 2, 1).reshape(len(errors), -1)
-        simplest = np.flatnonzero(statistics.as_good(flat, c * n_gammas + g, self.rule))[0]
-        return int(simplest % n_gammas), int(simplest // n_gammas)
 
 
 def best_point(errors: np.ndarray) -> Point | None:

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_svm.points import TuningGrid
-from mnist_svm.summary import nested_rows, summarised
+from mnist_svm.points import REFIT, TuningGrid, best_point
+from mnist_svm.summary import summarised
 from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
-from mpitune.figures.statistics import RULES, interval_text
+from mpitune.figures.statistics import interval_text
 from mpitune.trial import Result
 
 
-def sections_of(
-    grids: Sequence[TuningGrid], results: Mapping[str, Result], test_labels: np.ndarray | None
-) -> list[Section]:
-    """The sections of a report, by the grids of all training images and of each outer fold; results may be missing."""
-    grid, *outer = grids
+def sections_of(grid: TuningGrid, results: Mapping[str, Result], test_labels: np.ndarray | None) -> list[Section]:
+    """The sections of a report; results may be missing."""
     errors = grid.errors(results)
-    nested = nested_rows(outer, results, [fold.errors(results) for fold in outer])
-    summary, point = summarised(grid, results, errors, nested), grid.chosen(errors)
+    summary, point = summarised(grid, results, errors), best_point(errors)
     section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
     sections = [section]
-    refit = next((results[key] for key in _refit_keys(grid) if key in results), None)
+    refit = results.get(REFIT)
     if refit is not None and not refit.failed and "predictions" in refit.arrays:
         sections.append(Section("Test images", _confusion(refit.arrays["predictions"], test_labels)))
     return sections
-
-
-def _refit_keys(grid: TuningGrid) -> list[str]:
-    """Of the chosen point. A journal does not say by which rule it was chosen."""
-    return list(dict.fromkeys([grid.refit_key(), "refit", *(f"refit-{rule}" for rule in RULES)]))
 
 
 def _map(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
@@ -69,10 +60,6 @@ def _facts(summary: Mapping[str, Any]) -> list[Fact]:
     if summary["test_error"] is not None:
         note = f"{summary['n_support']:,} support vectors" + interval_text(summary["test_interval"])
         facts.append(Fact("test error", f"{summary['test_error']:.2%}", note))
-    if nested := summary.get("nested_cross_validation"):
-        value = "not known" if nested["error"] is None else f"{nested['error']:.2%}"
-        note = f"{nested['outer_folds']} searches on images they had not seen{interval_text(nested['interval'])}"
-        facts.append(Fact("nested cross-validation", value, note))
     if summary["points_within_one_standard_error"]:
         n = summary["points_within_one_standard_error"]
         facts.append(Fact("as good as the best", f"{n} points", "within one standard error of it, itself among them"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint, LittleMemory, Solver, Split, grids
+from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint, LittleMemory, Solver, grids
 from mpitune import svm
 from mpitune.experiment import WorkerContext
 from mpitune.svm.matrices.plan import Matrices, keep
@@ -43,17 +43,15 @@ class SharedSolver:
         svm.warm_up()
         self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
         self._kept: tuple[svm.Data, Matrices] | None = None
-        self._trainings: dict[Split, svm.TrainingSet] = {}
 
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
         data, matrices = self._prepared(dataset)
         with matrices.source(gamma) as source:
             for penalties, splits in grids(points):
                 ascending = np.unique(penalties)
-                solve = partial(
-                    svm.solve, data, source, trainings=[self._training(data, split) for split in splits],
-                    max_iter=MAX_ITER, libsvm=False,
-                )  # fmt: skip
+                k = len(data.samples.classes)
+                trainings = [svm.TrainingSet.without_weights(split.train, k) for split in splits]
+                solve = partial(svm.solve, data, source, trainings=trainings, max_iter=MAX_ITER, libsvm=False)
                 if splits[0].is_refit:
                     for penalty in penalties:
                         (solved,) = solve(np.array([penalty]))
@@ -63,12 +61,6 @@ class SharedSolver:
                 for split, solved in zip(splits, solve(ascending, report=report), strict=True):
                     fits = _fits(solved, solved.labels(split.held_out))
                     yield from (fits[c] for c in np.searchsorted(ascending, penalties))
-
-    def _training(self, data: svm.Data, split: Split) -> svm.TrainingSet:
-        """Made once: what it has of each binary problem is kept as long as the same ones are asked for."""
-        if split not in self._trainings:
-            self._trainings[split] = svm.TrainingSet.without_weights(split.train, len(data.samples.classes))
-        return self._trainings[split]
 
     def _prepared(self, dataset: Dataset) -> tuple[svm.Data, Matrices]:
         """Sorted samples and their matrices, made once. Raises LittleMemory."""

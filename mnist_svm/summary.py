@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from common.images import nested_summary, nested_text
-from mnist_svm.points import TuningGrid, best_point
+from mnist_svm.points import REFIT, TuningGrid, best_point
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
 from mpitune.storage.table import last_line
@@ -32,63 +31,30 @@ def table_rows(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarr
     return rows
 
 
-def nested_rows(
-    grids: Sequence[TuningGrid], results: Mapping[str, Result], conclusions: Sequence[np.ndarray]
-) -> list[dict[str, Any]]:
-    """One row per outer fold: what its search chose, and the error on the images that the search did not see.
-
-    conclusions: float64 (folds, n_gamma, n_C) of each of the grids, the errors of its cross-validation.
-    """
-    rows, nan = [], float("nan")
-    for number, (grid, errors) in enumerate(zip(grids, conclusions, strict=True)):
-        point = grid.chosen(errors)
-        row: dict[str, Any] = {"outer_fold": number, "C": nan, "gamma": nan}
-        row |= {"cross_validation_error": nan, "error": nan}
-        if point is not None:
-            g, c = point
-            row |= {"C": float(grid.penalties[c]), "gamma": float(grid.gammas[g])}
-            row["cross_validation_error"] = float(errors[:, g, c].mean())
-            refit = results.get(grid.refit_key())
-            row["error"] = nan if refit is None else refit.value("error")
-        rows.append(row)
-    return rows
-
-
-def summarised(
-    grid: TuningGrid,
-    results: Mapping[str, Result],
-    errors: np.ndarray,
-    nested: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+def summarised(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray) -> dict[str, Any]:
     """The chosen point and its errors as JSON values; None for what is not known. Intervals are of 95 %.
 
-    errors: float64 (folds, n_gamma, n_C), NaN where failed. nested: what `nested_rows` returns.
+    errors: float64 (folds, n_gamma, n_C), NaN where failed.
     """
     summary: dict[str, Any] = dict.fromkeys((
         "C", "gamma", "cross_validation_error", "cross_validation_interval", "standard_deviation",
         "points_within_one_standard_error", "test_error", "test_interval", "n_support",
     ))  # fmt: skip
-    point, best = grid.chosen(errors), best_point(errors)
-    if point is not None and best is not None:
+    point = best_point(errors)
+    if point is not None:
         g, c = point
         summary["C"], summary["gamma"] = float(grid.penalties[c]), float(grid.gammas[g])
         summary["cross_validation_error"] = float(errors[:, g, c].mean())
         summary["cross_validation_interval"] = list(statistics.cross_validated(errors[:, g, c]))
         summary["standard_deviation"] = float(errors[:, g, c].std())
-        of_best = errors[:, best[0], best[1]]
-        reach = of_best.mean() + statistics.standard_error(of_best)
-        summary["points_within_one_standard_error"] = int(np.sum(errors.mean(axis=0) <= reach))
-    refit = results.get(grid.refit_key())
+        summary["points_within_one_standard_error"] = statistics.n_within_one_error(errors, errors[:, g, c])
+    refit = results.get(REFIT)
     if refit is not None and not refit.failed:
         summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
         n_test = len(refit.arrays.get("predictions", ()))
         if n_test:
             n_wrong = round(summary["test_error"] * n_test)
             summary["test_interval"] = list(statistics.proportion(n_wrong, n_test))
-    if grid.rule != "best":
-        summary["chosen_by"] = grid.rule
-    if nested:
-        summary["nested_cross_validation"] = nested_summary(nested)
     summary["failed_fits"] = int(np.isnan(errors).sum())
     summary["unconverged_fits"] = sum(result.values.get("converged") == 0 for result in results.values())
     return summary
@@ -105,11 +71,7 @@ def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
     error, within = summary["cross_validation_error"], summary["points_within_one_standard_error"]
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
-    if "chosen_by" in summary:
-        print(f"chosen by:                --select {summary['chosen_by']}, smaller C before smaller gamma")
     print(f"cross-validation error:   {error:.4%}{interval_text(summary['cross_validation_interval'])}")
-    if nested := summary.get("nested_cross_validation"):
-        print(f"nested cross-validation:  {nested_text(nested, 'searches')}")
     print(f"points as good:           {within} within one standard error of the best")
     print(f"test error:               {test_error}")
     if summary["failed_fits"]:

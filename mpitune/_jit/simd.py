@@ -248,20 +248,3 @@ def aligned_zeros(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarra
     """Zeros whose first element lies on a 64-byte border, so that no vector crosses a cache line."""
     raw = np.zeros(math.prod(shape) * np.dtype(dtype).itemsize + 64, np.uint8)
     return np.ndarray(shape, dtype, raw, -raw.__array_interface__["data"][0] % 64)
-
-
-class _Writable:
-    """What `writable` makes an array from."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        interface = dict(array.__array_interface__)
-        interface["data"] = interface["data"][0], False
-        self.__array_interface__, self._array = interface, array  # whose memory goes with it
-
-
-def writable(array: np.ndarray) -> np.ndarray:
-    """The same memory as an array without a write protection, for functions that only read it.
-
-    Numba compiles a function again for arrays that are protected, which takes as long as the first time.
-    """
-    return array if array.flags.writeable else np.asarray(_Writable(array))

@@ -67,21 +67,24 @@ def standard_error(errors: np.ndarray, ratio: float | None = None) -> np.ndarray
     return np.sqrt((1 / k + (1 / (k - 1) if ratio is None else ratio)) * np.var(errors, axis=0, ddof=1))
 
 
-RULES = ("best", "1se", "simplest")
+def n_within_one_error(errors: np.ndarray, of_best: np.ndarray) -> int:
+    """How many candidates have a mean error of at most one standard error above the least; the best one counts.
+
+    Args:
+        errors: float (k, ...), the errors of candidates on the same k folds, NaN where a fold failed.
+        of_best: float (k,), those of the candidate of the least mean.
+    """
+    return int(np.sum(errors.mean(axis=0) <= of_best.mean() + standard_error(of_best)))
 
 
-def as_good(errors: np.ndarray, best: int, rule: str, ratio: float | None = None) -> np.ndarray:
-    """Which candidates a rule counts as no worse than the best one.
+def as_good(errors: np.ndarray, best: int, ratio: float | None = None) -> np.ndarray:
+    """Which candidates a paired test over the folds does not find worse than the best one.
 
-    "best" counts the best one only. "1se" counts those whose mean error is at most one standard error above the least
-    (L. Breiman et al., "Classification and regression trees", 1984). "simplest" counts those that a paired test over
-    the folds does not find worse: Student's t of the mean difference, one-sided, with the corrected variance of
-    `cross_validated`.
+    It is Student's t of the mean difference, one-sided, with the corrected variance of `cross_validated`.
 
     Args:
         errors: float (k, n), the errors of n candidates on the same k folds, NaN where a fold failed.
         best: the candidate of the least mean error.
-        rule: one of RULES.
         ratio: as for `standard_error`.
 
     Returns:
@@ -89,32 +92,10 @@ def as_good(errors: np.ndarray, best: int, rule: str, ratio: float | None = None
     """
     from scipy.special import stdtrit
 
-    chosen = np.arange(errors.shape[1]) == best
+    differences = errors - errors[:, [best]]
+    limit = float(stdtrit(len(errors) - 1, LEVEL))
     with np.errstate(invalid="ignore"):
-        if rule == "1se":
-            chosen |= errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best], ratio)
-        elif rule == "simplest":
-            differences = errors - errors[:, [best]]
-            limit = float(stdtrit(len(errors) - 1, LEVEL))
-            chosen |= differences.mean(axis=0) <= limit * standard_error(differences, ratio)
-    return chosen
-
-
-def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:
-    """The probability of so unequal errors of two classifiers on the same samples if both were equally good.
-
-    Q. McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12, 1947;
-    here its exact form, two-sided: of the samples that one alone has wrong, each classifier has half.
-
-    Args:
-        wrong: bool (n,), samples that the first classifier has wrong.
-        wrong_too: bool (n,), those that the second one has wrong.
-    """
-    from scipy.special import bdtr
-
-    first, second = int(np.sum(wrong & ~wrong_too)), int(np.sum(wrong_too & ~wrong))
-    n = first + second
-    return 1.0 if not n else min(1.0, 2 * float(bdtr(min(first, second), n, 0.5)))
+        return np.asarray(differences.mean(axis=0) <= limit * standard_error(differences, ratio))
 
 
 def proportion(n_wrong: int, n: int) -> Interval:

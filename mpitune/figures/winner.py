@@ -81,7 +81,7 @@ class Winner:
             parts = np.split(table, repeats if repeats < k else 1, axis=1)
             again = np.mean([chosen_again(part) for part in parts]) if len(table) > 1 else means[best]
             self.corrected = float(sign * min(means[best], again))
-            good |= as_good(-table.T, best, "simplest", self._ratio)
+            good |= as_good(-table.T, best, self._ratio)
         self.interval = self._interval(self.corrected, table[best])
         order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))
         self.as_good = [int(whole[n]) for n in order]

@@ -29,8 +29,6 @@ from mpitune.trial import (
     state_of,
 )
 
-NESTED = "outer"  # parameter of trials of a search within an outer fold, which are no candidates of the study's own
-
 
 @dataclass(frozen=True)
 class Goal:
@@ -214,7 +212,7 @@ def read_candidates(
     for trial, result in pairs:
         chosen = chosen_of(result, "params")
         lacks = goal is not None and not result.failed and goal.name not in result.values and chosen is None
-        if (folded and not staged and _fold(trial) is None) or lacks or NESTED in trial.params:
+        if (folded and not staged and _fold(trial) is None) or lacks:
             continue
         params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[:1] != "@"}
         params.update(chosen or {})

@@ -77,18 +77,10 @@ class Data:
         self.samples: Samples = prepare(features, y, folds)
         self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory
         self._distances: np.ndarray | None = None
-        self._lent: RbfSource | None = None
         self._fine = False
-        self._parts: tuple[Sequence[TrainingSet], list[Part]] = (), []
-
-    def parts(self, trainings: Sequence[TrainingSet]) -> list[Part]:
-        """What training sets have of each binary problem; kept, as all kernels of a search ask for the same."""
-        if [*map(id, trainings)] != [*map(id, self._parts[0])]:
-            self._parts = trainings, [*_parts(self.samples, trainings, self.multiclass)]
-        return self._parts[1]
 
     def matrices(self, source: KernelSource) -> Iterator[Matrix]:
-        """The matrix of each binary problem, in the order of `parts`; those of pairs use the same memory in turn."""
+        """The matrix of each binary problem, in the order of `parts_of`; those of pairs use the same memory in turn."""
         samples = self.samples
         every, start = np.arange(samples.width), samples.class_start.tolist()
         if self.multiclass == "ovr":
@@ -99,15 +91,12 @@ class Data:
             yield from ((problem, matrix, every) for problem in binary_problems(len(samples.classes), "ovr"))
             return
         sizes = np.diff(start)
-        # Two classes: the matrix of the only pair is that of all samples.
-        whole = source.kernel if len(sizes) == 2 and isinstance(source, RbfSource) else None
-        buffer = aligned_zeros((int(np.sort(sizes)[-2:].sum()) ** 2,)) if whole is None else whole.reshape(-1)
+        buffer = aligned_zeros((int(np.sort(sizes)[-2:].sum()) ** 2,))
         for a, b in binary_problems(len(sizes), "ovo"):
             width = int(sizes[a] + sizes[b])
             pair = buffer[: width * width].reshape(width, width)
             first, second = slice(start[a], start[a + 1]), slice(start[b], start[b + 1])
-            if whole is None:
-                source.fill(pair, first, second)
+            source.fill(pair, first, second)
             yield (a, b), pair, np.concatenate([every[first], every[second]])
 
     def source(self, function: KernelFunction, n_penalties: int, n_trainings: int) -> KernelSource:
@@ -129,24 +118,11 @@ class Data:
         elif self._distances is None and plan.distances:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
-        source = RbfSource(self.samples, function.gamma, self._distances, None, double)
-        if self._distances is not None and len(self.samples.classes) == 2:
-            self._lend_kernel(source)
-        return source
-
-    def _lend_kernel(self, source: RbfSource) -> None:
-        """Give it K - 1 of all samples, the matrix of the only pair, in the memory of the one before it.
-
-        That one computes what it is still asked for from the distances, to the same bits.
-        """
-        memory = None if self._lent is None else self._lent.kernel
-        if self._lent is not None:
-            self._lent.kernel = None
-        source.kernel = kernel_minus_one(self.samples, source.gamma, distances=self._distances, out=memory)
-        self._lent = source
+        return RbfSource(self.samples, function.gamma, self._distances, None, double)
 
 
-def _parts(samples: Samples, trainings: Sequence[TrainingSet], multiclass: str) -> Iterator[Part]:
+def parts_of(samples: Samples, trainings: Sequence[TrainingSet], multiclass: str) -> Iterator[Part]:
+    """What training sets have of each binary problem."""
     weights = np.zeros((len(trainings), samples.width))
     for own, training in zip(weights, trainings, strict=True):
         weight = training.sample_weight * training.class_weight[samples.labels[training.indices]]

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mpitune.svm.data import Data, Matrix, TrainingSet
+from mpitune.svm.data import Data, Matrix, TrainingSet, parts_of
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.solver.binary import Paths
@@ -197,16 +197,16 @@ def solve(
     samples, pair = data.samples, data.multiclass == "ovo"
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     result = [
-        Solved(Solutions(samples, len(penalties)), source, training, _different(samples.labels[training.indices]), left)
+        Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]), left)
         for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
     ]
     share = _LibsvmShare(data, source, tolerance, shrinking) if libsvm else None
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
-    parts = data.parts(trainings)
-    for done, work in enumerate(data.matrices(source), start=1):
-        problem, matrix, rows = work
-        numbers, signs, weights = parts[done - 1]
+    total = len(binary_problems(len(samples.classes), data.multiclass))
+    parts = parts_of(samples, trainings, data.multiclass)
+    for done, (work, part) in enumerate(zip(data.matrices(source), parts, strict=True), start=1):
+        (problem, matrix, rows), (numbers, signs, weights) = work, part
         if numbers:
             solved = [result[n] for n in numbers]
             paths = solve_paths(
@@ -217,13 +217,8 @@ def solve(
             if share is not None:
                 share.take(work, paths, penalties, solved)
             keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
-        report(done, len(parts))
+        report(done, total)
     return result
-
-
-def _different(labels: np.ndarray) -> np.ndarray:
-    """The different numbers among labels from 0 on, ascending: `np.unique` takes thirty times as long."""
-    return np.flatnonzero(np.bincount(labels))
 
 
 def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:

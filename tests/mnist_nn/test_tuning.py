@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mnist_nn.experiment import Bagging
-from mnist_nn.keys import EPOCH_LIMIT, Sample
+from mnist_nn.keys import EPOCH_LIMIT, refit_key
 from mnist_nn.tuning import STRATEGIES, Ranges, best_set
 from mpitune import per_trial
 from mpitune.experiment import WorkerContext
@@ -74,7 +74,7 @@ def test_racing_drops_losers_and_keeps_the_winner() -> None:
     assert len(fewer) < 0.8 * len(all_trials)
     chosen = [o.trial.params for o in fewer if "fold" not in o.trial.params]
     assert chosen == [o.trial.params for o in all_trials if "fold" not in o.trial.params] and len(chosen) == 2
-    assert {Sample(0).refit_key(), Sample(1).refit_key()} <= {o.trial.key for o in fewer}
+    assert {refit_key(0), refit_key(1)} <= {o.trial.key for o in fewer}
     assert best_set(np.array([[1.0, np.nan], [2.0, 2.0]])) == 1
 
 

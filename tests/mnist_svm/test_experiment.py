@@ -254,10 +254,6 @@ def test_a_class_missing_from_a_folds_training_part_is_named() -> None:
     with pytest.raises(ValueError, match=r"fold 1 holds .* class 7"):
         check_classes(labels, 2)
     check_classes(labels, 8)
-    with pytest.raises(ValueError, match=r"outer fold 0 holds .* class 7"):
-        check_classes(np.array([0, 7, 1, 7, 0, 1, 0, 1]), 4, outer_folds=2)
-    with pytest.raises(ValueError, match=r"outer fold 4 and fold 4 together hold .* class 7"):
-        check_classes(labels, 7, outer_folds=8)
     with pytest.raises(ValueError, match="all of class 4"):
         check_classes(np.array([4, 4, 4]), 2)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mpitune._jit import LANES
-from mpitune._jit.simd import aligned_zeros, writable
+from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions
 from mpitune.svm.kernel.functions import KernelFunction
@@ -81,7 +81,7 @@ class RbfSource:
                 values = support.values(self._panels(rows[part], support.rows))
             else:
                 assert self.distances is not None
-                distances = panels_of(writable(self.distances), support.rows, rows[part])
+                distances = panels_of(self.distances, support.rows, rows[part])
                 values = support.values(*support.relative(distances, self.gamma))
             yield part, values[:, : part.stop - part.start].T
 
@@ -99,11 +99,11 @@ class RbfSource:
     def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
         """K - 1 of some samples, packed, with others as features."""
         if self.kernel is not None:
-            return panels_of(writable(self.kernel), support, rows)
+            return panels_of(self.kernel, support, rows)
         if self.distances is None:
             kernel = kernel_between(*self.samples.some(rows), *self.samples.some(support), self.gamma)
             return panels_of(kernel, np.arange(len(support)), np.arange(len(rows)))
-        panels = panels_of(writable(self.distances), support, rows)
+        panels = panels_of(self.distances, support, rows)
         flat = panels.reshape(len(panels), -1)
         expm1_scaled(flat, self.gamma, flat)
         return panels

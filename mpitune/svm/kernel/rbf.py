@@ -27,7 +27,6 @@ from mpitune._jit.simd import (
     splat,
     store,
     sub,
-    writable,
 )
 from mpitune.svm.kernel.gemm import multiply, packed
 
@@ -217,7 +216,7 @@ def kernel_strip(samples: Samples, gamma: float, distances: np.ndarray | None, n
         distances_strip(samples, number, out, gamma)
     else:
         rows = slice(STRIP * number, STRIP * (number + 1))
-        expm1_scaled(writable(distances)[rows], gamma, out[rows])
+        expm1_scaled(distances[rows], gamma, out[rows])
 
 
 @compiled
@@ -300,7 +299,7 @@ def kernel_minus_one(
     """
     if distances is None:
         return squared_distances(samples, out=out, rows=rows, columns=columns, gamma=gamma)
-    part = writable(distances)[rows, columns]
+    part = distances[rows, columns]
     out = aligned_zeros(part.shape) if out is None else out
     expm1_scaled(part, gamma, out)
     return out

@@ -81,13 +81,11 @@ class SharedMatrix:
         self._buffers = buffers  # whose memory this is
 
     def fill(self, fill: Fill) -> np.ndarray:
-        """The whole matrix, float32 (width, width), read-only. Strips that nobody has filled are filled here first."""
+        """The whole matrix, float32 (width, width), to be read. Strips that nobody has filled are filled here first."""
         left: list[int] = list(range(len(self.done)))
         for kind in (fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX):
             left = [strip for strip in left if not self._fill_strip(strip, fill, kind)]
-        values = self.values.view()
-        values.flags.writeable = False
-        return values
+        return self.values
 
     def _fill_strip(self, strip: int, fill: Fill, kind: int) -> bool:
         """Whether the strip is done; looked at under its lock, so that what is in it is seen as well."""
@@ -127,7 +125,7 @@ class Pool:
             fill: writes a strip of it.
 
         Yields:
-            The matrix, read-only.
+            The matrix, to be read.
 
         Raises:
             RuntimeError: this process is inside such a context already, and could wait for itself.

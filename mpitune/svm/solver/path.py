@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpitune._jit import LANES
-from mpitune._jit.simd import aligned_zeros, writable
+from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.solver.binary import Binaries, Ending, Paths
 from mpitune.svm.solver.walk import walk
 
@@ -67,6 +67,6 @@ def binaries(matrix: np.ndarray, lanes: np.ndarray, columns: np.ndarray) -> Bina
     n, width = columns.shape
     doubles, marks = aligned_zeros((4, n, width), np.float64), np.empty((2, n, width), np.uint8)
     return Binaries(
-        writable(matrix), lanes, np.empty((n, width // LANES), np.int32), columns,
+        matrix, lanes, np.empty((n, width // LANES), np.int32), columns,
         np.empty((n, width), np.int8), *doubles, *marks,
     )  # fmt: skip

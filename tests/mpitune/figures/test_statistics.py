@@ -6,7 +6,14 @@ import scipy.stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from mpitune.figures.statistics import as_good, calibration, cross_validated, mcnemar, proportion, standard_error
+from mpitune.figures.statistics import (
+    as_good,
+    calibration,
+    cross_validated,
+    n_within_one_error,
+    proportion,
+    standard_error,
+)
 
 
 def test_the_interval_of_a_cross_validation_by_hand() -> None:
@@ -49,25 +56,22 @@ def test_as_good_agrees_with_the_interval_of_the_difference() -> None:
     random = np.random.default_rng(3)
     errors = random.uniform(0.1, 0.12, (5, 40))
     best = int(errors.mean(axis=0).argmin())
-    assert np.flatnonzero(as_good(errors, best, "best")).tolist() == [best]
-    within = errors.mean(axis=0) <= errors[:, best].mean() + standard_error(errors[:, best])
-    np.testing.assert_array_equal(as_good(errors, best, "1se"), within)
-    paired = as_good(errors, best, "simplest")
+    paired = as_good(errors, best)
+    assert paired[best]
     for other in set(range(40)) - {best}:
         low = cross_validated(errors[:, other] - errors[:, best], level=0.9).low
         assert paired[other] == (low <= 0)
+    reach = errors[:, best].mean() + np.sqrt((1 / 5 + 1 / 4) * errors[:, best].var(ddof=1))
+    within = errors.mean(axis=0) <= reach
+    assert n_within_one_error(errors, errors[:, best]) == within.sum() > 2
     close = next(other for other in np.flatnonzero(paired & within) if other != best)
     errors[2, close] = np.nan
-    assert not as_good(errors, best, "simplest")[close] and not as_good(errors, best, "1se")[close]
+    assert not as_good(errors, best)[close] and n_within_one_error(errors, errors[:, best]) == within.sum() - 1
 
 
-def test_proportions_and_mcnemars_test_are_scipys() -> None:
+def test_proportions_are_scipys() -> None:
     rng = np.random.default_rng(3)
     for n in (1, 7, 50, 4000):
         k = int(rng.integers(n + 1))
         ours, theirs = proportion(k, n), scipy.stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
         np.testing.assert_allclose((ours.low, ours.high), (theirs.low, theirs.high), rtol=1e-12, atol=1e-15)
-        a, b = rng.random((2, n)) < 0.3
-        first, second = int((a & ~b).sum()), int((b & ~a).sum())
-        expected = scipy.stats.binomtest(first, first + second).pvalue if first + second else 1.0
-        assert mcnemar(a, b) == pytest.approx(expected, rel=1e-9)

@@ -45,7 +45,6 @@ for multiclass in ("ovo", "ovr"):
     samples = data.samples
     distances = squared_distances(samples)
     kernel = kernel_minus_one(samples, 0.1, distances=distances)
-    distances.flags.writeable = kernel.flags.writeable = False  # as in another process's shared memory
     for kept, matrix in ((None, None), (distances, None), (None, kernel)):
         source = RbfSource(samples, 0.1, kept, matrix)
         for solved, (_, validation) in zip(solve(data, source, np.array([0.01, 10.0]), trainings), folds):

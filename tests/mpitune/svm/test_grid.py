@@ -109,7 +109,6 @@ def test_results_depend_neither_on_the_plan_nor_on_what_is_solved_together(multi
     sources = [RbfSource(samples, gamma), RbfSource(samples, gamma, distances)]
     if multiclass == "ovr":
         kernel = kernel_minus_one(samples, gamma)
-        kernel.flags.writeable = False
         sources = [RbfSource(samples, gamma, None, kernel), RbfSource(samples, gamma, distances, kernel)]
     for source in sources:
         assert solve_folds(data, source, penalties, folds) == expected

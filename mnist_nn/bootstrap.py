@@ -47,6 +47,11 @@ def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
     return np.argsort(probabilities.mean(axis=0).max(axis=1), kind="stable")[:n]
 
 
+def out_of_bag(sample: BootstrapSample) -> np.ndarray:
+    """int64 (m,), ascending: the training images that a network of this sample has not learned from."""
+    return np.setdiff1d(np.arange(len(sample.indices)), sample.indices)
+
+
 def disagreement(probabilities: np.ndarray) -> float:
     """The share of images on which two of (n_networks, n_images, n_classes) answer differently, over all pairs."""
     n = len(probabilities)

@@ -22,6 +22,7 @@ from mnist_nn.steps import STEPS
 from mnist_nn.summary import (
     hardest_rows,
     network_row,
+    out_of_bag_errors,
     print_ensemble,
     print_networks,
 )
@@ -296,7 +297,10 @@ class Bagging(ImageSettings):
 
             answers = probabilities[there]
             write_table(folder / "hardest.csv", hardest_rows(answers, labels))
-            print_ensemble(answers, labels)
+            networks = {self._refit_key(sample): sample for sample in there}
+            oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
+            leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
+            print_ensemble(answers, labels, leader=leader, out_of_bag=oob)
             draw_ensemble(folder, answers, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
 
     def reporting(self) -> Reporting:

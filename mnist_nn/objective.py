@@ -16,7 +16,7 @@ import torch
 
 from common.data import N_CLASSES
 from mnist_nn import training
-from mnist_nn.bootstrap import bootstrap_sample
+from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, sample_name, sample_of, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
@@ -34,8 +34,9 @@ class BaggingObjective:
 
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
-    Without, values `train_error`, `test_error` (fractions; of a network that diverged, inf) and `epochs`, arrays
-    `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes) and `losses`
+    Without, values `train_error`, `test_error`, `oob_error` (fractions; of a network that diverged, inf) and `epochs`,
+    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes),
+    `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending, and `losses`
     float64 (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
     A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.
 
@@ -81,9 +82,9 @@ class BaggingObjective:
         self._tell(json.dumps(spent).encode())
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        images, labels, folds = self._sample(sample_of(trial))
+        images, labels, folds, unseen = self._sample(sample_of(trial))
         if "fold" not in trial.params:
-            return self._refit(trial, images, labels)
+            return self._refit(trial, images, labels, unseen)
         held_out = folds[int(trial.params["fold"])]
         others = torch.cat([labels[: held_out.start], labels[held_out.stop :]])
         trained, loss = self._train(trial, images.without(held_out), others), math.inf
@@ -91,9 +92,13 @@ class BaggingObjective:
             loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out])
         return Evaluation(trial.key, {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]})
 
-    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
+    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor, unseen: torch.Tensor) -> Evaluation:
+        """unseen: the training images out of the bag."""
         trained = self._train(trial, images, labels)
-        asked = {"train": (images, labels), "test": (self.images["test_images"], self.labels["test_labels"])}
+        asked = {"train": (images, labels)}
+        if len(unseen):
+            asked["oob"] = self.images["train_images"][unseen], self.labels["train_labels"][unseen]
+        asked["test"] = self.images["test_images"], self.labels["test_labels"]
         values = {f"{name}_error": math.inf for name in asked} | {"epochs": float(trained.epochs)}
         if trained.diverged:
             return Evaluation(trial.key, values)
@@ -102,7 +107,8 @@ class BaggingObjective:
         if not all(bool(each.isfinite().all()) for each in (*answers.values(), extra)):
             return Evaluation(trial.key, values)
         values.update({f"{name}_error": _error(answers[name], truth) for name, (_, truth) in asked.items()})
-        arrays = {"probabilities": answers["test"].cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
+        arrays = {f"{name}_probabilities": each.cpu().numpy() for name, each in answers.items() if name != "train"}
+        arrays |= {"probabilities": arrays.pop("test_probabilities"), "extra_probabilities": extra.cpu().numpy()}
         arrays[LOSSES] = np.array(trained.losses)
         if self.options.save_models:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
@@ -136,12 +142,12 @@ class BaggingObjective:
         self._spent = {"capture": capture, "steps": time.perf_counter() - start - capture}
         return trained
 
-    def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice]]:
-        """Images, labels and folds of a bootstrap sample, on the device."""
+    def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
+        """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""
         labels = self.labels["train_labels"]
         drawn = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, sample_name(sample)))
-        indices = torch.from_numpy(drawn.indices).to(self.device)
-        return self.images["train_images"][indices], labels[indices], drawn.folds
+        indices, others = (torch.from_numpy(each).to(self.device) for each in (drawn.indices, out_of_bag(drawn)))
+        return self.images["train_images"][indices], labels[indices], drawn.folds, others
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mnist_nn.bootstrap import disagreement, least_sure, majority_vote
+from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
+from mnist_nn.keys import sample_name
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS, best_set
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
 from mpitune.storage.table import last_line
-from mpitune.trial import Result
+from mpitune.trial import Result, seed_of
 
 HARDEST = 100  # images of the index of the hardest ones
 
@@ -31,7 +32,7 @@ def network_row(
     row.update({name: params.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
     row["cv_loss"] = float(losses[int(params["tuning"])].mean()) if params else nan
     row["sets_within_one_standard_error"] = 0 if best is None else statistics.n_within_one_error(losses.T, losses[best])
-    for name in ("train_error", "test_error", "epochs"):
+    for name in ("train_error", "test_error", "oob_error", "epochs"):
         row[name] = refit.values.get(name, nan) if refit else nan
     row["seconds"] = f"{seconds:.6g}"
     row["place"] = str(refit.place) if refit else ""
@@ -58,6 +59,26 @@ def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str
     return rows
 
 
+def out_of_bag_errors(
+    results: Mapping[str, Result], labels: np.ndarray, *, samples: Mapping[str, int], folds: int, seed: int
+) -> tuple[int, int]:
+    """On how many training images the networks that have not learned from them are wrong together, and of how many.
+
+    samples: the bootstrap sample of each network, by the key of its refit.
+    """
+    total = None
+    for key, sample in samples.items():
+        answered = results[key].arrays.get("oob_probabilities")
+        if answered is None:
+            continue
+        total = np.zeros((len(labels), answered.shape[1])) if total is None else total
+        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, sample_name(sample))))] += answered
+    if total is None:
+        return 0, 0
+    judged = total.any(axis=1)
+    return int(np.sum(total.argmax(axis=1)[judged] != labels[judged])), int(judged.sum())
+
+
 def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
     """A line for each network, on standard output."""
     print("network  test error  training error  CV loss  channels  kernel  hidden  learning rate  momentum")
@@ -72,8 +93,11 @@ def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_ensemble(probabilities: np.ndarray, labels: np.ndarray) -> None:
-    """What the networks, (n_networks, n_test, n_classes), achieve together, on standard output."""
+def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int, out_of_bag: tuple[int, int]) -> None:
+    """What the networks, (n_networks, n_test, n_classes), achieve together, on standard output.
+
+    leader: the network of the least loss in its cross-validation. out_of_bag: see `out_of_bag_errors`.
+    """
     mean = probabilities.mean(axis=0)
     vote, wrong = np.mean(majority_vote(probabilities) != labels), mean.argmax(axis=1) != labels
     quality = statistics.calibration(mean, labels)
@@ -81,8 +105,18 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray) -> None:
         f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {np.mean(wrong):.2%} "
         f"by mean probability{interval_text(statistics.proportion(int(wrong.sum()), len(labels)))}"
     )
+    if out_of_bag[1]:
+        n_wrong, n = out_of_bag
+        error = f"{n_wrong / n:.2%}{interval_text(statistics.proportion(n_wrong, n))}"
+        print(f"out-of-bag error: {error}, by the networks that had not seen an image")
     if len(probabilities) > 1:
-        print(f"two of its networks differ on {disagreement(probabilities):.2%} of the images")
+        alone = probabilities[leader].argmax(axis=1) != labels
+        gained, lost = int(np.sum(alone & ~wrong)), int(np.sum(wrong & ~alone))
+        print(
+            f"compared with its network of the least CV loss: {gained} images corrected, {lost} made wrong "
+            f"(McNemar's test: p = {statistics.mcnemar(wrong, alone):.2g}); "
+            f"two networks differ on {disagreement(probabilities):.2%} of the images"
+        )
     print(
         f"its probabilities: calibration error {quality.expected_error:.2%}, log loss {quality.log_loss:.4f}, "
         f"Brier score {quality.brier:.4f}"

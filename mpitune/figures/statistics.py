@@ -98,6 +98,23 @@ def as_good(errors: np.ndarray, best: int, ratio: float | None = None) -> np.nda
         return np.asarray(differences.mean(axis=0) <= limit * standard_error(differences, ratio))
 
 
+def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:
+    """The probability of so unequal errors of two classifiers on the same samples if both were equally good.
+
+    Q. McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12, 1947;
+    here its exact form, two-sided: of the samples that one alone has wrong, each classifier has half.
+
+    Args:
+        wrong: bool (n,), samples that the first classifier has wrong.
+        wrong_too: bool (n,), those that the second one has wrong.
+    """
+    from scipy.special import bdtr
+
+    first, second = int(np.sum(wrong & ~wrong_too)), int(np.sum(wrong_too & ~wrong))
+    n = first + second
+    return 1.0 if not n else min(1.0, 2 * float(bdtr(min(first, second), n, 0.5)))
+
+
 def proportion(n_wrong: int, n: int) -> Interval:
     """The interval of an error rate measured on independent samples.
 

@@ -10,6 +10,7 @@ from mpitune.figures.statistics import (
     as_good,
     calibration,
     cross_validated,
+    mcnemar,
     n_within_one_error,
     proportion,
     standard_error,
@@ -69,9 +70,13 @@ def test_as_good_agrees_with_the_interval_of_the_difference() -> None:
     assert not as_good(errors, best)[close] and n_within_one_error(errors, errors[:, best]) == within.sum() - 1
 
 
-def test_proportions_are_scipys() -> None:
+def test_proportions_and_mcnemars_test_are_scipys() -> None:
     rng = np.random.default_rng(3)
     for n in (1, 7, 50, 4000):
         k = int(rng.integers(n + 1))
         ours, theirs = proportion(k, n), scipy.stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
         np.testing.assert_allclose((ours.low, ours.high), (theirs.low, theirs.high), rtol=1e-12, atol=1e-15)
+        a, b = rng.random((2, n)) < 0.3
+        first, second = int((a & ~b).sum()), int((b & ~a).sum())
+        expected = scipy.stats.binomtest(first, first + second).pvalue if first + second else 1.0
+        assert mcnemar(a, b) == pytest.approx(expected, rel=1e-9)

@@ -39,6 +39,8 @@ pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
         ("--dataset digits", "--dataset digits does not fit the network: the Kubeflow network needs images of"),
+        ("--network search", "--network search needs --from RESULTS"),
+        ("--network kubeflow --from x", "name two networks"),
         (
             "--data nowhere-to-be-found/x --results r --from no-such",
             "no-such holds no network of an ended",

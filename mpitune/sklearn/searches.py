@@ -272,7 +272,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         """Say once in a search that fits are single ones where candidates would share some without callbacks."""
         if self._plans or not any(task.heard for task in where.tasks):
             return
-        if any(len(group.keys) > 1 and (self.share or group.way != "steps") for group in where.unheard().groups):
+        if any(len(group.keys) > 1 for group in where.unheard().groups):
             warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=_level_of_user())
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:

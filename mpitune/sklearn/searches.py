@@ -21,11 +21,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 import sklearn.model_selection as theirs
 from joblib import parallel_config
-from sklearn.base import clone
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
-from sklearn.model_selection._validation import _fit_and_score
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
@@ -43,7 +40,7 @@ from mpitune.sklearn.callbacks import packed_for, unpacked_for
 from mpitune.sklearn.evaluator import Evaluator
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds
-from mpitune.sklearn.grids import SVC, last_step, refitted_as_solved
+from mpitune.sklearn.grids import refitted_as_solved
 from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.race import FoldRace, check
@@ -211,9 +208,9 @@ class OnEngine(Added, _search.BaseSearchCV):
     def _found(self) -> str:
         return html_of(self) if hasattr(self, "cv_results_") else ""
 
-    def _run(self, tasks: list[Task], where: Where | None = None) -> list[dict[str, Any]]:
-        """The result of each task, in their order. where: they are evaluated, if that is known already."""
-        where = where or Where.of(self, tasks)
+    def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
+        """The result of each task, in their order."""
+        where = Where.of(self, tasks)
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
         self._say_if_callbacks_cost(where)
         self._plans.append(where.plan)
@@ -330,38 +327,6 @@ class OnEngine(Added, _search.BaseSearchCV):
         """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
         check_is_fitted(self, "cv_results_")
         return np.concatenate(self._converged)
-
-
-class _Theirs(OnEngine):
-    """Stands for one of scikit-learn's own searches, and makes its fits.
-
-    scikit-learn refits the best by a single fit. A grid of its own SVC is single fits, too, as the solver of grids is
-    another; an estimator that solves grids itself refits by the same solver.
-    """
-
-    def __init__(self, search: _search.BaseSearchCV, n_jobs: int) -> None:
-        self.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
-        self.accelerate = type(last_step(search.estimator)) is not SVC
-
-    def _run_search(self, evaluate_candidates: Any) -> None:
-        raise NotImplementedError  # `fit` is scikit-learn's
-
-
-def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
-    """For one of scikit-learn's searches."""
-    ours = _Theirs(search, n_jobs)
-
-    def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
-        where = Where.of(ours, tasks)
-        if where.plan.shares or any(where.how(task).in_grid for task in where.first.values()):
-            return ours._run(tasks, where)
-        ours._say_if_callbacks_cost(where)
-        ours._plans.append(where.plan)
-        fits = (delayed(_fit_and_score)(clone(task.estimator), *task.args, **task.kwargs) for task in tasks)
-        results: list[dict[str, Any]] = Parallel(n_jobs=n_jobs)(fits)
-        return results
-
-    return SearchBackend(evaluate, search)
 
 
 def _unseeded(search: OnEngine) -> str:

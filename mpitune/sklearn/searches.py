@@ -7,7 +7,6 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 import time
@@ -52,12 +51,10 @@ from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
 
-ON_THE_WAY = ("mpitune", "sklearn", "joblib", "contextlib")  # between a script and the fits of its search
 NOT_SENT = (
     "a callback cannot be pickled, so it hears of no fit in a worker: scikit-learn makes all fits, on this machine, "
     "without results, timeout and stop_when"
 )
-WITH_CALLBACKS = "callbacks hear of what each fit does, so fits are single ones: candidates share none"
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 # Told of every list of fits: by which search, and how many are not solved as a grid for which reason (None: they are).
@@ -212,7 +209,6 @@ class OnEngine(Added, _search.BaseSearchCV):
         """The result of each task, in their order."""
         where = Where.of(self, tasks)
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
-        self._say_if_callbacks_cost(where)
         self._plans.append(where.plan)
         if not hasattr(self, "aggressive_elimination"):  # whose folds are parts of folds
             self._splits = splits_of(tasks)
@@ -264,13 +260,6 @@ class OnEngine(Added, _search.BaseSearchCV):
         modules = () if alone else Folds.of(self, where, limit).preload()
         beginning = Beginning(modules, compiling=alone)
         return lambda: limit.is_reached() or beginning.ends()
-
-    def _say_if_callbacks_cost(self, where: Where) -> None:
-        """Say once in a search that fits are single ones where candidates would share some without callbacks."""
-        if self._plans or not any(task.heard for task in where.tasks):
-            return
-        if any(len(group.keys) > 1 for group in where.unheard().groups):
-            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=_level_of_user())
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
@@ -336,14 +325,6 @@ def _unseeded(search: OnEngine) -> str:
     cv = search.cv
     draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
     return "cv" if draws else ""
-
-
-def _level_of_user() -> int:
-    """The `stacklevel` of a warning for the line that has called a search."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in ON_THE_WAY:
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _say(reasons: Counter[str | None]) -> None:

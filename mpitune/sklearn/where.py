@@ -94,10 +94,6 @@ class Where:
         """The same for some of the tasks."""
         return replace(self, tasks=tasks)
 
-    def unheard(self) -> Where:
-        """The same if no callback heard of the tasks."""
-        return Where([replace(task, heard=False) for task in self.tasks], self.accelerate, self.share)
-
     def __getstate__(self) -> dict[str, Any]:
         return {"tasks": self.tasks, "accelerate": self.accelerate, "share": self.share, "_hows": {}, "_graphs": {}}
 

@@ -43,7 +43,7 @@ from mpitune.sklearn.grids import refitted_as_solved
 from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.race import FoldRace, check
-from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
+from mpitune.sklearn.signature import Added, Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
 from mpitune.sklearn.winner import Careful, winner_of_search
@@ -345,7 +345,7 @@ class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made by the d
 
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[PlainArguments]) -> None: ...
+        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[Arguments]) -> None: ...
 
 
 @documented
@@ -355,4 +355,4 @@ class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - m
 
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[RandomArguments]) -> None: ...
+        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[Arguments]) -> None: ...

@@ -121,7 +121,7 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Arguments(TypedDict, total=False):
-    """Keyword arguments of all searches, for editors and type checkers; a test compares them with the constructors."""
+    """Keyword arguments of any search, for editors and type checkers; a test compares them with the constructors."""
 
     scoring: Any
     n_jobs: int | None
@@ -141,16 +141,13 @@ class Arguments(TypedDict, total=False):
     timeout: float | None
     stop_when: StopWhen | None
     race: float | None
-
-
-class PlainArguments(Arguments, total=False):
-    """Those of searches in one round."""
-
+    # Those of some searches:
     pre_dispatch: int | str
-
-
-class RandomArguments(PlainArguments, total=False):
-    """Those of RandomizedSearchCV."""
-
     n_iter: int
+    n_candidates: int | str
+    factor: float
+    resource: str
+    max_resources: int | str
+    min_resources: int | str
+    aggressive_elimination: bool
     random_state: Any

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import _validation
 
 from mpitune.sklearn import callbacks
-from mpitune.sklearn.answers import Answer, call_hooks, converged, cv_line, encoded, noting, raised
+from mpitune.sklearn.answers import Answer, call_hooks, cv_line, encoded, noting, raised
 from mpitune.sklearn.graph_walk import walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.task import Task
@@ -54,7 +54,7 @@ class Evaluator:
             answers: dict[str, Answer] = {}
             for (task, what), seen in noting(self._evaluated(group, left)):
                 del left[task.key]
-                answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+                answers[task.key] = Answer(what, seen)
                 if left and enough():
                     return known
             if verbose > 1:

@@ -22,7 +22,6 @@ import sklearn.model_selection as theirs
 from joblib import parallel_config
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
-from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from mpitune.devices.choose import usable_cores
@@ -33,7 +32,7 @@ from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, finite, results_of
+from mpitune.sklearn.answers import Answer, Raised, answers_of, finite, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.callbacks import packed_for, unpacked_for
 from mpitune.sklearn.evaluator import Evaluator
@@ -97,7 +96,6 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, whose tasks come to `_run`."""
-        self._converged: list[np.ndarray] = []
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
         self._began = time.monotonic()
@@ -248,7 +246,6 @@ class OnEngine(Added, _search.BaseSearchCV):
             answers, spared = race.counted(answers)
             print(spared, file=sys.stderr)
         self._left_out(tasks, answers, limit)
-        self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
 
     def _ends(self, where: Where, limit: SearchLimit, early: bool) -> Callable[[], bool]:
@@ -309,13 +306,7 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""
-        return f"iteration{len(self._converged)}" if hasattr(self, "aggressive_elimination") else ""
-
-    @property
-    def converged(self) -> np.ndarray:
-        """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
-        check_is_fitted(self, "cv_results_")
-        return np.concatenate(self._converged)
+        return f"iteration{len(self._plans) - 1}" if hasattr(self, "aggressive_elimination") else ""
 
 
 def _unseeded(search: OnEngine) -> str:

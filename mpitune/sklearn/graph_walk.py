@@ -85,7 +85,7 @@ class _Walk:
         except Exception as error:  # each candidate says so in its own way
             log.info("%s: %s: %s", made.fit.name, type(error).__name__, error)
             return
-        fitting = max(time.perf_counter() - begin - asking, 0.0)
+        fitting = time.perf_counter() - begin - asking
         X, X_test, X_train = samples
         del samples
         below = SplitPart(X, part.y, part.weight, X_test, part.y_test, X_train, part.again and model is None)
@@ -99,29 +99,21 @@ class _Made:
 
     def __init__(self, fit: StepFit, part: SplitPart) -> None:
         self.fit, self.part = fit, part
-        self.seconds = 0.0  # that the fit took, once it was needed
+        self.seconds_each = 0.0  # that the fit took, divided by the number of candidates that use it
 
     @cached_property
     def models(self) -> list[Any]:
         """Of each setting a fitted model, at the last step, or a `Transformed`; None if it failed."""
         begin = time.perf_counter()
         try:
-            return _fitted(self.fit, self.part)
+            models = _fitted(self.fit, self.part)
         except Exception as error:  # each candidate says so in its own way
             log.info("%s is not fitted for several candidates: %s: %s", self.fit.name, type(error).__name__, error)
             return [None] * len(self.fit.settings)
-        finally:
-            self.seconds = time.perf_counter() - begin
-
-    @property
-    def seconds_each(self) -> float:
-        """The seconds divided by the number of candidates that use the fit."""
-        return self.seconds / self._used if self.seconds else 0.0
-
-    @cached_property
-    def _used(self) -> int:
-        made = zip(self.fit.settings, self.models, strict=True)
-        return max(sum(len(setting.candidates) for setting, model in made if model is not None), 1)
+        made = zip(self.fit.settings, models, strict=True)
+        n_candidates = sum(len(setting.candidates) for setting, model in made if model is not None)
+        self.seconds_each = (time.perf_counter() - begin) / max(n_candidates, 1)
+        return models
 
     def transformed(self, place: int) -> tuple[tuple[Any, Any, Any], float]:
         """The samples of the part (X, X_test, X_train) after this step, and the seconds that the last two took."""

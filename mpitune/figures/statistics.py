@@ -47,8 +47,7 @@ def cross_validated(errors: np.ndarray, level: float = LEVEL) -> Interval:
     k = len(errors)
     if k < 2 or not np.isfinite(errors).all():
         raise ValueError(f"an interval needs the finite errors of at least two folds, not {errors}")
-    deviation = math.sqrt((1 / k + 1 / (k - 1)) * float(np.var(errors, ddof=1)))
-    half = float(stdtrit(k - 1, (1 + level) / 2)) * deviation
+    half = float(stdtrit(k - 1, (1 + level) / 2) * standard_error(errors))
     mean = float(np.mean(errors))
     return Interval(mean - half, mean + half)
 

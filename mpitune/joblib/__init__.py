@@ -107,12 +107,6 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
                 f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "
                 "which runs it on one, and gives its calls to all"
             )
-        if (search := _calling_search()) is not None:
-            from mpitune.sklearn.searches import backend_for
-
-            backend = backend_for(search, n_jobs)
-            backend.nesting_level = self.nesting_level
-            raise FallbackToBackend(backend)
         self.parallel = parallel
         options = {**options, **self.backend_kwargs}
         large = options.get("max_nbytes", LARGE)
@@ -173,18 +167,6 @@ def _makes_tasks() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _calling_search() -> Any:
-    """scikit-learn's search whose `fit` has made the `joblib.Parallel` that is being configured; None for another."""
-    searches = sys.modules.get("sklearn.model_selection._search")
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in ("mpitune", "joblib"):
-        frame = frame.f_back
-    if searches is None or frame is None:
-        return None
-    of_search = frame.f_code is inspect.unwrap(searches.BaseSearchCV.fit).__code__
-    return frame.f_locals["self"] if of_search else None
 
 
 register_parallel_backend("mpitune", MpituneBackend)

@@ -1,7 +1,7 @@
 """Values that are computed once and kept for other trials, in memory of a fixed size that a node's workers share.
 
-A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes, or
-copies; everything else is a new copy for each user. This also holds for a value that was just computed, or has no room.
+A value is kept as bytes, so one user cannot change the value of another: arrays are read-only views of the bytes;
+everything else is a new copy for each user. This also holds for a value that was just computed, or has no room.
 Arrays keep the order of their elements in memory, on which the last bits of what is computed from them depend.
 
 The memory begins with an index, a row for each value; the values lie behind it, and the longest unused make room for
@@ -63,10 +63,6 @@ class Cache:
         Raises what `compute` raises, and `NotPicklable`.
         """
         return _read(self._content(key, compute))
-
-    def copy(self, key: str, compute: Callable[[], Any]) -> Any:
-        """As `value`, with arrays that may be changed."""
-        return _read(np.array(self._content(key, compute)).data)
 
     def _content(self, key: str, compute: Callable[[], Any]) -> memoryview:
         name = hashlib.sha256(key.encode()).digest()[:16]

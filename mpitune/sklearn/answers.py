@@ -109,7 +109,6 @@ class Answer:
 
     what: dict[str, Any]  # as scikit-learn's function that fits and scores says it
     seen: Seen
-    converged: bool  # whether the fit came to its end, without failure or `ConvergenceWarning`
 
 
 def finite(answer: Answer) -> bool:
@@ -120,7 +119,7 @@ def finite(answer: Answer) -> bool:
 
 def encoded(key: str, what: Mapping[str, Any], seen: Seen) -> Evaluation:
     """scikit-learn's answer as numbers: NaN, which a journal has no value for, is the name in the array "nan"."""
-    values: dict[str, float] = {"converged": float(converged(seen))}
+    values: dict[str, float] = {}
     arrays: dict[str, np.ndarray] = {"warnings": np.array(seen)} if seen else {}
     for name, value in what.items():
         if isinstance(value, dict):
@@ -147,8 +146,6 @@ def decoded(result: Evaluation | Result) -> dict[str, Any]:
     what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
     nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
     for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():
-        if name == "converged":
-            continue
         whole, _, part = name.partition(":")
         if part:
             what.setdefault(whole, {})[part] = value
@@ -191,20 +188,11 @@ def answers_of(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, 
     answers = {}
     for trial, result in outcomes:
         if result.failed:
-            answers[trial.key] = Answer(_failed(by_key[trial.key], result), [], False)
+            answers[trial.key] = Answer(_failed(by_key[trial.key], result), [])
             continue
-        what = decoded(result)
         seen = [(category, text) for category, text in result.arrays.get("warnings", np.empty((0, 2))).tolist()]
-        answers[trial.key] = Answer(what, seen, what["fit_error"] is None and result.values["converged"] == 1)
+        answers[trial.key] = Answer(decoded(result), seen)
     return answers
-
-
-def converged_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> np.ndarray:
-    """Whether each fit came to its end, bool (n_candidates, n_splits): without failure or `ConvergenceWarning`."""
-    ended = np.zeros((1 + max(task.candidate for task in tasks), 1 + max(task.split for task in tasks)), np.bool_)
-    for task in tasks:
-        ended[task.candidate, task.split] = answers[task.key].converged
-    return ended
 
 
 def results_of(tasks: Sequence[Task], answers: Mapping[str, Answer]) -> list[dict[str, Any]]:
@@ -230,11 +218,9 @@ def _failed(task: Task, result: Result) -> dict[str, Any]:
 
 
 def noting(things: Iterator[T]) -> Iterator[tuple[T, Seen]]:
-    """Each thing with the warnings of making it that are to be shown, and every `ConvergenceWarning`."""
+    """Each thing with the warnings of making it that are to be shown."""
     while True:
         with warnings.catch_warnings(record=True) as seen:
-            if _action(ConvergenceWarning) != "error":
-                warnings.simplefilter("always", ConvergenceWarning)
             try:
                 thing = next(things)
             except StopIteration:
@@ -242,23 +228,10 @@ def noting(things: Iterator[T]) -> Iterator[tuple[T, Seen]]:
         yield thing, [(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in seen]
 
 
-def converged(seen: Seen) -> bool:
-    """Whether none of them is a `ConvergenceWarning`."""
-    return all(not issubclass(_category(name), ConvergenceWarning) for name, _ in seen)
-
-
 def issue(seen: Iterable[tuple[str, str]]) -> None:
     """Warn of each once, even if many fits had it."""
     for name, text in dict.fromkeys(seen):
         warnings.warn(text, _category(name), stacklevel=2)
-
-
-def _action(category: type[Warning]) -> str:
-    """What the filters of this process do with warnings of that category, for any text and place."""
-    for action, message, known, module, _ in warnings.filters:
-        if issubclass(category, known) and message is None and module is None:
-            return action
-    return "default"
 
 
 def _category(name: str) -> type[Warning]:

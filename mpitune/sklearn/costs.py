@@ -7,20 +7,18 @@ from itertools import pairwise
 
 from mpitune.sklearn.fit_graph import StepFit
 from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import Way, Where
+from mpitune.sklearn.where import Where
 
 MOST_PARTS = 32  # of a batch; a part can be divided in its turn
 SETTING = 0.01  # cost of a setting, beside that of the fit of a step which serves it
 
 
-def parts_of(tasks: Mapping[int, Task], way: Way, where: Where, *, within: bool) -> list[tuple[str, ...]]:
+def parts_of(tasks: Mapping[int, Task], where: Where, *, within: bool) -> list[tuple[str, ...]]:
     """The keys of the tasks of one split in parts, each of which a worker can do without the others.
 
-    Of "steps" each candidate is a part; of "shared" those that share the fit of the last step. `within`: whether such a
-    fit is divided too, into the parts of its family.
+    Those that share the fit of the last step are a part. `within`: whether such a fit is divided too, into the parts of
+    its family.
     """
-    if way == "steps":
-        return [tuple(tasks[number].key for number in numbers) for numbers in _few([[number] for number in tasks])]
     ends = [end for fit in where.graph_of(tasks) for end in fit.ends]
     groups = [end.candidates for end in ends]
     if within and len(ends) == 1 and (family := ends[0].family) is not None:
@@ -37,10 +35,8 @@ def _few(groups: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[number for group in groups[a:b] for number in group] for a, b in pairwise(bounds)]
 
 
-def shared_cost_of(tasks: Mapping[int, Task], way: Way, where: Where) -> float:
+def shared_cost_of(tasks: Mapping[int, Task], where: Where) -> float:
     """The cost of what the parts of these tasks have in common, see `parts_of`."""
-    if way == "steps":
-        return len(next(iter(tasks.values())).estimator.steps) - 1.0
     fits, cost = where.graph_of(tasks), 0.0
     while len(fits) == 1:
         cost += fits[0].model is not None

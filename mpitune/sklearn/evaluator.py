@@ -6,20 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from sklearn.base import clone
 from sklearn.model_selection import _validation
-from sklearn.pipeline import Pipeline
 
-from mpitune.devices.choose import free_memory
-from mpitune.memory.cache import Cache, in_memory
-from mpitune.memory.shared_arrays import NOTHING, SharedArrays
 from mpitune.sklearn import callbacks
-from mpitune.sklearn.answers import Answer, call_hooks, converged, cv_line, encoded, noting, raised
-from mpitune.sklearn.fit_graph import configured
-from mpitune.sklearn.graph_walk import SharedSteps, may_write, walked
+from mpitune.sklearn.answers import Answer, call_hooks, cv_line, encoded, noting, raised
+from mpitune.sklearn.graph_walk import walked
 from mpitune.sklearn.grids import solved
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Group, Where
@@ -30,11 +24,6 @@ log = logging.getLogger(__name__)
 Config = Callable[[], AbstractContextManager[Any]]
 
 
-def room() -> int:
-    """Bytes of a node that samples between the steps of a Pipeline may take."""
-    return free_memory() // 8
-
-
 class Evaluator:
     """Evaluates batches of folds. config: of the process that asked. tell: see `callbacks.relayed`."""
 
@@ -42,30 +31,10 @@ class Evaluator:
         self,
         where: Where,
         config: Config = nullcontext,
-        buffers: SharedArrays = NOTHING,
         tell: Callable[[bytes], None] = lambda content: None,
     ):
         self._where, self._tasks, self._tell = where, {task.key: task for task in where.tasks}, tell
-        self._config, self._buffers = config, buffers
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return in_memory(self._buffers, room())
-
-    @cached_property
-    def _steps(self) -> SharedSteps:
-        return SharedSteps(self._cache)
-
-    @cached_property
-    def _batch_sizes(self) -> dict[str, int]:
-        """By task, how many are done together where no batch is divided."""
-        return {key: len(group.keys) for group in self._where.groups for key in group.keys}
-
-    def _cache_for(self, group: Group) -> Cache | None:
-        """The cache where others may have another part of a batch: they need the same samples between steps."""
-        if not isinstance(self._tasks[group.keys[0]].estimator, Pipeline):
-            return None
-        return self._cache if len(group.keys) < self._batch_sizes[group.keys[0]] else None
+        self._config = config
 
     def answers(
         self,
@@ -85,7 +54,7 @@ class Evaluator:
             answers: dict[str, Answer] = {}
             for (task, what), seen in noting(self._evaluated(group, left)):
                 del left[task.key]
-                answers[task.key] = Answer(what, seen, what["fit_error"] is None and converged(seen))
+                answers[task.key] = Answer(what, seen)
                 if left and enough():
                     return known
             if verbose > 1:
@@ -139,14 +108,8 @@ class Evaluator:
                 log.info("not solved as a grid: %s", error)
         elif group.way == "shared":
             members = {task.candidate: task for task in tasks.values()}
-            yield from walked(members, self._where.graph_of(members), self._cache_for(group))
+            yield from walked(members, self._where.graph_of(members))
 
     def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         for task in list(tasks.values()):
-            estimator = clone(task.estimator)
-            # A step that writes to the training samples would find others in their place when these are scored.
-            written = task.kwargs["return_train_score"] and may_write(configured(estimator, task.parameters))
-            alone = written or not self._where.share or task.heard
-            with nullcontext() if alone else self._steps.of(estimator, task.split):
-                what = _validation._fit_and_score(estimator, *task.args, **task.kwargs)
-            yield task, what
+            yield task, _validation._fit_and_score(clone(task.estimator), *task.args, **task.kwargs)

@@ -12,20 +12,17 @@ from typing import Any
 import numpy as np
 import sklearn
 from sklearn.metrics._scorer import _MultimetricScorer
-from sklearn.pipeline import Pipeline
 
 from mpitune import svm
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.limit import SearchLimit
-from mpitune.memory.cache import buffers_for
-from mpitune.memory.shared_arrays import Spec
 from mpitune.processes.process import packed
 from mpitune.settings import without_address
 from mpitune.sklearn import callbacks
 from mpitune.sklearn.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.costs import costs_of, parts_of, shared_cost_of
 from mpitune.sklearn.digests import described, digest_of
-from mpitune.sklearn.evaluator import Config, Evaluator, room
+from mpitune.sklearn.evaluator import Config, Evaluator
 from mpitune.sklearn.race import FoldRace, counts
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
@@ -89,8 +86,7 @@ class Folds(Experiment):
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
         content = packed((self.where, _config()), buffers.append)
-        steps = isinstance(self.tasks[0].estimator, Pipeline)
-        arrays = {"tasks": np.frombuffer(content, np.uint8), "steps": np.array([steps])}
+        arrays = {"tasks": np.frombuffer(content, np.uint8)}
         for number, buffer in enumerate(buffers):
             arrays[f"buffer{number:06}"] = np.asarray(buffer.raw(), np.uint8)
         return arrays
@@ -148,7 +144,6 @@ class Folds(Experiment):
             cost_uncertainty=self._cost_uncertainty(),
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
-            shared_buffers=self.shared_buffers,
             preload=self.preload(),
             hears=self._hear_all,
             enough=self.limit.is_reached,
@@ -187,16 +182,16 @@ class Folds(Experiment):
         """A fold's candidates apart from another's, since the folds of a batch share samples only.
 
         On one fold, those that share the fit of the last step stay together. Where there is no other such fit, they are
-        divided as far as their results do not depend on it. Where only transformers are shared, each may go alone.
+        divided as far as their results do not depend on it.
         """
         splits = dict.fromkeys(trial.params["split"] for trial in batch)
         if len(splits) > 1:
             return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
         way, members = self._together(batch)
-        if way not in ("shared", "steps"):
+        if way != "shared":
             return [batch]
         trials = {trial.key: trial for trial in batch}
-        parts = parts_of(members, way, self.where, within=self._costs[1].issuperset(members))
+        parts = parts_of(members, self.where, within=self._costs[1].issuperset(members))
         return [tuple(trials[key] for key in part) for part in parts]
 
     def _together(self, batch: Batch) -> tuple[Way, dict[int, Task]]:
@@ -219,26 +214,22 @@ class Folds(Experiment):
 
     def shared_cost(self, batch: Batch, workers: int) -> float:
         way, members = self._together(batch)
-        if way not in ("shared", "steps"):
+        if way != "shared":
             return max(map(self.cost, batch))
-        return shared_cost_of(members, way, self.where)
+        return shared_cost_of(members, self.where)
 
     def _cost_uncertainty(self) -> float:
         """1 where fits are shared: a batch that is divided too early computes its dearest fit again."""
-        return 1.0 if any(group.way in ("shared", "steps") for group in self.where.groups) else COST_UNCERTAINTY
+        return 1.0 if any(group.way == "shared" for group in self.where.groups) else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
         if any(task.kwargs.get("callback_ctx") for task in self.tasks):  # this process asked, and has the callbacks
-            return Evaluator(self.where, _config(), worker.buffers)
+            return Evaluator(self.where, _config())
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         with callbacks.relayed():
             where, config = pickle.loads(data["tasks"].data, buffers=buffers)
-        return Evaluator(where, config, worker.buffers, worker.tell)
-
-    def shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
-        """Memory for samples between the steps of a Pipeline."""
-        return buffers_for(room()) if data["steps"][0] else {}
+        return Evaluator(where, config, worker.tell)
 
 
 def _config() -> Config:

@@ -11,34 +11,15 @@ from mpitune.sklearn.searches import OnEngine
 from mpitune.sklearn.signature import Arguments, documented
 
 
-class HalvingArguments(Arguments, total=False):
-    """Keyword arguments, for editors and type checkers."""
-
-    factor: float
-    resource: str
-    max_resources: int | str
-    min_resources: int | str
-    aggressive_elimination: bool
-    random_state: Any
-
-
-class HalvingRandomArguments(HalvingArguments, total=False):
-    """Those of HalvingRandomSearchCV."""
-
-    n_candidates: int | str
-
-
 @documented
 class HalvingGridSearchCV(theirs.HalvingGridSearchCV, OnEngine):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[HalvingArguments]) -> None: ...
+        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[Arguments]) -> None: ...
 
 
 @documented
 class HalvingRandomSearchCV(theirs.HalvingRandomSearchCV, OnEngine):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
-        def __init__(
-            self, estimator: Any, param_distributions: Any, **arguments: Unpack[HalvingRandomArguments]
-        ) -> None: ...
+        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[Arguments]) -> None: ...

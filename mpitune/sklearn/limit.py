@@ -57,7 +57,7 @@ def not_evaluated(task: Task, names: Sequence[str]) -> Answer:
     what = {"fit_error": None, "test_scores": scores, "n_test_samples": 0, "fit_time": nan, "score_time": nan}
     if task.kwargs["return_train_score"]:
         what["train_scores"] = scores
-    return Answer(what, [], False)
+    return Answer(what, [])
 
 
 def names_of(scores: Iterable[Any]) -> Sequence[str]:

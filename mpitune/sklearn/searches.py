@@ -7,7 +7,6 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 import time
@@ -21,12 +20,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 import sklearn.model_selection as theirs
 from joblib import parallel_config
-from sklearn.base import clone
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
-from sklearn.model_selection._validation import _fit_and_score
-from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from mpitune.devices.choose import usable_cores
@@ -37,30 +32,28 @@ from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.answers import Answer, Raised, answers_of, converged_of, finite, results_of
+from mpitune.sklearn.answers import Answer, Raised, answers_of, finite, results_of
 from mpitune.sklearn.backend import SearchBackend, callbacks_of
 from mpitune.sklearn.callbacks import packed_for, unpacked_for
 from mpitune.sklearn.evaluator import Evaluator
 from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds
-from mpitune.sklearn.grids import SVC, last_step, refitted_as_solved
+from mpitune.sklearn.grids import refitted_as_solved
 from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.race import FoldRace, check
-from mpitune.sklearn.signature import Added, PlainArguments, RandomArguments, documented
+from mpitune.sklearn.signature import Added, Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
-from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
+from mpitune.sklearn.where import Beginning, Where, why_here
 from mpitune.sklearn.winner import Careful, winner_of_search
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
 
-ON_THE_WAY = ("mpitune", "sklearn", "joblib", "contextlib")  # between a script and the fits of its search
 NOT_SENT = (
     "a callback cannot be pickled, so it hears of no fit in a worker: scikit-learn makes all fits, on this machine, "
     "without results, timeout and stop_when"
 )
-WITH_CALLBACKS = "callbacks hear of what each fit does, so fits are single ones: candidates share none"
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 
@@ -100,7 +93,6 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, whose tasks come to `_run`."""
-        self._converged: list[np.ndarray] = []
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
         self._began = time.monotonic()
@@ -208,11 +200,10 @@ class OnEngine(Added, _search.BaseSearchCV):
     def _found(self) -> str:
         return html_of(self) if hasattr(self, "cv_results_") else ""
 
-    def _run(self, tasks: list[Task], where: Where | None = None) -> list[dict[str, Any]]:
-        """The result of each task, in their order. where: they are evaluated, if that is known already."""
-        where = where or Where.of(self, tasks)
+    def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
+        """The result of each task, in their order."""
+        where = Where.of(self, tasks)
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
-        self._say_if_callbacks_cost(where)
         self._plans.append(where.plan)
         if not hasattr(self, "aggressive_elimination"):  # whose folds are parts of folds
             self._splits = splits_of(tasks)
@@ -225,8 +216,6 @@ class OnEngine(Added, _search.BaseSearchCV):
         reasons = Counter(why_not[task.candidate] for task in tasks)
         if self.verbose:
             print(where.plan, file=sys.stderr)
-            if self.accelerate:
-                _say(reasons)
         if early := any(map(where.is_early, where.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
         race = None if self.race is None else FoldRace(self, where)
@@ -250,7 +239,6 @@ class OnEngine(Added, _search.BaseSearchCV):
             answers, spared = race.counted(answers)
             print(spared, file=sys.stderr)
         self._left_out(tasks, answers, limit)
-        self._converged.append(converged_of(tasks, answers))
         return results_of(tasks, answers)
 
     def _ends(self, where: Where, limit: SearchLimit, early: bool) -> Callable[[], bool]:
@@ -262,13 +250,6 @@ class OnEngine(Added, _search.BaseSearchCV):
         modules = () if alone else Folds.of(self, where, limit).preload()
         beginning = Beginning(modules, compiling=alone)
         return lambda: limit.is_reached() or beginning.ends()
-
-    def _say_if_callbacks_cost(self, where: Where) -> None:
-        """Say once in a search that fits are single ones where candidates would share some without callbacks."""
-        if self._plans or not any(task.heard for task in where.tasks):
-            return
-        if any(len(group.keys) > 1 and (self.share or group.way != "steps") for group in where.unheard().groups):
-            warnings.warn(WITH_CALLBACKS, UserWarning, stacklevel=_level_of_user())
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
@@ -318,45 +299,7 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _part(self) -> str:
         """Where in the results folder this list of fits is kept: a halving search has several."""
-        return f"iteration{len(self._converged)}" if hasattr(self, "aggressive_elimination") else ""
-
-    @property
-    def converged(self) -> np.ndarray:
-        """Whether each fit came to its end, bool (n_candidates, n_splits): no failure, no `ConvergenceWarning`."""
-        check_is_fitted(self, "cv_results_")
-        return np.concatenate(self._converged)
-
-
-class _Theirs(OnEngine):
-    """Stands for one of scikit-learn's own searches, and makes its fits.
-
-    scikit-learn refits the best by a single fit. A grid of its own SVC is single fits, too, as the solver of grids is
-    another; an estimator that solves grids itself refits by the same solver.
-    """
-
-    def __init__(self, search: _search.BaseSearchCV, n_jobs: int) -> None:
-        self.__dict__.update(vars(search), n_jobs=n_jobs, _converged=[], _in_grid=[], _plans=[], _began=0.0)
-        self.accelerate = type(last_step(search.estimator)) is not SVC
-
-    def _run_search(self, evaluate_candidates: Any) -> None:
-        raise NotImplementedError  # `fit` is scikit-learn's
-
-
-def backend_for(search: _search.BaseSearchCV, n_jobs: int) -> SearchBackend:
-    """For one of scikit-learn's searches."""
-    ours = _Theirs(search, n_jobs)
-
-    def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
-        where = Where.of(ours, tasks)
-        if where.plan.shares or any(where.how(task).in_grid for task in where.first.values()):
-            return ours._run(tasks, where)
-        ours._say_if_callbacks_cost(where)
-        ours._plans.append(where.plan)
-        fits = (delayed(_fit_and_score)(clone(task.estimator), *task.args, **task.kwargs) for task in tasks)
-        results: list[dict[str, Any]] = Parallel(n_jobs=n_jobs)(fits)
-        return results
-
-    return SearchBackend(evaluate, search)
+        return f"iteration{len(self._plans) - 1}" if hasattr(self, "aggressive_elimination") else ""
 
 
 def _unseeded(search: OnEngine) -> str:
@@ -366,20 +309,6 @@ def _unseeded(search: OnEngine) -> str:
     cv = search.cv
     draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
     return "cv" if draws else ""
-
-
-def _level_of_user() -> int:
-    """The `stacklevel` of a warning for the line that has called a search."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in ON_THE_WAY:
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _say(reasons: Counter[str | None]) -> None:
-    for reason, number in reasons.items():
-        if reason not in (None, SHARED):
-            print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
 
 
 def _given(context: Any) -> dict[str, Any]:
@@ -394,7 +323,7 @@ class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made by the d
 
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[PlainArguments]) -> None: ...
+        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[Arguments]) -> None: ...
 
 
 @documented
@@ -404,4 +333,4 @@ class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - m
 
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[RandomArguments]) -> None: ...
+        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[Arguments]) -> None: ...

@@ -17,9 +17,8 @@ T = TypeVar("T")
 THEIRS = "scikit-learn's own text:"  # docs/conf.py leaves out what follows, as its marks lead to pages of scikit-learn
 DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
-    The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `converged`: bool
-    (n_candidates, n_splits), whether each fit came to its end, without failure or `ConvergenceWarning`; `plan_`:
-    what the candidates share (of a halving search, those of the last iteration); and `winner_`: what the best one is
+    The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `plan_`: what the
+    candidates share (of a halving search, those of the last iteration); and `winner_`: what the best one is
     worth, a `mpitune.figures.winner.Winner`, to be printed. Where any fit is shared, but for
     grids of SVC alone, `cv_results_["shared_with"]` has for each candidate the numbers of those below the same fit,
     and the time of a fit is divided by the number of candidates that use it.
@@ -121,7 +120,7 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Arguments(TypedDict, total=False):
-    """Keyword arguments of all searches, for editors and type checkers; a test compares them with the constructors."""
+    """Keyword arguments of any search, for editors and type checkers; a test compares them with the constructors."""
 
     scoring: Any
     n_jobs: int | None
@@ -141,16 +140,13 @@ class Arguments(TypedDict, total=False):
     timeout: float | None
     stop_when: StopWhen | None
     race: float | None
-
-
-class PlainArguments(Arguments, total=False):
-    """Those of searches in one round."""
-
+    # Those of some searches:
     pre_dispatch: int | str
-
-
-class RandomArguments(PlainArguments, total=False):
-    """Those of RandomizedSearchCV."""
-
     n_iter: int
+    n_candidates: int | str
+    factor: float
+    resource: str
+    max_resources: int | str
+    min_resources: int | str
+    aggressive_elimination: bool
     random_state: Any

@@ -42,7 +42,7 @@ LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators ma
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 
 Place = Literal["here", "here first", "workers"]
-Way = Literal["grid", "shared", "steps", "alone"]
+Way = Literal["grid", "shared", "alone"]
 
 
 class How(NamedTuple):
@@ -74,8 +74,7 @@ class Where:
     "workers". `why` is the reason, in a word.
 
     The way of a candidate: as a "grid", on all splits by the protocol (`grids`); "shared", on one split along a graph
-    of fits (`fit_graph`); by "steps", where equal transformers of a Pipeline are fitted once; or "alone". `how` has
-    the reasons.
+    of fits (`fit_graph`); or "alone". `how` has the reasons.
     """
 
     tasks: Sequence[Task] = ()
@@ -94,10 +93,6 @@ class Where:
     def only(self, tasks: Sequence[Task]) -> Where:
         """The same for some of the tasks."""
         return replace(self, tasks=tasks)
-
-    def unheard(self) -> Where:
-        """The same if no callback heard of the tasks."""
-        return Where([replace(task, heard=False) for task in self.tasks], self.accelerate, self.share)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"tasks": self.tasks, "accelerate": self.accelerate, "share": self.share, "_hows": {}, "_graphs": {}}
@@ -129,9 +124,8 @@ class Where:
             if way == "shared":
                 shared.setdefault(task.split, {})[task.candidate] = task
             else:  # all folds of a grid have the samples in common
-                within = None if way == "grid" else task.key if way == "alone" else task.split
-                groups.setdefault((way, key, within), []).append(task.key)
-        made = [Group(tuple(keys), way) for (way, *_), keys in groups.items()]
+                groups.setdefault((way, key if way == "grid" else task.key), []).append(task.key)
+        made = [Group(tuple(keys), way) for (way, _), keys in groups.items()]
         for members in shared.values():
             fits = self.graph_of(members)
             if not fits:
@@ -210,11 +204,7 @@ class Where:
             # Candidates of one gamma share a kernel.
             key = digest({name: value for name, value in last.items() if name != "C"})
             return How("grid", key, no_grid, unshared)
-        if unshared is None:
-            return How("shared", None, no_grid, unshared)
-        if steps is None or task.heard:
-            return How("alone", None, no_grid, unshared)
-        return How("steps", digest(steps), no_grid, unshared)
+        return How("shared" if unshared is None else "alone", None, no_grid, unshared)
 
     def _why_unshared(self, task: Task, no_grid: str | None) -> str | None:
         if task.heard:

@@ -7,7 +7,6 @@ what it likes, such as count how often it was asked, so there it is unsure.
 
 from __future__ import annotations
 
-from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -34,9 +33,6 @@ def why_unsure(model: Any, drawn: bool = False) -> str | None:
 
 
 def _why(part: Any, drawn: bool) -> str | None:
-    if isinstance(part, partial) and part.func in (mutual_info_classif, mutual_info_regression):
-        seeded = isinstance(part.keywords.get("random_state"), Integral)
-        return None if seeded else f"{part.func.__name__} without a seed may differ from fit to fit"
     thing = part if callable(part) and hasattr(part, "__name__") else type(part)  # a function or class, or an object's
     name, module = thing.__name__, str(getattr(thing, "__module__", "numpy"))  # NumPy's own have none
     library = module.split(".")[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import validate_parameter_constraints
@@ -79,22 +78,8 @@ def valid(model: Any, setting: Mapping[str, Any]) -> bool:
     """Whether scikit-learn accepts the values of a candidate, and those of the model."""
     constraints = model._parameter_constraints
     values = {name: value for name, value in vars(model).items() if name in constraints} | dict(setting)
-    if all(value is None or isinstance(value, str | int | float) for value in values.values()):
-        items = tuple((name, type(value), value) for name, value in values.items())
-        return _valid(type(model), items)  # type: ignore[arg-type]  # a class can be hashed
-    return _accepted(constraints, values, type(model).__name__)
-
-
-@lru_cache(4096)
-def _valid(kind: Any, items: tuple[tuple[str, type, Any], ...]) -> bool:
-    """The same, which each fold asks again; the types are there as 1, 1.0 and True are equal."""
-    values = {name: value for name, _, value in items}
-    return _accepted(kind._parameter_constraints, values, kind.__name__)
-
-
-def _accepted(constraints: Mapping[str, Any], values: Mapping[str, Any], name: str) -> bool:
     try:
-        validate_parameter_constraints(constraints, values, name)
+        validate_parameter_constraints(constraints, values, type(model).__name__)
     except (TypeError, ValueError):
         return False
     return True

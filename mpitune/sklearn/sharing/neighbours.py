@@ -13,28 +13,23 @@ one, and samples are not whole numbers, all rows are asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from sklearn import get_config
 from sklearn.base import clone
-from sklearn.metrics._pairwise_distances_reduction import ArgKmin, ArgKminClassMode
+from sklearn.metrics._pairwise_distances_reduction import ArgKmin
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neighbors._base import _get_weights
 from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from sklearn.utils.validation import _num_samples, validate_data
 
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 from mpitune.sklearn.sharing.votes import Runs, voted
 
 _BEYOND = 4  # neighbours beyond the largest k, so that samples equally far are seen to their last
-_ELEMENTS = 1 << 22  # distances in memory at a time
 
 
 class Nearest:
@@ -52,54 +47,34 @@ class Nearest:
         self._checked = validate_data(base, X, ensure_all_finite=finite, accept_sparse="csr", reset=False, order="C")
         brute = base._fit_method == "brute"
         self._direct = brute and ArgKmin.is_usable_for(self._checked, base._fit_X, base.effective_metric_)
-        self.distances, self.indices = self._searched()
+        # Any of those equally far may be the last.
+        self.distances, self.indices = self._found(self._checked, self._n_near)
         self._labels = base._y[self.indices]
         self._runs = Runs.of(~(self.distances[:, 1:] > self.distances[:, :-1]), self._labels, self._n_near == n)
         votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
         asked = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
         self._ks = {kind: sorted({k for other, k in asked if other == kind}) for kind, _ in asked}
         self._voted = self._votes()
-        self._settled: dict[int, tuple[np.ndarray, ...]] = {}  # doubtful rows of k, as scikit-learn has them
-        self._decided: dict[str, np.ndarray] = {}
-        self._right: dict[str, tuple[Any, dict[int, float]]] = {}
 
     def neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances (float64) and indices, (n_rows, k) each, as `kneighbors` gives them for this k alone."""
-        return self._of_rows(np.arange(len(self.distances)), k)
-
-    def classes(self, model: Any, plain: Callable[[], Any]) -> np.ndarray:
-        """The predicted class of each row, (n_rows,). plain: gives the same model, which computes everything."""
-        kind, k = _kind(model.weights), model.n_neighbors
-        if not self._alike(model):
-            chosen, doubtful = (part[self._ks[kind].index(k)] for part in self._voted[kind])
-            classes = np.asarray(self._base.classes_[chosen])
-            rows = np.flatnonzero(doubtful)
+        distances, indices = self.distances[:, :k].copy(), self.indices[:, :k].copy()
+        if k < self._n_near:
+            rows = np.flatnonzero(self._runs.same[:, k - 1] & self._runs.mixed[:, k - 1])
             if len(rows):
-                few = 2 * len(rows) < len(classes)
-                classes[rows] = plain().predict(_rows(self.X, rows)) if few else plain().predict(self.X)[rows]
-            return classes
-        return np.asarray(self._all_classes(kind)[self._ks[kind].index(k)].copy())
+                distances[rows], indices[rows] = self._asked(rows, k)
+        return distances, indices
 
-    def accuracy(self, model: Any, y: np.ndarray) -> float | None:
-        """The share of rows whose class is that of y, (n_rows,), as `accuracy_score` gives it; None if not known."""
-        kind = _kind(model.weights)
-        if y.shape != (len(self.distances),) or not self._alike(model):
-            return None
-        if kind not in self._right or self._right[kind][0] is not y:
-            right = (self._all_classes(kind) == y).sum(axis=1) / len(y)
-            self._right[kind] = y, dict(zip(self._ks[kind], right.tolist(), strict=True))
-        return self._right[kind][1][model.n_neighbors]
-
-    def _alike(self, model: Any) -> bool:
-        """Whether scikit-learn counts the votes of what `kneighbors` gives.
-
-        If not, it counts uniform votes itself; with several threads ties differ then.
-        """
-        if _threads() == 1 or model.weights != "uniform":
-            return True
-        base = self._base
-        brute = base._fit_method == "brute"
-        return not (brute and ArgKminClassMode.is_usable_for(self.X, base._fit_X, base.effective_metric_))
+    def classes(self, model: Any) -> np.ndarray:
+        """The predicted class of each row, (n_rows,)."""
+        kind, k = _kind(model.weights), model.n_neighbors
+        chosen, doubtful = (part[self._ks[kind].index(k)] for part in self._voted[kind])
+        rows = np.flatnonzero(doubtful)
+        if len(rows):
+            distances, indices = self._asked(rows, k)
+            chosen[rows] = self._most(self._base._y[indices], _weights(kind, distances))
+            doubtful[:] = False
+        return np.asarray(self._base.classes_[chosen])
 
     def _votes(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Of each kind of weights what `voted` says for its numbers of neighbours."""
@@ -110,25 +85,6 @@ class Nearest:
             for kind, ks in self._ks.items()
         ]
         return dict(zip(self._ks, voted(self._labels, asked, len(self._base.classes_), self._runs), strict=True))
-
-    def _all_classes(self, kind: str) -> np.ndarray:
-        """The classes for all k of that kind, (n_ks, n_rows)."""
-        if kind not in self._decided:
-            chosen = self._voted[kind][0]
-            for place, k in enumerate(self._ks[kind]):
-                rows, distances, indices = self._settle(k)
-                if len(rows):
-                    chosen[place, rows] = self._most(self._base._y[indices], _weights(kind, distances))
-            self._decided[kind] = np.asarray(self._base.classes_[chosen])
-        return self._decided[kind]
-
-    def _settle(self, k: int) -> tuple[np.ndarray, ...]:
-        """The rows whose class is in doubt for this k and any weights, with distances and indices."""
-        if k not in self._settled:
-            places = [(kind, ks.index(k)) for kind, ks in self._ks.items() if k in ks]
-            rows = np.flatnonzero(np.any([self._voted[kind][1][place] for kind, place in places], axis=0))
-            self._settled[k] = rows, *(self._asked(rows, k) if len(rows) else (rows, rows))
-        return self._settled[k]
 
     @cached_property
     def _of_each_pair(self) -> bool:
@@ -151,25 +107,10 @@ class Nearest:
         numbers = np.arange(len(self._base.classes_))[:, None, None]
         return np.asarray(np.where(labels == numbers, weights, 0.0).sum(2).argmax(0))
 
-    def _of_rows(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and indices of some rows as scikit-learn has them for this k alone."""
-        distances, indices = self.distances[rows, :k], self.indices[rows, :k]
-        if k < self._n_near:
-            asked = np.flatnonzero(self._runs.same[rows, k - 1] & self._runs.mixed[rows, k - 1])
-            if len(asked):
-                distances[asked], indices[asked] = self._asked(rows[asked], k)
-        return distances, indices
-
     def _asked(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """What scikit-learn says about some rows for this k alone."""
-        n_rows = len(self.distances)
-        # Beyond this number of rows scikit-learn divides its work among threads in another way, which ties depend on.
-        limit = 4 * (get_config()["pairwise_dist_chunk_size"] or 256) * _threads()
-        padded = np.resize(rows, limit + 1) if n_rows > limit >= len(rows) and _threads() > 1 else rows
-        if 2 * len(padded) < n_rows and self._of_each_pair:
-            distances, indices = (part[: len(rows)] for part in self._found(_rows(self._checked, padded), k))
-            if np.array_equal(distances, self.distances[rows, :k]):
-                return distances, indices
+        if 2 * len(rows) < len(self.distances) and self._of_each_pair:
+            return self._found(_rows(self._checked, rows), k)
         distances, indices = self._found(self._checked, k)
         return distances[rows], indices[rows]
 
@@ -183,29 +124,6 @@ class Nearest:
         return ArgKmin.compute(
             X, base._fit_X, k, base.effective_metric_, metric_kwargs=kwargs, strategy="auto", return_distance=True
         )
-
-    def _searched(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and indices of the nearest, sorted; any of those equally far as the last.
-
-        City-block distances are computed by SciPy, several pairs at a time, each added up in the same order as by
-        scikit-learn: they are bitwise equal.
-        """
-        X, Y, metric = self._checked, self._base._fit_X, self._base.effective_metric_
-        plain = self._direct and _doubles(X, Y) and not self._base.effective_metric_params_
-        if not plain or metric != "manhattan":
-            return self._found(X, self._n_near)
-        step = max(_ELEMENTS // len(Y), 1)
-        chunks = (X[begin : begin + step] for begin in range(0, len(X), step))
-        parts = [_smallest(cdist(chunk, Y, "cityblock"), self._n_near) for chunk in chunks]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-
-def _smallest(distances: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n smallest of each row, sorted, and their columns."""
-    near = np.argpartition(distances, n - 1, axis=1)[:, :n]
-    smallest = np.take_along_axis(distances, near, axis=1)
-    order = np.argsort(smallest, axis=1, kind="stable")
-    return np.take_along_axis(smallest, order, axis=1), np.take_along_axis(near, order, axis=1)
 
 
 def _doubles(*samples: Any) -> bool:
@@ -231,10 +149,6 @@ def _weights(kind: str, distances: np.ndarray) -> np.ndarray:
     return np.asarray(_get_weights(distances, kind)) if kind == "distance" else np.ones_like(distances)
 
 
-def _threads() -> int:
-    return int(_openmp_effective_n_threads())
-
-
 class _KnowsNearest:
     """A fitted model that answers for samples whose neighbours are known."""
 
@@ -256,15 +170,13 @@ class NearClassifier(_KnowsNearest, KNeighborsClassifier):
 
     def predict(self, X: Any) -> Any:
         nearest = self._known(X)
-        if nearest is None or not self._votes:
-            return super().predict(X)
-        return nearest.classes(self, lambda: _plain(self))
+        return super().predict(X) if nearest is None or not self._votes else nearest.classes(self)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        nearest, known = self._known(X), None
-        if nearest is not None and sample_weight is None and type(y) is np.ndarray and self._votes:
-            known = nearest.accuracy(self, y)
-        return float(super().score(X, y, sample_weight)) if known is None else known
+        plain = sample_weight is None and type(y) is np.ndarray and y.ndim == 1
+        if self._known(X) is None or not plain or not self._votes:
+            return float(super().score(X, y, sample_weight))
+        return float((self.predict(X) == y).mean())  # as scikit-learn, without its checks of y
 
     @property
     def _votes(self) -> bool:
@@ -276,14 +188,6 @@ class NearRegressor(_KnowsNearest, KNeighborsRegressor):
 
 
 _CLASSES: Mapping[type, type] = {KNeighborsClassifier: NearClassifier, KNeighborsRegressor: NearRegressor}
-_PLAIN = {ours: theirs for theirs, ours in _CLASSES.items()}
-
-
-def _plain(model: Any) -> Any:
-    """The same fitted model, which computes everything."""
-    plain = copy(model)
-    plain.__class__ = _PLAIN[type(model)]
-    return plain
 
 
 class Neighbours(Family):
@@ -308,7 +212,7 @@ class Neighbours(Family):
                 own = {"n_neighbors": candidate.n_neighbors, "weights": candidate.weights}
                 candidate.__dict__ = {**vars(base), **own, "_nearest": nearest}
                 candidate.__class__ = _CLASSES[type(base)]
-        return [candidate if type(candidate) in _PLAIN else None for candidate in candidates]
+        return [candidate if type(candidate) in _CLASSES.values() else None for candidate in candidates]
 
 
 def _with(model: Any, setting: Mapping[str, Any]) -> Any:
@@ -316,10 +220,8 @@ def _with(model: Any, setting: Mapping[str, Any]) -> Any:
     candidate = object.__new__(type(model))
     candidate.__dict__ = {**vars(model), **setting}
     k, weights = candidate.n_neighbors, candidate.weights
-    plain = type(k) is int or isinstance(k, Integral)
-    if isinstance(k, bool) or not plain:  # scikit-learn's checks take True as a number, its searches do not
-        return None
-    if not (k > 0 and isinstance(weights, str)) and not valid(model, setting):
+    # scikit-learn's checks take True as a number, its searches do not
+    if isinstance(k, bool) or not isinstance(k, Integral) or not valid(model, setting):
         return None
     return candidate if weights in ("uniform", "distance", None) or callable(weights) else None
 

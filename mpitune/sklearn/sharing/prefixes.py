@@ -13,8 +13,7 @@ first n members of the largest ensemble are bitwise those of an ensemble of n:
 
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
 nothing to be equal to: nothing is shared. The same holds for a model within it that may be another at each fit
-(`chance.py`). The out-of-bag score of bagging is computed for each number of members, by scikit-learn's own function; a
-forest with one grows by scikit-learn's own `warm_start`, which computes it at each size.
+(`chance.py`), and for an ensemble with an out-of-bag score, which is another one at each size.
 
 A smaller ensemble is a whole model: whatever a scorer asks, it computes with its own members. So each attribute of the
 fitted ensemble must be known as one that is the same at all sizes, or be made anew. With another one, which a library
@@ -29,9 +28,7 @@ from numbers import Integral
 from types import MethodType
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_array
 
 from mpitune.sklearn.sharing.chance import why_unsure
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
@@ -42,7 +39,6 @@ _ALWAYS = frozenset(
         "_metadata_request",
     }
 )  # fmt: skip
-_OUT_OF_BAG = ("oob_score_", "oob_decision_function_", "oob_prediction_")  # computed anew for each size
 
 
 class Prefixes(Family):
@@ -63,6 +59,8 @@ class Prefixes(Family):
     def why_not(self, model: Any) -> str | None:
         if not isinstance(model.random_state, Integral):
             return "random_state is no integer, so that single fits would differ from each other"
+        if getattr(model, "oob_score", False):
+            return "its out-of-bag score is another one at each size"
         return why_unsure(model, drawn="estimator" in model.get_params(deep=False))
 
     def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
@@ -89,22 +87,6 @@ class Prefixes(Family):
         return prefix
 
 
-class BaggingPrefixes(Prefixes):
-    """Candidates that differ in the number of members, which see samples drawn at random."""
-
-    def __init__(self) -> None:
-        kept = ("_max_features", "_max_samples", "_n_samples", "_sample_weight")
-        super().__init__("n_estimators", _bagging, (*kept, *_OUT_OF_BAG))
-
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        made = super().fit(model, settings, part)
-        if model.oob_score:
-            X = check_array(part.X, accept_sparse=("csr", "csc"), dtype=None, ensure_all_finite=False, ensure_2d=False)
-            for prefix in filter(None, made):
-                prefix._set_oob_score(X, prefix._validate_y(np.asarray(part.y)))
-        return made
-
-
 def _bagging(whole: Any, n: int) -> dict[str, Any]:
     return {name: getattr(whole, name)[:n] for name in ("estimators_", "estimators_features_", "_seeds")}
 
@@ -126,34 +108,6 @@ def _first_trees(whole: Any, n: int) -> dict[str, Any]:
     return {"estimators_": whole.estimators_[:n]}
 
 
-class Forests(Prefixes):
-    """Candidates that differ in the number of trees."""
-
-    def __init__(self) -> None:
-        kept = ("_n_samples", "_n_samples_bootstrap", "_sample_weight", "n_outputs_", "class_weight", *_OUT_OF_BAG)
-        super().__init__("n_estimators", _first_trees, kept)
-
-    def why_not(self, model: Any) -> str | None:
-        if model.oob_score and model.class_weight in ("balanced", "balanced_subsample"):
-            return "with balanced classes a forest with an out-of-bag score does not grow"
-        return super().why_not(model)
-
-    def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        return self._grown(model, settings, part) if model.oob_score else super().fit(model, settings, part)
-
-    def _grown(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:
-        right = {
-            place: setting.get("n_estimators", model.n_estimators)
-            for place, setting in enumerate(settings)
-            if self.right(model, setting)
-        }
-        whole, at = clone(model).set_params(warm_start=True), {}
-        for n in sorted(set(right.values())):
-            whole.set_params(n_estimators=n).fit(part.X, part.y, **part.weights)
-            at[n] = self.smaller(whole, n).set_params(warm_start=model.warm_start)
-        return [copy(at[right[place]]) if place in right else None for place in range(len(settings))]
-
-
 def _iterations(whole: Any, n: int) -> dict[str, Any]:
     """Scores have one value more than there are iterations: that of the beginning."""
     scores = {name: getattr(whole, name)[: n + 1] for name in ("train_score_", "validation_score_")}
@@ -165,11 +119,14 @@ _HISTOGRAMS = (
     "_loss", "_n_features", "_preprocessor", "_random_seed", "_scorer", "_use_validation_data", "do_early_stopping_",
     "is_categorical_", "n_trees_per_iteration_", "_fitted_with_sw",
 )  # fmt: skip
+_BAGGING = ("_max_features", "_max_samples", "_n_samples", "_sample_weight")
+_FOREST = ("_n_samples", "_n_samples_bootstrap", "_sample_weight", "n_outputs_", "class_weight")
 _BOOSTING = ("_loss", "_rng", "alpha", "init_", "max_features_", "n_trees_per_iteration_")
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
-    FAMILIES[f"Bagging{_kind}"] = BaggingPrefixes()
+    FAMILIES[f"Bagging{_kind}"] = Prefixes("n_estimators", _bagging, _BAGGING)
     FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost, ())
     FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting, _BOOSTING)
-    FAMILIES[f"RandomForest{_kind}"] = FAMILIES[f"ExtraTrees{_kind}"] = Forests()
+    for _forest in ("RandomForest", "ExtraTrees"):
+        FAMILIES[f"{_forest}{_kind}"] = Prefixes("n_estimators", _first_trees, _FOREST)
     FAMILIES[f"HistGradientBoosting{_kind}"] = Prefixes("max_iter", _iterations, _HISTOGRAMS)

@@ -3,9 +3,8 @@
 Why the result is the single one. With dense samples scikit-learn's solver ("auto", "cholesky") centres X and y and
 solves (X'X + alpha I) w = X'y. If there are more features than samples, it solves (XX' + alpha I) c = y, and w = X'c.
 The centred samples and both products do not depend on alpha. They are computed once, by the same functions, and each
-alpha is solved for by the same function as in scikit-learn: results are bitwise equal. With solver "svd" the
-decomposition is shared, and results are equal up to rounding. Where a matrix is singular, that candidate is fitted
-alone.
+alpha is solved for by the same function as in scikit-learn: results are bitwise equal. Where a matrix is singular, that
+candidate is fitted alone.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 import scipy.sparse
 from scipy import linalg
 from sklearn.base import clone
-from sklearn.linear_model import Ridge, RidgeClassifier, _ridge
+from sklearn.linear_model import _ridge
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import validate_data
 
@@ -48,60 +47,22 @@ class _Solver:
     def __init__(self) -> None:
         self._ready: tuple[np.ndarray, ...] | None = None
 
-    def __call__(self, X: Any, y: Any, alpha: Any, sample_weight: Any = None, solver: str = "auto", **_: Any) -> Any:
+    def __call__(self, X: Any, y: Any, alpha: Any, sample_weight: Any = None, **_: Any) -> Any:
         if self._ready is None:
-            flat = y.ndim == 1
-            y = y.reshape(-1, 1) if flat else y
+            self._flat = y.ndim == 1
+            y = y.reshape(-1, 1) if self._flat else y
             if sample_weight is not None:
                 X, y, _root = _ridge._rescale_data(X, y, sample_weight)
-            self._flat = flat
-            if solver == "svd":
-                U, s, Vt = np.linalg.svd(X, full_matrices=False)
-                self._ready = (s, Vt, U.T @ y)
-            elif X.shape[1] > X.shape[0]:
+            if X.shape[1] > X.shape[0]:
                 self._ready = (safe_sparse_dot(X, X.T), y, X)
             else:
                 self._ready = (safe_sparse_dot(X.T, X), safe_sparse_dot(X.T, y), X[:0])
-        dtype = self._ready[0].dtype
-        alpha = np.asarray(alpha, dtype)
-        if solver == "svd":
-            s, Vt, Uty = self._ready
-            d, nonzero = np.zeros((len(s), 1), dtype), s > 1e-15
-            d[nonzero] = s[nonzero][:, None] / (s[nonzero][:, None] ** 2 + alpha)
-            coef = (Vt.T @ (d * Uty)).T
-        else:
-            product, right, X = self._ready
-            A = product.copy()
-            A.flat[:: len(A) + 1] += alpha
-            solution = linalg.solve(A, right, assume_a="pos", overwrite_a=True)
-            coef = safe_sparse_dot(X.T, solution).T if len(X) else solution.T
-            solver = "cholesky"
-        return (coef.ravel() if self._flat else coef), None, solver
-
-
-class KnownRidge(Ridge):
-    """A fitted model that knows its predictions for some samples, as it will be asked about them."""
-
-    _known: tuple[tuple[Any, np.ndarray], ...] = ()
-
-    def predict(self, X: Any) -> Any:
-        prediction = next((prediction for asked, prediction in self._known if asked is X), None)
-        return super().predict(X) if prediction is None else prediction
-
-
-class KnownRidgeClassifier(RidgeClassifier):
-    """A classifier that knows its decisions."""
-
-    _known: tuple[tuple[Any, np.ndarray], ...] = ()
-
-    def decision_function(self, X: Any) -> Any:
-        scores = next((decision for asked, decision in self._known if asked is X), None)
-        if scores is None:
-            return super().decision_function(X)
-        return scores.reshape(-1) if scores.ndim > 1 and scores.shape[1] == 1 else scores
-
-
-_CLASSES: dict[type, type] = {Ridge: KnownRidge, RidgeClassifier: KnownRidgeClassifier}
+        product, right, X = self._ready
+        A = product.copy()
+        A.flat[:: len(A) + 1] += np.asarray(alpha, A.dtype)
+        solution = linalg.solve(A, right, assume_a="pos", overwrite_a=True)
+        coef = safe_sparse_dot(X.T, solution).T if len(X) else solution.T
+        return (coef.ravel() if self._flat else coef), None, "cholesky"
 
 
 class Penalties(Family):
@@ -109,12 +70,8 @@ class Penalties(Family):
 
     shared = frozenset({"alpha"})
 
-    def parts(self, model: Any, settings: Settings) -> list[list[int]]:
-        whole = model.solver == "svd"  # a single fit rounds otherwise
-        return [list(range(len(settings)))] if whole else super().parts(model, settings)
-
     def why_not(self, model: Any) -> str | None:
-        if model.positive or model.solver not in ("auto", "cholesky", "svd"):
+        if model.positive or model.solver not in ("auto", "cholesky"):
             return "its solver goes step by step"
         return None
 
@@ -123,7 +80,6 @@ class Penalties(Family):
             raise ValueError("sparse samples are solved step by step")
         first = clone(model)
         X, y, weight = self._validated(first, part)
-        checked = tuple((asked, validate_data(first, asked, reset=False)) for asked in part.asked)
         names = {
             **_ridge._BaseRidge.fit.__globals__,
             "_preprocess_data": _first_answer(_ridge._preprocess_data),
@@ -141,10 +97,6 @@ class Penalties(Family):
             with suppress(*_ALONE):
                 fit(ridge, X, y, weight)
                 made[-1] = ridge
-        for ridge in filter(None, made):
-            coef = ridge.coef_.T if ridge.coef_.ndim == 2 else ridge.coef_
-            ridge._known = tuple((asked, samples @ coef + ridge.intercept_) for asked, samples in checked)
-            ridge.__class__ = _CLASSES[type(model)]
         return made
 
     def _validated(self, model: Any, part: SplitPart) -> tuple[Any, Any, Any]:

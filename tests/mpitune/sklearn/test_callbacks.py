@@ -253,20 +253,6 @@ def test_callbacks_of_the_search_alone_hear_of_shared_fits_as_of_single_ones(
     assert heard[0] == heard[1] and tables[0] == tables[1]
 
 
-def test_it_is_said_once_that_fits_are_not_shared() -> None:
-    said = []
-    for kind, model, grid in (
-        (GridSearchCV, make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), GRID),
-        (theirs.GridSearchCV, make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), GRID),
-        (GridSearchCV, LogisticRegression(max_iter=500), {"C": [1.0]}),
-    ):
-        with warnings.catch_warnings(record=True) as seen, joblib.parallel_config("mpitune", n_jobs=2):
-            warnings.simplefilter("always")
-            kind(model, grid, cv=2).set_callbacks(Notes()).fit(X, Y)
-        said.append([warning.filename for warning in seen if "share none" in str(warning.message)])
-    assert said == [[__file__], [__file__], []]
-
-
 IN_A_JOB = """
     import warnings
     from sklearn.callback import ProgressBar, ScoringMonitor

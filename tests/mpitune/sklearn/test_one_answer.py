@@ -16,7 +16,7 @@ from sklearn.model_selection import StratifiedKFold, TimeSeriesSplit
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, StandardScaler
-from sklearn.svm import SVC, LinearSVC
+from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 from mpitune import svm
@@ -25,17 +25,6 @@ from mpitune.sklearn.evaluator import Evaluator
 from tests.mpitune.sklearn.iris import X, Y, caught, same
 
 WINE, KINDS = load_wine(return_X_y=True)
-
-
-def test_parts_of_a_batch_and_single_fits_keep_their_values_apart() -> None:
-    """A worker that has one candidate of a batch finds samples between steps in memory, not a fitted step."""
-    pipeline = make_pipeline(StandardScaler(), LinearSVC(random_state=0))
-    search = GridSearchCV(pipeline, {"linearsvc__C": [0.1, 1.0, 10.0]}, cv=2)
-    evaluator = Evaluator(caught(search)[1])
-    trials = {task.candidate: task.trial() for task in evaluator._tasks.values() if task.split == 0}
-    for batch in ((trials[0], trials[1]), (trials[2],), (trials[0],), (trials[1], trials[2])):
-        for evaluation in evaluator(batch):
-            assert "fit_error" not in evaluation.arrays and "nan" not in evaluation.arrays
 
 
 def test_the_refit_of_a_grid_has_its_score() -> None:
@@ -191,7 +180,7 @@ def test_candidates_that_cost_nothing_beside_another() -> None:
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_kept_between_steps_lies_in_memory_as_before(share: Any, workers: int) -> None:
+def test_samples_between_steps_lie_in_memory_as_in_scikit_learn(share: Any, workers: int) -> None:
     """The last components have no variance. Whitened they are noise, which depends on the order of elements."""
     rng = np.random.default_rng(32244)
     x = rng.normal(size=(40, 4))

@@ -9,16 +9,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from mpitune import sklearn
-from mpitune.sklearn.halving import HalvingArguments, HalvingRandomArguments
-from mpitune.sklearn.signature import PlainArguments, RandomArguments
+from mpitune.sklearn.signature import Arguments
 from tests.helpers import ROOT
-
-KNOWN = {
-    "GridSearchCV": PlainArguments,
-    "RandomizedSearchCV": RandomArguments,
-    "HalvingGridSearchCV": HalvingArguments,
-    "HalvingRandomSearchCV": HalvingRandomArguments,
-}
 
 SCRIPT = """
 from sklearn.svm import SVC
@@ -30,12 +22,10 @@ GridSearchCV(SVC(), {"C": [1, 10]}, workers="two")
 """
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_the_typed_arguments_are_those_of_the_constructor(name: str) -> None:
-    kind: Any = getattr(sklearn, name)
-    keywords = inspect.signature(kind).parameters
-    others = {"estimator", "param_grid", "param_distributions"}
-    assert get_type_hints(KNOWN[name]).keys() == keywords.keys() - others
+def test_the_typed_arguments_are_those_of_the_constructors() -> None:
+    kinds: list[Any] = [getattr(sklearn, name) for name in sklearn.__all__ if name.endswith("SearchCV")]
+    keywords = {keyword for kind in kinds for keyword in inspect.signature(kind).parameters}
+    assert get_type_hints(Arguments).keys() == keywords - {"estimator", "param_grid", "param_distributions"}
 
 
 @pytest.mark.slow

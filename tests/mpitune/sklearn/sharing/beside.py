@@ -13,13 +13,13 @@ from mpitune.sklearn import GridSearchCV
 
 ENSEMBLES: list[Any] = [
     ensemble.RandomForestClassifier(random_state=1),
-    ensemble.RandomForestClassifier(random_state=1, oob_score=True, max_samples=0.5),
+    ensemble.RandomForestClassifier(random_state=1, max_samples=0.5),
     ensemble.RandomForestRegressor(random_state=1, max_features=0.5),
     ensemble.ExtraTreesClassifier(random_state=1, class_weight="balanced"),
-    ensemble.ExtraTreesRegressor(random_state=1, bootstrap=True, oob_score=True),
+    ensemble.ExtraTreesRegressor(random_state=1, bootstrap=True),
     ensemble.BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5),
-    ensemble.BaggingClassifier(random_state=1, oob_score=True, max_samples=0.5),
-    ensemble.BaggingRegressor(random_state=1, oob_score=True),
+    ensemble.BaggingClassifier(random_state=1, max_samples=0.5),
+    ensemble.BaggingRegressor(random_state=1),
     ensemble.AdaBoostClassifier(random_state=1),
     ensemble.AdaBoostRegressor(random_state=1),
     ensemble.GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2),

@@ -28,12 +28,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
-from mpitune.experiment import WorkerContext
-from mpitune.memory.cache import in_memory
-from mpitune.memory.shared_arrays import NOTHING, SharedArrays
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk
 from mpitune.sklearn.answers import standard
-from mpitune.sklearn.graph_walk import SharedSteps
 from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, caught, same, table
 from tests.mpitune.sklearn.sharing.beside import compared
@@ -83,7 +79,7 @@ def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch:
 
 @pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_workers_share_and_give_the_same_table(share: Any, tmp_path: Path) -> None:
-    """One split, so that its batch is divided between the two workers; without sharing too but for the scaler."""
+    """One split, so that its batch is divided between the two workers."""
     arguments: dict[str, Any] = {"cv": [(np.arange(0, 150, 2), np.arange(1, 150, 2))], "return_train_score": True}
     grid = GRID if share else {name: values for name, values in GRID.items() if not name.startswith("pca")}
     search = GridSearchCV(TWO_LEVELS, grid, share=share, workers=2, results=tmp_path, **arguments).fit(X, Y)
@@ -295,44 +291,6 @@ def test_equal_transformers_are_fitted_once_for_each_fold(last: Any) -> None:
     Counted.fits = 0
     search = GridSearchCV(estimator, grid, cv=3, workers=0, refit=False).fit(X, Y)
     assert Counted.fits == 3 * 2 and table(search) == table(reference)
-
-
-@pytest.mark.parametrize(("limit", "fits"), [(10 * X.nbytes, 4), (5 * X.nbytes // 2, 6), (0, 8)])
-def test_transformers_are_kept_as_far_as_there_is_room_and_fitted_again_beyond_it(limit: int, fits: int) -> None:
-    """Four transformers in turn, twice; the last one comes first the second time."""
-    kept, scores = SharedSteps(in_memory(NOTHING, limit)), []
-    Counted.fits = 0
-    for shift in (0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, 0.0):
-        model = Pipeline([("count", Counted(shift)), ("ridge", RidgeClassifier())])
-        with kept.of(model, 0):
-            scores.append(model.fit(X, Y).score(X, Y))
-    assert scores == scores[::-1]
-    assert Counted.fits == fits
-
-
-@pytest.mark.parametrize("room", [True, False])
-def test_workers_of_a_node_have_the_samples_between_steps_from_each_other(
-    room: bool,
-) -> None:
-    """Two workers take the parts of divided batches in turn; without room each fits the steps before its part."""
-    model = Pipeline([("count", Counted()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
-    grid = {"count__shift": [0.0, 1.0], "pca__n_components": [2, 3], "ridge__alpha": [0.1, 10.0]}
-    search = GridSearchCV(model, grid, cv=2, workers=0, return_train_score=True, refit=False)
-    study = folds.Folds.of(*caught(search))
-    search.fit(X, Y)
-    data = study.data()
-    buffers = SharedArrays.allocate(study.shared_buffers("cpu", data, 2) if room else {})
-    workers = [study.objective(WorkerContext("cpu", data, buffers, 2)) for _ in range(2)]
-    batches = [batch for one in study.searches() for several in one for batch in several]
-    parts = [part for batch in batches for part in study.split_batch(batch)]
-    Counted.fits = 0
-    found = {one.key: one.values for n, part in enumerate(parts) for one in workers[n % 2](part)}
-    assert (len(parts), Counted.fits) == (8, 4 if room else 8)
-    for number in range(8):
-        for split in range(2):
-            values = found[f"c{number:05}/f{split}"]
-            for name in ("test", "train"):
-                assert values[f"{name}_scores"] == search.cv_results_[f"split{split}_{name}_score"][number]
 
 
 def test_costs_of_batches_count_fits() -> None:

@@ -84,7 +84,7 @@ def below(score: Any) -> BaggingClassifier:
         (HistGradientBoostingClassifier(scoring=lambda *_: 0.0, random_state=0), "fits with <lambda>"),
         (RandomForestClassifier(random_state=np.random.RandomState(0)), "random_state is no integer"),
         (below(mutual_info_classif), "mutual_info_classif without a seed may differ"),
-        (below(partial(mutual_info_classif, random_state=0)), "None"),
+        (below(partial(mutual_info_classif, random_state=0)), "fits with partial, which is not scikit-learn's"),
         (BaggingClassifier(RandomForestClassifier(), random_state=0), "None"),
         (BaggingClassifier(LogisticRegressionCV(cv=ShuffleSplit()), random_state=0), "fits of ShuffleSplit"),
         (BaggingClassifier(LogisticRegressionCV(cv=KFold()), random_state=np.int64(0)), "None"),

@@ -44,7 +44,7 @@ from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Added, Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
-from mpitune.sklearn.where import Beginning, Where, why_here
+from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
 from mpitune.sklearn.winner import Careful, winner_of_search
 from mpitune.studies import join, run_study
 
@@ -216,6 +216,8 @@ class OnEngine(Added, _search.BaseSearchCV):
         reasons = Counter(why_not[task.candidate] for task in tasks)
         if self.verbose:
             print(where.plan, file=sys.stderr)
+            if self.accelerate:
+                _say(reasons)
         if early := any(map(where.is_early, where.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
         race = None if self.race is None else FoldRace(self, where)
@@ -309,6 +311,12 @@ def _unseeded(search: OnEngine) -> str:
     cv = search.cv
     draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
     return "cv" if draws else ""
+
+
+def _say(reasons: Counter[str | None]) -> None:
+    for reason, number in reasons.items():
+        if reason not in (None, SHARED):
+            print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
 
 
 def _given(context: Any) -> dict[str, Any]:

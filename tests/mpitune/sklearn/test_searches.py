@@ -92,10 +92,14 @@ class Gram(TransformerMixin, BaseEstimator):
         return X @ self.seen_.T
 
 
-def test_a_kernel_that_comes_out_of_a_pipeline_is_solved_by_scikit_learn() -> None:
+def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     model = Pipeline([("gram", Gram()), ("svc", SVC(kernel="precomputed", tol=1e-6))])
     reference = theirs.GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3).fit(X, Y)
-    same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0).fit(X, Y), reference)
+    same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0, verbose=1).fit(X, Y), reference)
+    GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
+    said = capsys.readouterr().err
+    assert "6 of 6 fits do not use the shared SVM solver: a precomputed kernel comes out of a Pipeline" in said
+    assert "3 of 6 fits do not use the shared SVM solver: the kernel is a Python function" in said
 
 
 def test_the_example_of_the_docstring_runs_and_scikit_learns_text_follows() -> None:

@@ -205,7 +205,7 @@ def decisions(
     ``product_of(part)(support, weights)`` has K, or K - 1, of a slice of the samples with support vectors, times their
     weights (len(support), m): float64 (rows of the part or more, m).
     """
-    blocks, offsets = list(solved.blocks()), solved.offsets()
+    blocks, offsets = list(solved.blocks()), np.concatenate(solved.rhos)
     for part in parts(count, max([len(support) for support, _, _ in blocks] + [len(offsets)])):
         values, product_with = np.tile(-offsets, (part.stop - part.start, 1)), product_of(part)
         for support, weights, targets in blocks:

@@ -75,7 +75,7 @@ class Support:
         )
         several_pairs = len(samples.classes) > 2  # otherwise there is next to nothing to share
         cuts = np.searchsorted(rows, samples.class_start)
-        return cls.made(rows, cuts, solved.offsets(), problems, several_pairs and not relative)
+        return cls.made(rows, cuts, np.concatenate(solved.rhos), problems, several_pairs and not relative)
 
     @classmethod
     def made(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
@@ -68,13 +68,7 @@ def _voted(decisions, columns, problems, k):
     """Class index (n_penalties, n) by votes of pairs of classes; arguments of `choose_classes`, first transposed."""
     result, votes = np.empty((columns.shape[1], decisions.shape[1]), np.int64), np.empty(k, np.int64)
     for c in range(columns.shape[1]):
-        same = c > 0
-        for m in range(columns.shape[0]):
-            same = same and columns[m, c] == columns[m, c - 1]
         for i in range(decisions.shape[1]):
-            if same:
-                result[c, i] = result[c - 1, i]
-                continue
             for kind in range(k):
                 votes[kind] = 0
             for m in range(columns.shape[0]):
@@ -157,10 +151,6 @@ class Solutions:
             targets = np.concatenate([np.arange(start[m], start[m + 1]) for m, _, _ in parts])
             yield np.flatnonzero(used) + first[c], weights, targets
 
-    def offsets(self) -> np.ndarray:
-        """rho of every distinct solution of every problem, float64 (n,), in the order of the decision values."""
-        return np.concatenate(self.rhos)
-
 
 def keep(
     solutions: Sequence[Solutions],
@@ -209,7 +199,7 @@ def choose_classes(
     """
     if problems[0][1] >= 0:
         values = np.ascontiguousarray(decisions.T)
-        return _voted(values, np.ascontiguousarray(columns), _array(tuple(problems)), k)
+        return _voted(values, np.ascontiguousarray(columns), np.array(problems), k)
     if len(problems) == 1:
         return (decisions[:, columns[0]] > 0).astype(np.int64).T
     return np.array([k - 1 - decisions[:, part[::-1]].argmax(axis=1) for part in columns.T])
@@ -218,11 +208,6 @@ def choose_classes(
 def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: int) -> np.ndarray:
     """As `choose_classes`, int64 (n,), of decision values (n, n_problems) for one penalty."""
     return choose_classes(decisions, np.arange(len(problems))[:, None], problems, k)[0]
-
-
-@cache
-def _array(problems: tuple[tuple[int, int], ...]) -> np.ndarray:
-    return np.array(problems)
 
 
 def binary_problems(k: int, multiclass: str) -> list[tuple[int, int]]:

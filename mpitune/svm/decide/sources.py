@@ -87,22 +87,22 @@ class RbfSource:
 
     def decisions_of_others(self, solved: Solutions, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """As `decisions`, for any samples (n, n_features), in float32."""
+        support = Support.of(solved)
+        for part in parts(len(x), max(len(support.rows), len(support.rhos))):
+            panels = self._computed(self.samples.others(x[part]), support.rows)
+            yield part, support.values(panels)[:, : part.stop - part.start].T
 
-        def product_of(part: slice) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-            others = self.samples.others(x[part])
-            return lambda support, weights: (
-                product(kernel_between(*others, *self.samples.some(support), self.gamma), weights).T
-            )
-
-        return decisions(solved, len(x), product_of)
+    def _computed(self, others: tuple[np.ndarray, np.ndarray], support: np.ndarray) -> np.ndarray:
+        """K - 1 of samples as `Samples.some` has them, packed, with some others as features."""
+        kernel = kernel_between(*others, *self.samples.some(support), self.gamma)
+        return panels_of(kernel, np.arange(len(support)), np.arange(kernel.shape[1]))
 
     def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
         """K - 1 of some samples, packed, with others as features."""
         if self.kernel is not None:
             return panels_of(self.kernel, support, rows)
         if self.distances is None:
-            kernel = kernel_between(*self.samples.some(rows), *self.samples.some(support), self.gamma)
-            return panels_of(kernel, np.arange(len(support)), np.arange(len(rows)))
+            return self._computed(self.samples.some(rows), support)
         panels = panels_of(self.distances, support, rows)
         flat = panels.reshape(len(panels), -1)
         expm1_scaled(flat, self.gamma, flat)
@@ -168,9 +168,12 @@ class DoubleSource:
         return self._shift[rows]
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        return decisions(
-            solved, len(rows), lambda part: lambda support, weights: self.between(rows[part], support) @ weights
-        )
+        blocks, offsets = list(solved.blocks()), np.concatenate(solved.rhos)
+        for part in parts(len(rows), max([len(support) for support, _, _ in blocks] + [len(offsets)])):
+            values = np.tile(-offsets, (part.stop - part.start, 1))
+            for support, weights, targets in blocks:
+                values[:, targets] += self.between(rows[part], support) @ weights
+            yield part, values
 
 
 def fill_pair(
@@ -197,36 +200,16 @@ def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:
         yield slice(start, min(start + step, count))
 
 
-def decisions(
-    solved: Solutions, count: int, product_of: Callable[[slice], Callable[[np.ndarray, np.ndarray], np.ndarray]]
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """As `KernelSource.decisions`.
-
-    ``product_of(part)(support, weights)`` has K, or K - 1, of a slice of the samples with support vectors, times their
-    weights (len(support), m): float64 (rows of the part or more, m).
-    """
-    blocks, offsets = list(solved.blocks()), solved.offsets()
-    for part in parts(count, max([len(support) for support, _, _ in blocks] + [len(offsets)])):
-        values, product_with = np.tile(-offsets, (part.stop - part.start, 1)), product_of(part)
-        for support, weights, targets in blocks:
-            values[:, targets] += product_with(support, weights)[: len(values)]
-        yield part, values
-
-
 def product(samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Samples times ``weights`` (n_features, m): float64 (m, n).
+    """Samples, columns of float32 (n_features or more, n), n a multiple of LANES, times ``weights`` (n_features, m).
 
-    Samples are packed, float32 (n / LANES, n_features, LANES), or lie in columns, float32 (n_features or more, n). Then
-    n is a multiple of LANES.
+    Returns float64 (m, n).
     """
     n_features, m = weights.shape
     columns = np.zeros((n_features, -(-m // AT_ONCE) * AT_ONCE))
     columns[:, :m] = weights
-    n, across, along = samples.shape[-1], LANES, samples.shape[-1]
-    if samples.ndim == 3:
-        n, across, along = LANES * len(samples), LANES * n_features, LANES
-    values = aligned_zeros((columns.shape[1], n), np.float64)
-    multiply_double(samples.reshape(-1), across, along, columns, values)
+    values = aligned_zeros((columns.shape[1], samples.shape[1]), np.float64)
+    multiply_double(samples, columns, values)
     return values[:m]
 
 

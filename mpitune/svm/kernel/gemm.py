@@ -150,26 +150,26 @@ def multiply(a, b, out):
 
 
 @compiled
-def multiply_double(features, across, along, weights, out):
+def multiply_double(samples, weights, out):
     """``out[m, s]`` = sum of the features of sample s, each times its row of ``weights[:, m]``.
 
-    Weights and ``out`` are float64, in which it calculates, and (n_features, any) and (any, n): a multiple of AT_ONCE,
-    and of LANES. Feature k of samples LANES p to LANES p + LANES begins at ``features[across p + along k]``.
+    Samples are columns, float32 (n_features or more, n). Weights and ``out`` are float64, in which it calculates, and
+    (n_features, any) and (any, n): a multiple of AT_ONCE, and of LANES.
     """
     depth, width, stride = weights.shape[0], weights.shape[1], out.shape[1]
-    for p in range(stride // LANES):
+    for first in range(0, stride, LANES):
         for m in range(0, width, AT_ONCE):
             sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
             for k in range(depth):
-                value, at = widen(load(features, across * p + along * k)), k * width + m
+                value, at = widen(load(samples, k * stride + first)), k * width + m
                 sum_0 = fma(splat(item(weights, at)), value, sum_0)
                 sum_1 = fma(splat(item(weights, at + 1)), value, sum_1)
                 sum_2 = fma(splat(item(weights, at + 2)), value, sum_2)
                 sum_3 = fma(splat(item(weights, at + 3)), value, sum_3)
-            store(out, m * stride + p * LANES, sum_0)
-            store(out, (m + 1) * stride + p * LANES, sum_1)
-            store(out, (m + 2) * stride + p * LANES, sum_2)
-            store(out, (m + 3) * stride + p * LANES, sum_3)
+            store(out, m * stride + first, sum_0)
+            store(out, (m + 1) * stride + first, sum_1)
+            store(out, (m + 2) * stride + first, sum_2)
+            store(out, (m + 3) * stride + first, sum_3)
 
 
 def packed(x: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ from mpitune.optimize.strategies import (
     strategy_of,
 )
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.plain import Points
 from mpitune.optimize.strategies.racing import Race, winning
 from mpitune.optimize.strategies.view import reseed
 from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
@@ -124,8 +125,9 @@ def test_independent_points_are_drawn_when_they_are_asked(strategy: str) -> None
     assert (
         len(drawn) == 300 and [segment.number for segment in segments] == list(range(300)) and not proposers[0].ask(7)
     )
-    one_by_one = strategy_of(strategy).lanes(Problem(space, {"loss": False}, seed=3, n_trials=300))
-    assert [one_by_one.ask(1)[0].point for _ in range(300)] == [segment.point for segment in segments]
+    few = Problem(space, {"loss": False}, seed=3, n_trials=300)
+    one_by_one = Points(strategy_of(strategy).draws(few), few).rest()  # type: ignore[attr-defined]
+    assert list(one_by_one) == [(segment.number, segment.point) for segment in segments]
     with pytest.raises(UsageError, match="fulfils the constraints"):
         strategy_of(strategy).begin(Problem(Space(space.parts, [lambda p: False]), {"loss": False}, n_trials=5))
 

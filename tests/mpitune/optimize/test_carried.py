@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
 
 
 def find(folder: Path, objective: Any, **how: Any) -> Any:
-    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "round_size": 4, **how}
+    how = {"strategy": "grid", "minimize": "loss", "workers": 0, "window": 4, **how}
     return search(objective, results=folder, options=RunOptions(quiet=True), **how)
 
 

@@ -17,12 +17,13 @@ SLICES = ("MIG-8f0c1d2e-0000-5555-aaaa-1234567890ab", "MIG-8f0c1d2e-0000-5555-aa
 class Machine:
     """A folder with an nvidia-smi, and the environment in which programs find it. There is no driver.
 
-    gpus: UUIDs, with those of their slices. modes: compute modes that are not "Default".
+    gpus: UUIDs, with those of their slices. mig: the GPUs in MIG mode. modes: compute modes that are not "Default".
     smi: what it says instead, with a status of 18. mps: whether a daemon of MPS runs.
     """
 
     folder: Path
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {A: ()})
+    mig: tuple[str, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict)
     smi: str | None = None
     mps: bool = False
@@ -50,10 +51,11 @@ class Machine:
         for number, (uuid, slices) in enumerate(self.gpus.items()):
             listing.append(f"GPU {number}: Example GPU (UUID: {uuid})")
             listing += [f"  MIG 1g.10gb     Device  {n}: (UUID: {name})" for n, name in enumerate(slices)]
-            rows.append(f"{uuid}, {self.modes.get(uuid, 'Default')}")
+            mig = "Enabled" if slices or uuid in self.mig else "Disabled"
+            rows.append(f"{uuid}, {mig}, {self.modes.get(uuid, 'Default')}")
         return "\n".join([
             "#!/bin/sh", 'case "$*" in', "-L)", *(f"echo '{line}'" for line in listing), ";;",
-            "'--query-gpu=uuid,compute_mode --format=csv,noheader')",
+            "'--query-gpu=uuid,mig.mode.current,compute_mode --format=csv,noheader')",
             *(f"echo '{row}'" for row in rows), ";;",
             "*) echo \"no such option: $*\"; exit 6;;", "esac", "",
         ])  # fmt: skip

@@ -103,11 +103,22 @@ def _driver_gpus() -> tuple[list[str], str]:
     listing = nvidia_smi("-L")
     if listing is None:  # not installed, as in many containers, or of another version than the driver
         return _asked_driver()
+    modes = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
+    unusable = {}
+    for row in modes.splitlines():
+        uuid, mig, compute, *_ = [*row.split(", "), "", ""]
+        if compute == "Prohibited":
+            unusable[uuid] = "is in compute mode Prohibited: nvidia-smi --compute-mode=DEFAULT allows programs"
+        elif mig == "Enabled":
+            unusable[uuid] = "is in MIG mode and has no slice: make some with nvidia-smi mig -cgi, or end that mode"
     gpus: list[str] = []
+    why = ""
     for block in re.split(r"^(?=GPU \d+:)", listing, flags=re.MULTILINE):
         slices = re.findall(r"UUID: (MIG-[^)\s]+)", block)
-        gpus += slices or re.findall(r"UUID: (GPU-[^)\s]+)", block)
-    return gpus, ""
+        whole = re.findall(r"UUID: (GPU-[^)\s]+)", block)
+        why = next((f"{uuid} {unusable[uuid]}" for uuid in whole if uuid in unusable and not slices), why)
+        gpus += slices or [uuid for uuid in whole if uuid not in unusable]
+    return gpus, why
 
 
 def _asked_driver() -> tuple[list[str], str]:

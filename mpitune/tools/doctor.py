@@ -83,8 +83,8 @@ def examine(rank: int, options: RunOptions) -> Examined:
 
 def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
     """Devices for several workers whose mode admits only one, which may be the server of MPS."""
-    listing = nvidia_smi("--query-gpu=uuid,compute_mode", "--format=csv,noheader") or ""
-    modes = dict(row.split(", ") for row in listing.splitlines() if row.count(", ") == 1)
+    listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
+    modes = dict(row.split(", ")[::2] for row in listing.splitlines() if row.count(", ") == 2)
     for device, n in Counter(devices).items():
         if n > 1 and modes.get(device.visible) == "Exclusive_Process" and not mps_answers():
             yield Finding(

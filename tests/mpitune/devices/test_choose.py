@@ -1,5 +1,6 @@
 """Which devices a rank's slots get, from what a user asks and what is there."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,27 @@ def names(slots: list[Device]) -> list[str]:
     return [device.visible for device in slots]
 
 
-def test_slices_are_listed_in_place_of_their_gpu(driver: None) -> None:
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (dict(gpus={A: ()}, mig=(A,)), f"({A} is in MIG mode and has no slice"),
+        (dict(gpus={A: ()}, modes={A: "Prohibited"}), f"({A} is in compute mode Prohibited"),
+    ],
+)
+def test_gpus_that_no_program_can_use_are_not_visible(
+    what: dict[str, Any], said: str, machine: Callable[..., None]
+) -> None:
+    machine(**what)
+    assert f"no GPU is visible {said}" in choose(None, None, 1)[1]
+    with pytest.raises(UsageError, match=re.escape(f"--gpu 0, but no GPU is visible {said}")):
+        choose("0", None, 1)
+
+
+def test_slices_are_listed_in_place_of_their_gpu_also_where_it_has_none(machine: Callable[..., None]) -> None:
+    machine(gpus={A: SLICES, B: ()})
     assert visible_gpus({}) == [*MIG, B]
+    machine(gpus={A: SLICES, B: ()}, mig=(B,))
+    assert visible_gpus({}) == MIG
 
 
 @pytest.mark.gpu

@@ -13,6 +13,8 @@ from tests.helpers import ROOT
 from tests.stand_ins import B
 
 LIMIT_S = 60.0
+TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old"
+WITHOUT_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
 
 
 @pytest.fixture
@@ -48,11 +50,21 @@ def test_one_that_hangs_is_ended(library: Any) -> None:
     assert probe.answer(probe.begin(CPU, "example"), 0.5) == {"error": "no answer within 0.5 s"}
 
 
-def test_a_library_that_cannot_use_the_gpu_is_told_with_the_fix(library: Any) -> None:
-    library("example", "raise RuntimeError('The NVIDIA driver on your system is too old')")
-    found = probe.why_unusable("example", B)()
-    assert found.startswith(
-        f"example cannot use cuda:{B} (RuntimeError: The NVIDIA driver on your system is too old): "
-    )
-    library("example", "")
-    assert probe.why_unusable("example", B)() == ""
+@pytest.mark.parametrize(
+    ("error", "cuda", "said"),
+    [
+        (TOO_OLD, 12, "is too old): pip install -r requirements-cu12.txt, which fits this driver (CUDA 12)"),
+        (WITHOUT_CUDA, 14, "CUDA enabled): pip install -r requirements-cu13.txt, which fits this driver (CUDA 14)"),
+        (TOO_OLD, 10, "is too old): update the driver, which is for CUDA 10"),
+        (TOO_OLD, None, "is too old): install the requirements-cu*.txt that fits the driver (nvidia-smi shows its"),
+        (None, 13, ""),
+    ],
+)
+def test_a_library_that_cannot_use_the_gpu_is_told_with_the_file_that_fits_the_driver(
+    error: str | None, cuda: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"torch": {"error": error} if error else {"installed": True}, "driver": {"cuda": cuda}}
+    monkeypatch.setattr(probe, "begin", lambda device, what: what)
+    monkeypatch.setattr(probe, "answer", answers.get)
+    found = probe.why_unusable("torch", B)()
+    assert said in found and (found.startswith(f"torch cannot use cuda:{B} (") if said else not found)

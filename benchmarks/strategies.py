@@ -3,7 +3,7 @@
     python -m benchmarks.strategies [--figure docs/figures] [--results FILE]
 
 Optuna alone is asked and told one trial after the other in one process: `search(window=1)` must find as good values
-with its samplers, whose random numbers are others. Rounds of 8 show what parallel trials cost in quality. What is
+with its samplers, whose random numbers are others. A window of 8 shows what parallel trials cost in quality. What is
 searched is in `benchmarks/problems.py`: five functions and two tables of real trainings.
 """
 

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from mpitune.trial import Result
-
-
-class Known(ABC):
-    """The results of a search as they come. `news`: whether some have come since `stop_when` was asked."""
-
-    news = False
-
-    @abstractmethod
-    def hear(self, results: Iterable[Result]) -> None:
-        """See `Scheduling.hears`."""
-
-    @abstractmethod
-    def so_far(self) -> Any:
-        """The results, as `stop_when` gets them."""
 
 
 @dataclass
@@ -33,26 +18,26 @@ class SearchLimit:
         timeout: seconds since `began`, by the monotonic clock.
         stop_when: a function of the results so far.
         began: when the search did.
-        known: these results.
+        known: these results, see `mpitune.sklearn.limit.Scores`; where `stop_when` is None it is not asked.
         reached: what it was that has stopped the search; "" for nothing.
     """
 
     timeout: float | None = None
     stop_when: Callable[[Any], bool] | None = None
     began: float = field(default_factory=time.monotonic)
-    known: Known | None = None
+    known: Any = None
     reached: str = field(default="", init=False)
 
     def hear(self, results: Iterable[Result]) -> None:
         """See `Scheduling.hears`."""
-        if self.stop_when is not None and self.known is not None:
+        if self.stop_when is not None:
             self.known.hear(results)
 
     def is_reached(self) -> bool:
         """Asked often: `stop_when` is called where there is news."""
         if not self.reached and self.timeout is not None and time.monotonic() - self.began > self.timeout:
             self.reached = "its time"
-        if not self.reached and self.stop_when is not None and self.known is not None and self.known.news:
+        if not self.reached and self.stop_when is not None and self.known.news:
             self.known.news = False
             if self.stop_when(self.known.so_far()):
                 self.reached = "stop_when"

@@ -32,7 +32,7 @@ class AskTell:
     processes: under mpirun one rank uses it.
 
     Raises:
-        UsageError: As `mpitune.search`, and where the strategy cannot go on without all results of a round.
+        UsageError: As `mpitune.search`, and where the strategy waits for all results of a rung or generation.
     """
 
     def __init__(

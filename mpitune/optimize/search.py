@@ -101,7 +101,8 @@ def search(
         devices: GPUs, or CPU slots, that each trial has to itself, on one node; or a function of its parameters.
         nodes: Whole nodes that each trial has to itself, 0 for none; or a function of its parameters. A command is
             then started by its launcher.
-        trial_timeout: Seconds without a result after which a trial is killed, and tried once more.
+        trial_timeout: Seconds without a result after which a trial is killed, and tried once more. Not with workers=0,
+            where a command has `Command(timeout=)`.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
             returns True ends the search once what runs has ended.
         enqueue: Points to begin with; parameters that they leave out are drawn. Numbers may be beside the steps of

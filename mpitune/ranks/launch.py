@@ -142,7 +142,7 @@ def _mpi(launch: Launch) -> Transport:
         from mpitune.ranks.mpi import MpiTransport, library
     except (ImportError, RuntimeError) as error:
         raise UsageError(
-            f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install the one that "
+            f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install mpi4py, and the library that "
             f"{launch.launcher} belongs to"
         ) from error
     finally:

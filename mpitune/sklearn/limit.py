@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.limit import Known
 from mpitune.sklearn.answers import Answer, decoded
 from mpitune.sklearn.task import Task
 from mpitune.trial import Result
@@ -15,11 +14,14 @@ from mpitune.trial import Result
 StopWhen = Callable[[Mapping[str, Any]], bool]
 
 
-class Scores(Known):
+class Scores:
     """`params` and the mean scores of the candidates that have all their splits, those of earlier runs too.
 
     tasks: of the search.
+    news: whether some have come since `stop_when` was asked.
     """
+
+    news = False
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = {task.key: task for task in tasks}
@@ -28,6 +30,7 @@ class Scores(Known):
         self._works = False
 
     def hear(self, results: Iterable[Result]) -> None:
+        """See `Scheduling.hears`."""
         for result in results:
             if not result.failed:
                 self.add(self._tasks[result.key], decoded(result))
@@ -40,6 +43,7 @@ class Scores(Known):
         self.news |= len(scores) == self._n_splits and self._works
 
     def so_far(self) -> dict[str, Any]:
+        """The results, as `stop_when` gets them."""
         params = {task.candidate: task.parameters for task in self._tasks.values() if not task.split}
         whole = {number: scores for number, scores in sorted(self._scores.items()) if len(scores) == self._n_splits}
         names = names_of(of for scores in whole.values() for of in scores)

@@ -68,7 +68,11 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
 def _of_program(folder: Path, history: History, experiment: Any, options: ReportOptions) -> Report:
     if options.data_folder is not None and hasattr(experiment, "data_folder"):
         experiment = dataclasses.replace(experiment, data_folder=options.data_folder)
-    data = experiment.reporting().data_here()
+    try:
+        data = experiment.reporting().data_here()
+    except UsageError as error:
+        report = report_of(folder, history, experiment, None, goal=options.goal)
+        return _noted(report, f"The study's data cannot be read: {error}")
     if data is None or experiment.digest(data) == history.header["settings"].get("data_sha256"):
         return report_of(folder, history, experiment, data, goal=options.goal)
     report = report_of(folder, history, experiment, None, goal=options.goal)

@@ -154,7 +154,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         runs=len(history.runs),
         deaths=len(history.deaths),
         work=[work[place] for place in sorted(work)],
-        seen=read_status_file(folder) if running else None,
+        seen=read_status_file(folder) if running and not any(job.running for job in jobs) else None,
         jobs=jobs,
         twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
         order=window_of(history.header["settings"]),

@@ -151,7 +151,10 @@ class _Asking(Sampler):
 
 @dataclass(frozen=True)
 class OptunaPruner(Staged):
-    """A pruner of Optuna, such as `optuna.pruners.PatientPruner(...)`, is asked after each stage."""
+    """A pruner of Optuna, such as `optuna.pruners.PatientPruner(...)`, is asked after each stage.
+
+    Its sampler is one of Optuna, or "random".
+    """
 
     pruner: Any = None
 

@@ -171,7 +171,7 @@ def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order:
     how: dict[str, Any] = dict(
         strategy=strategy, n_trials=30, callbacks=[lambda study, t: heard.append((t, len(study)))]
     )
-    study = searched(steps, {"x": Float(0, 1)}, **how, window=3)
+    study = searched(steps, {"x": Float(0, 1)}, **how, **order)
     assert sorted((t.number, t.state, t.values["loss"]) for t, _ in heard) == [
         (t.number, t.state, t.values["loss"]) for t in study.trials
     ]

@@ -867,7 +867,7 @@ def test_without_optuna_its_extra_is_named(program: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
-    """The journal of a search is cut in the middle of a round; the same call finds what the whole one has found."""
+    """The journal of a search is cut in its middle; the same call finds what the whole one has found."""
     how: dict[str, Any] = dict(strategy=strategy, n_trials=14, results=tmp_path / "r", window=4)
     whole = searched(stepping, LINE, **how)
     journal = tmp_path / "r" / "journal.jsonl"

@@ -37,7 +37,7 @@ class AskTell:
 
     def __init__(
         self,
-        space: Space | Mapping[str, Any],
+        space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
         *,
         strategy: Any = "random",
         n_trials: int | None = None,

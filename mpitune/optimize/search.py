@@ -53,7 +53,7 @@ Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its para
 @on_all_ranks("callbacks", "alike")
 def search(
     objective: Any,
-    space: Space | Mapping[str, Any],
+    space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
     *,
     strategy: Any = "random",
     n_trials: int | None = None,

@@ -38,27 +38,33 @@ class Space:
 
     Args:
         parts: Float, Int, Choice, Ordinal, a list (a choice), a distribution of Optuna, a uniform one of scipy.stats,
-            `When` of one of these, or a constant, by name.
+            `When` of one of these, or a constant; as a mapping or as pairs.
         constraints: Functions of a point (as the objective gets it), true where it is allowed.
 
     Raises:
-        UsageError: There is no parameter, a condition names an unknown parameter, and so on.
+        UsageError: There is no parameter, a name is there twice, a condition names an unknown parameter, and so on.
     """
 
     TRIES = 10_000  # points that are drawn in vain before the constraints count as impossible
 
     def __init__(
         self,
-        parts: Mapping[str, Any],
+        parts: Mapping[str, Any] | Iterable[tuple[str, Any]],
         constraints: Sequence[Callable[[Mapping[str, Any]], bool]] = (),
     ):
-        if not isinstance(parts, Mapping):
-            raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}")
-        self.conditions: dict[str, dict[str, tuple[Any, ...]]] = {}
-        self._parts: dict[str, Any] = {}
-        for name, part in parts.items():
+        try:
+            pairs = [(name, part) for name, part in (parts.items() if isinstance(parts, Mapping) else parts)]
+        except (TypeError, ValueError):
+            raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}") from None
+        names = [name for name, _ in pairs]
+        for name in names:
             if not isinstance(name, str) or not name or name[0] == "@":
                 raise UsageError(f"a parameter is called {name!r}: give a text that does not begin with @")
+            if names.count(name) > 1:
+                raise UsageError(f"the space has {name} twice: keep one")
+        self.conditions: dict[str, dict[str, tuple[Any, ...]]] = {}
+        self._parts: dict[str, Any] = {}
+        for name, part in pairs:
             if isinstance(part, When):
                 self.conditions[name], part = part.conditions, part.part
             self._parts[name] = part_of(name, part)

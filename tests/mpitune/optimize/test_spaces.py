@@ -149,6 +149,7 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
     ("make", "told"),
     [
         (lambda: Space({}), "the space has no parameters: give at least one"),
+        (lambda: Space([("x", Float(0, 1)), ("x", Int(1, 2))]), "the space has x twice: keep one"),
         (lambda: Float(1, 1), "Float(low=1, high=1, log=False, step=None): low must be below high"),
         (lambda: Float(0, 1, log=True), "the logarithm needs a low above 0"),
         (lambda: Float(0, float("nan")), "give finite numbers as low and high"),

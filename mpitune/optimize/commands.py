@@ -112,6 +112,12 @@ class Command:
         said = repr([self.words, self.result, sorted(self.environment.items())])
         return {"command": said, **{path.name: counting(path.read_text(errors="replace")) for path in programs}}
 
+    def limited(self, seconds: float) -> Command:
+        """The same, killed after this time if it has no limit of its own."""
+        made = copy.copy(self)
+        made.timeout = self.timeout or seconds
+        return made
+
     def launched_by(self, launcher: str) -> Command:
         """The same; where it has no launcher of its own, that of a job which `launcher` has started."""
         made = copy.copy(self)

@@ -46,6 +46,7 @@ from mpitune.studies import ADVICE, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
+KILL_S = 30.0  # for a command to end that has taken too long
 JOINED_SIZE = 32  # of a window where nobody knows how many jobs will join
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
@@ -101,8 +102,8 @@ def search(
         devices: GPUs, or CPU slots, that each trial has to itself, on one node; or a function of its parameters.
         nodes: Whole nodes that each trial has to itself, 0 for none; or a function of its parameters. A command is
             then started by its launcher.
-        trial_timeout: Seconds without a result after which a trial is killed, and tried once more. Not with workers=0,
-            where a command has `Command(timeout=)`.
+        trial_timeout: Seconds without a result after which a trial is killed, and tried once more. With
+            workers=0 this holds for commands alone.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
             returns True ends the search once what runs has ended.
         enqueue: Points to begin with; parameters that they leave out are drawn. Numbers may be beside the steps of
@@ -171,10 +172,7 @@ def search(
         refusal = str(error)
     transport = wires(options)
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    if isinstance(objective, str | list | tuple):
-        objective = Command(objective)
-    if isinstance(objective, Command) and nodes:
-        objective = objective.launched_by(launched().launcher)
+    objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
         problem, chosen, gang_of, slots = None, None, None, 0
         try:
@@ -247,6 +245,17 @@ def search(
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
     return experiment.study(outcomes, options.results)
+
+
+def _command(objective: Any, options: RunOptions, nodes: Need) -> tuple[Any, RunOptions]:
+    """The objective, which a text or a list of words is the command of. Its worker kills it, before that would be."""
+    if isinstance(objective, str | list | tuple):
+        objective = Command(objective)
+    if isinstance(objective, Command) and nodes:
+        objective = objective.launched_by(launched().launcher)
+    if not isinstance(objective, Command) or options.trial_timeout is None:
+        return objective, options
+    return objective.limited(options.trial_timeout), replace(options, trial_timeout=options.trial_timeout + KILL_S)
 
 
 def _check_together(together: Any, alike: Any, objective: Any, strategy: Strategy, *, given_alone: bool) -> None:

@@ -256,7 +256,7 @@ def test_commands(tmp_path: Path) -> None:
     assert [t.state for t in study.trials] == ["complete", "complete", "failed"]
     assert study.best.values == {"loss": 1.0}
     assert study.trials[2].error.endswith(f"exit status 3: sh {script} 2: no such file")
-    with pytest.raises(StudyError, match="no result within 3 s"):
+    with pytest.raises(StudyError, match="no end within 3 s"):
         searched(command, {"x": Choice(9), "more": 1}, strategy="grid", workers=1, trial_timeout=3)
     assert (tmp_path / "r" / "trials" / "t000001" / "output.txt").read_text().startswith("begin\n")
     command = Command(["sh", "-c", "echo '{{\"loss\": {x}}}' > {folder}/out.json"], result="{folder}/out.json")

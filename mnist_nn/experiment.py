@@ -50,7 +50,10 @@ from mpitune.trial import Batch, Outcome, Rounds, Trial
 
 
 def _rate(help: str, usual: float) -> Any:
-    return setting(usual, help, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
+    """None stands for the usual value: a study of an earlier version, which had no such setting, goes on."""
+    return setting(
+        None, f"{help} (default {usual:g})", low=1e-12, high=1, selects=True, metavar="X", advanced=True
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,10 @@ class Bagging(ImageSettings):
         Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, selects=True,
         advanced=True,
     )  # fmt: skip
-    min_learning_rate: float = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
-    max_learning_rate: float = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
-    min_momentum: float = _rate("least momentum that is drawn", Ranges().momentum[0])
-    max_momentum: float = _rate("largest momentum that is drawn", Ranges().momentum[1])
+    min_learning_rate: float | None = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
+    max_learning_rate: float | None = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
+    min_momentum: float | None = _rate("least momentum that is drawn", Ranges().momentum[0])
+    max_momentum: float | None = _rate("largest momentum that is drawn", Ranges().momentum[1])
     epochs: int = setting(20, "most epochs of a training", low=1)
     batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
@@ -205,12 +208,14 @@ class Bagging(ImageSettings):
     @property
     def _ranges(self) -> Ranges:
         usual = Ranges()
+        least, largest = usual.learning_rate
+        weakest, strongest = usual.momentum
         return Ranges(
             n_conv_layer=(usual.n_conv_layer[0], self.max_conv_layer),
             kernel_size=(usual.kernel_size[0], min(self.max_kernel_size, *self.image_shape)),
             n_hidden_layer=(usual.n_hidden_layer[0], self.max_hidden_layer),
-            learning_rate=(self.min_learning_rate, self.max_learning_rate),
-            momentum=(self.min_momentum, self.max_momentum),
+            learning_rate=(self.min_learning_rate or least, self.max_learning_rate or largest),
+            momentum=(self.min_momentum or weakest, self.max_momentum or strongest),
         )
 
     def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:

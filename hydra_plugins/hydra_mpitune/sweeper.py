@@ -24,8 +24,7 @@ PARTS: dict[str, dict[str, str]] = {
         "motpe": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler", "grid": "GridSampler",
     },
     "pruner": {
-        "median": "MedianPruner", "hyperband": "HyperbandPruner", "asha": "SuccessiveHalvingPruner",
-        "none": "NopPruner",
+        "median": "MedianPruner", "hyperband": "HyperbandPruner", "asha": "SuccessiveHalvingPruner", "none": "NopPruner",
     },
 }  # fmt: skip
 
@@ -39,7 +38,7 @@ KEYS: dict[str, Any] = {
     "max_failure_rate": 0.0,
     "join": False,
     **dict.fromkeys((
-        "storage", "study_name", "n_trials", "n_jobs", "params", "custom_search_space",
+        "storage", "study_name", "n_trials", "n_jobs", "search_space", "params", "custom_search_space",
         "seed", "results", "timeout", "trial_timeout", "window", "workers", "gpu", "track",
     )),
 }  # fmt: skip

@@ -105,9 +105,11 @@ def _sweep(
     except HydraException as error:  # of params, as Hydra has read the command line before
         why = str(error).splitlines()[0]
         raise UsageError(f"hydra.sweeper.params: {why}: give sweeps of Hydra, such as lr: interval(0.1, 1)") from error
-    space, fixed = Space(), dict[str, str]()
+    space: Space = {str(name): _given(str(name), given) for name, given in (keys["search_space"] or {}).items()}
+    fixed: dict[str, str] = {}
     for override in {override.get_key_element(): override for override in parsed}.values():  # the last word counts
         name = override.get_key_element()
+        space.pop(name, None)
         if override.is_sweep_override():
             space[name] = _distribution(override)
         else:
@@ -255,6 +257,19 @@ def _distribution(override: Override) -> BaseDistribution:
     plain = [value if isinstance(value, int | float) else None for value in values]
     texts = list(override.sweep_string_iterator())
     return CategoricalDistribution([text if value is None else value for value, text in zip(plain, texts, strict=True)])
+
+
+def _given(name: str, given: Any) -> BaseDistribution:
+    """A distribution of the older `search_space` of hydra-optuna-sweeper."""
+    kind = str(getattr(given["type"], "name", given["type"]))
+    low, high, log, step = (given.get(key) for key in ("low", "high", "log", "step"))
+    if kind == "categorical":
+        return CategoricalDistribution(list(given["choices"]))
+    if kind == "int":
+        return IntDistribution(int(low), int(high), bool(log), int(step or 1))
+    if kind == "float":
+        return FloatDistribution(float(low), float(high), bool(log), step)
+    raise UsageError(f"hydra.sweeper.search_space.{name}.type={kind}: give int, float or categorical")
 
 
 def _words(name: str, value: Any) -> str:

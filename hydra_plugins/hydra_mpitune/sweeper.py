@@ -24,7 +24,8 @@ PARTS: dict[str, dict[str, str]] = {
         "motpe": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler", "grid": "GridSampler",
     },
     "pruner": {
-        "median": "MedianPruner", "hyperband": "HyperbandPruner", "asha": "SuccessiveHalvingPruner", "none": "NopPruner",
+        "median": "MedianPruner", "hyperband": "HyperbandPruner", "asha": "SuccessiveHalvingPruner",
+        "none": "NopPruner",
     },
 }  # fmt: skip
 
@@ -74,4 +75,5 @@ class MpituneSweeper(Sweeper):
         from mpitune.optuna.hydra import sweep
 
         assert self.hydra_context is not None and self.config is not None
-        sweep(self._keys, self.hydra_context, self._task, self.config, arguments)
+        unknown = self._keys.keys() - KEYS.keys() - PARTS.keys()
+        sweep(self._keys, sorted(unknown), self.hydra_context, self._task, self.config, arguments)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpitune.errors import Caller, UsageError, called_from
 from mpitune.optimize.search_study import SearchStudy, records
@@ -129,7 +130,8 @@ class AskTell:
         self._scheduler.tell(segment, Feedback.of(outcome.result, self._problem))
 
 
-class Asked(NamedTuple):
+@dataclass(frozen=True, eq=False)  # each is equal to itself alone, so it may be the key of a dict
+class Asked:
     """A trial to evaluate: its number and its parameters by name."""
 
     number: int

@@ -50,12 +50,18 @@ BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 def sweep(
-    keys: Mapping[str, Any], context: HydraContext, task: TaskFunction, config: DictConfig, arguments: Sequence[str]
+    keys: Mapping[str, Any],
+    unknown: Sequence[str],
+    context: HydraContext,
+    task: TaskFunction,
+    config: DictConfig,
+    arguments: Sequence[str],
 ) -> None:
     """Run all jobs. Under mpirun or srun rank 0 does, and the others make them.
 
     Args:
         keys: what `hydra.sweeper` has.
+        unknown: those of them that it should not have.
         context: how Hydra loads configurations.
         task: the application.
         config: its configuration, with Hydra's own.
@@ -64,6 +70,8 @@ def sweep(
     try:
         with called_from(Caller.ARGUMENTS), _led() as leads:
             if leads:
+                if unknown:
+                    raise UsageError(f"hydra.sweeper.{unknown[0]} is no key of this sweeper: see docs/hydra.md")
                 _sweep(keys, context, task, config, arguments)
     except (StudyError, UsageError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)

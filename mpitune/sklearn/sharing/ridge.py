@@ -71,8 +71,10 @@ class Penalties(Family):
     shared = frozenset({"alpha"})
 
     def why_not(self, model: Any) -> str | None:
-        if model.positive or model.solver not in ("auto", "cholesky"):
-            return "its solver goes step by step"
+        if model.positive:
+            return "positive=True is solved step by step"
+        if model.solver not in ("auto", "cholesky"):
+            return f"solver={model.solver!r} has nothing in common between penalties"
         return None
 
     def fit(self, model: Any, settings: Settings, part: SplitPart) -> list[Any]:

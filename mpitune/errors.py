@@ -7,7 +7,7 @@ import shlex
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, IntEnum
 from itertools import islice
@@ -122,6 +122,14 @@ def shortened(text: str, most: int = LONGEST_TEXT) -> str:
         return text
     half = (most - 60) // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters were cut ...]\n{text[-half:]}"
+
+
+def mended(name: object, known: Collection[str]) -> str:
+    """What to give in place of a name that is not known: the one that is nearly the same, or all."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(name), known, 1)
+    return f"did you mean {close[0]}?" if close else f"there are {named(known)}"
 
 
 def named(names: Iterable[object], none: str = "none") -> str:

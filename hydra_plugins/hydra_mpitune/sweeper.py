@@ -75,5 +75,4 @@ class MpituneSweeper(Sweeper):
         from mpitune.optuna.hydra import sweep
 
         assert self.hydra_context is not None and self.config is not None
-        unknown = self._keys.keys() - KEYS.keys() - PARTS.keys()
-        sweep(self._keys, sorted(unknown), self.hydra_context, self._task, self.config, arguments)
+        sweep(self._keys, [*KEYS, *PARTS], self.hydra_context, self._task, self.config, arguments)

@@ -217,11 +217,9 @@ class JoinedStudy(Study):
 
     @property
     def _ahead(self) -> int:
-        """How many short batches the slots evaluate between two claims; few at first, as later ones may be long."""
+        """How many short batches the slots evaluate between two claims."""
         mean = self._seconds / self._n_done_here if self._n_done_here else math.inf
-        if mean >= SHORT_S:
-            return 0
-        return min(math.ceil(self._n_slots * self._pause / max(mean, 1e-3)), 4 * self._n_done_here)
+        return math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_S else 0
 
     @property
     def _n_at_work(self) -> int:

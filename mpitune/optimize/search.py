@@ -216,7 +216,7 @@ def search(
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = transport.broadcast(
-            _usual_window(of_ranks, devices, nodes, options, 0 if asynchronous else together or 1)
+            _usual_size(of_ranks, devices, nodes, options, together or 1, lanes=asynchronous)
             if transport.rank == 0
             else None
         )
@@ -335,20 +335,20 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _usual_window(
-    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
+def _usual_size(
+    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int, *, lanes: bool
 ) -> int | UsageError:
-    """The window that the journal says, else by how many trials run at a time.
+    """The window, or the number of lanes: what the journal says, else by how many trials run at a time.
 
-    It is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So many
-    trials as are evaluated `together` need one slot. With 0, an asynchronous search, it is the number of lanes.
+    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
+    many trials as are evaluated `together` need one slot.
     """
     try:
         at_once = _at_once(slots, devices, nodes)
-        known = _known_window(options)
+        known = _known_size(options)
     except UsageError as error:
         return error
-    if not together:
+    if lanes:
         return known or at_once
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
     usual = joined if options.join else 2 * at_once if at_once > 1 else at_once
@@ -367,8 +367,8 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
-def _known_window(options: RunOptions) -> int:
-    """The window that the journal in the results folder says, 0 where there is none."""
+def _known_size(options: RunOptions) -> int:
+    """That of the window or the lanes, which the journal in the results folder says; 0 where there is none."""
     if options.results is None or options.restart:
         return 0
     header = read_header(options.results)

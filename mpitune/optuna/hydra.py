@@ -32,7 +32,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from mpitune.errors import Caller, Exit, StudyError, UsageError, called_from
+from mpitune.errors import Caller, Exit, StudyError, UsageError, called_from, mended
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import TrialSegment
@@ -51,7 +51,7 @@ BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 def sweep(
     keys: Mapping[str, Any],
-    unknown: Sequence[str],
+    known: Sequence[str],
     context: HydraContext,
     task: TaskFunction,
     config: DictConfig,
@@ -61,7 +61,7 @@ def sweep(
 
     Args:
         keys: what `hydra.sweeper` has.
-        unknown: those of them that it should not have.
+        known: what it may have.
         context: how Hydra loads configurations.
         task: the application.
         config: its configuration, with Hydra's own.
@@ -70,8 +70,8 @@ def sweep(
     try:
         with called_from(Caller.ARGUMENTS), _led() as leads:
             if leads:
-                if unknown:
-                    raise UsageError(f"hydra.sweeper.{unknown[0]} is no key of this sweeper: see docs/hydra.md")
+                for key in keys.keys() - set(known):
+                    raise UsageError(f"hydra.sweeper has {key!r}: {mended(key, known)}")
                 _sweep(keys, context, task, config, arguments)
     except (StudyError, UsageError) as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)

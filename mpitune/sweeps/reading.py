@@ -6,12 +6,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mpitune.errors import UsageError, named
+from mpitune.errors import UsageError, mended, named
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies import Strategy, strategy_of
@@ -116,9 +115,7 @@ def _checked_inside(where: str, given: dict[str, Any], rule: Mapping[str, Any]) 
     for key, value in given.items():
         inside = known.get(key, rule.get("additionalProperties", {}))
         if inside is False:
-            close = get_close_matches(str(key), known, 1)
-            fix = f"did you mean {close[0]}?" if close else f"there are {named(known)}"
-            raise UsageError(f"{what} has {key!r}: {fix}")
+            raise UsageError(f"{what} has {key!r}: {mended(key, known)}")
         whole[key] = checked(f"{where}.{key}".lstrip("."), value, inside)
     if missing := [key for key in rule.get("required", ()) if key not in given]:
         raise UsageError(f"{what} has no {missing[0]}: it needs {named(rule['required'])}")

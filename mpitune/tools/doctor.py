@@ -124,7 +124,7 @@ def check_mpi(launch: Launch) -> tuple[str, list[Finding]]:
 
 
 def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]]:
-    """The file system of the results folder, and whether it can keep a journal. Leaves nothing behind.
+    """The results folder, and whether it can keep a journal. Leaves nothing behind.
 
     joins: whether the study is one that jobs join, which needs no locks.
     """

@@ -89,6 +89,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
     ),
     "points to begin with": (dict(space=XN), dict(space=XN, enqueue=[{"x": 2.5, "n": 1}]), 15, 16),
 }  # fmt: skip
+SHORT = "a range is widened", "more folds"  # these use workers in each run of the tests
 
 
 def find(folder: Path, objective: Any, **how: Any) -> Any:
@@ -103,11 +104,17 @@ def evaluated(tmp_path: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("kind", CHANGES)
-def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *((kind, 0) for kind in CHANGES),
+        *((kind, 2) for kind in SHORT),
+        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in CHANGES if kind not in SHORT),
+    ],
+)
+def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path: Path, kind: str, workers: int) -> None:
     before, after, n_used, n = CHANGES[kind]
-    if kind in ("a range is widened", "more folds"):
-        before, after = {"workers": 2, **before}, {"workers": 2, **after}
+    before, after = {"workers": workers, **before}, {"workers": workers, **after}
     objective = Noted(tmp_path / "calls")
     find(tmp_path / "r", objective, **before)
     known = set(evaluated(tmp_path))

@@ -214,7 +214,7 @@ hydra:
         (["hydra.sweeper.custom_search_space=no.such"], "no.such cannot be imported"),
         (["lr=0.1", "hydra.sweeper.n_trials=3"], "no parameter is swept, so all jobs would be the same: give one such"),
         (["model=small,large", "hydra.sweep.dir=train.py/x"], "train.py/x cannot be written (Not a directory): give"),
-        (["+hydra.sweeper.serchspace=3", "lr=0.1,0.2"], "hydra.sweeper.serchspace is no key of this sweeper"),
+        (["+hydra.sweeper.serchspace=3", "lr=0.1,0.2"], "hydra.sweeper has 'serchspace': did you mean search_space?"),
         (["hydra.sweeper.params={lr: {init: 0.1}}"], ": give sweeps of Hydra, such as lr: interval(0.1, 1)"),
     ],
 )  # fmt: skip

@@ -46,8 +46,12 @@ def c_exit() -> None:
 
 
 def out_of_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    mmap.mmap(-1, 1 << 34)
+    _, most = limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, most))
+    try:
+        mmap.mmap(-1, 1 << 34)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)  # the worker goes on, with trials that need more
 
 
 def exception() -> None:

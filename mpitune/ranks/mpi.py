@@ -374,3 +374,4 @@ def library() -> str:
 
 if __name__ == "__main__":
     print(library())
+    MPI.Finalize()  # without it Intel MPI's launcher may kill the rank that ends later

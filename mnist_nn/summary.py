@@ -10,9 +10,10 @@ import numpy as np
 from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
 from mnist_nn.keys import sample_name
 from mnist_nn.shapes import Params
-from mnist_nn.tuning import HYPERPARAMETERS, best_set
+from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
+from mpitune.figures.winner import Winner
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, seed_of
 
@@ -27,11 +28,12 @@ def network_row(
     losses: float64 (n_tuning, folds), what its search returned. params: of the chosen set; empty where there is none.
     seconds: of all trials of the sample.
     """
-    best, nan = best_set(losses), float("nan")
+    nan = float("nan")
     row: dict[str, Any] = {"bootstrap": bootstrap}
     row.update({name: params.get(name, nan) for name in ("tuning", *HYPERPARAMETERS)})
     row["cv_loss"] = float(losses[int(params["tuning"])].mean()) if params else nan
-    row["sets_within_one_standard_error"] = 0 if best is None else statistics.n_within_one_error(losses.T, losses[best])
+    sets = [{"tuning": n} for n in range(len(losses))]
+    row["sets_as_good"] = len(Winner(losses, sets, maximize=False).as_good) if params else 0
     for name in ("train_error", "test_error", "oob_error", "epochs"):
         row[name] = refit.values.get(name, nan) if refit else nan
     row["seconds"] = f"{seconds:.6g}"

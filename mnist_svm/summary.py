@@ -10,6 +10,7 @@ import numpy as np
 from mnist_svm.points import REFIT, TuningGrid, best_point
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
+from mpitune.figures.winner import Winner
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
@@ -37,17 +38,19 @@ def summarised(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarr
     errors: float64 (folds, n_gamma, n_C), NaN where failed.
     """
     summary: dict[str, Any] = dict.fromkeys((
-        "C", "gamma", "cross_validation_error", "cross_validation_interval", "standard_deviation",
-        "points_within_one_standard_error", "test_error", "test_interval", "n_support",
+        "C", "gamma", "cross_validation_error", "standard_deviation", "corrected_error", "corrected_interval",
+        "points_as_good", "test_error", "test_interval", "n_support",
     ))  # fmt: skip
     point = best_point(errors)
     if point is not None:
         g, c = point
         summary["C"], summary["gamma"] = float(grid.penalties[c]), float(grid.gammas[g])
         summary["cross_validation_error"] = float(errors[:, g, c].mean())
-        summary["cross_validation_interval"] = list(statistics.cross_validated(errors[:, g, c]))
         summary["standard_deviation"] = float(errors[:, g, c].std())
-        summary["points_within_one_standard_error"] = statistics.n_within_one_error(errors, errors[:, g, c])
+        flat = errors.reshape(len(errors), -1).T
+        winner = Winner(flat, [{"point": n} for n in range(len(flat))], maximize=False)
+        summary["corrected_error"], summary["corrected_interval"] = winner.corrected, winner.interval
+        summary["points_as_good"] = len(winner.as_good)
     refit = results.get(REFIT)
     if refit is not None and not refit.failed:
         summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
@@ -68,11 +71,12 @@ def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
     test_error = "not known: the refit failed"
     if summary["test_error"] is not None:
         test_error = f"{summary['test_error']:.4%}{interval_text(summary['test_interval'])}"
-    error, within = summary["cross_validation_error"], summary["points_within_one_standard_error"]
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
-    print(f"cross-validation error:   {error:.4%}{interval_text(summary['cross_validation_interval'])}")
-    print(f"points as good:           {within} within one standard error of the best")
+    print(f"cross-validation error:   {summary['cross_validation_error']:.4%}")
+    corrected = f"{summary['corrected_error']:.4%}{interval_text(summary['corrected_interval'])}"
+    print(f"corrected for the choice: {corrected}")
+    print(f"points as good:           {summary['points_as_good']} by a paired test over the folds")
     print(f"test error:               {test_error}")
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")

@@ -1,4 +1,4 @@
-"""How sure a measured error is: intervals, paired tests, and the quality of probabilities.
+"""How sure an error on test samples is: intervals, a paired test, and the quality of probabilities.
 
 All functions take plain arrays. SciPy is imported when a quantile is first asked for, and of it `special` alone, as
 `stats` takes 0.7 s more, for which a short search would wait. Tests compare with `scipy.stats.binomtest`.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEVEL = 0.95  # confidence of intervals and tests
+LEVEL = 0.95  # confidence of intervals
 
 
 class Interval(NamedTuple):
@@ -25,76 +25,6 @@ class Interval(NamedTuple):
 def interval_text(interval: Sequence[float] | None) -> str:
     """The interval of an error, low and high, for the end of a line; nothing where there is none."""
     return f" (95 % interval {max(0.0, interval[0]):.2%} to {interval[1]:.2%})" if interval else ""
-
-
-def cross_validated(errors: np.ndarray, level: float = LEVEL) -> Interval:
-    """The interval of a mean error over the folds of one cross-validation.
-
-    Folds share training samples, so their errors are not independent, and the usual interval is too narrow. The
-    variance of the mean is taken as (1 / k + n_test / n_train) times the variance over folds, here
-    (1 / k + 1 / (k - 1)) for k folds of equal size (C. Nadeau, Y. Bengio, "Inference for the generalization error",
-    Machine Learning 52, 2003), with Student's quantile of k - 1 degrees of freedom.
-
-    Args:
-        errors: float (k,), the error of each fold, k >= 2.
-        level: confidence, between 0 and 1.
-
-    Raises:
-        ValueError: there are fewer than two folds, or an error is not finite.
-    """
-    from scipy.special import stdtrit
-
-    k = len(errors)
-    if k < 2 or not np.isfinite(errors).all():
-        raise ValueError(f"an interval needs the finite errors of at least two folds, not {errors}")
-    half = float(stdtrit(k - 1, (1 + level) / 2) * standard_error(errors))
-    mean = float(np.mean(errors))
-    return Interval(mean - half, mean + half)
-
-
-def standard_error(errors: np.ndarray, ratio: float | None = None) -> np.ndarray:
-    """Standard error of the mean over folds, with the correction of `cross_validated`.
-
-    Args:
-        errors: float (k, ...), the folds along the first axis.
-        ratio: n_test / n_train, 1 / (k - 1) if None; repeats of k folds have that of one.
-
-    Returns:
-        float (...).
-    """
-    k = len(errors)
-    return np.sqrt((1 / k + (1 / (k - 1) if ratio is None else ratio)) * np.var(errors, axis=0, ddof=1))
-
-
-def n_within_one_error(errors: np.ndarray, of_best: np.ndarray) -> int:
-    """How many candidates have a mean error of at most one standard error above the least; the best one counts.
-
-    Args:
-        errors: float (k, ...), the errors of candidates on the same k folds, NaN where a fold failed.
-        of_best: float (k,), those of the candidate of the least mean.
-    """
-    return int(np.sum(errors.mean(axis=0) <= of_best.mean() + standard_error(of_best)))
-
-
-def as_good(errors: np.ndarray, best: int, ratio: float | None = None) -> np.ndarray:
-    """Which candidates a paired test over the folds does not find worse than the best one.
-
-    It is Student's t of the mean difference, one-sided, with the corrected variance of `cross_validated`.
-
-    Args:
-        errors: float (k, n), the errors of n candidates on the same k folds, NaN where a fold failed.
-        best: the candidate of the least mean error.
-        ratio: as for `standard_error`.
-
-    Returns:
-        bool (n,); a candidate with a failed fold is never counted.
-    """
-    from scipy.special import stdtrit
-
-    differences = errors - errors[:, [best]]
-    limit = float(stdtrit(len(errors) - 1, LEVEL))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(differences.mean(axis=0) <= limit * standard_error(differences, ratio))
 
 
 def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:

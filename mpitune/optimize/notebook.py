@@ -1,55 +1,35 @@
-"""What a notebook shows of a search: its report, the best trials, and how values became better."""
+"""What a notebook shows of a search: its report, and how values became better."""
 
 from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
-
-from mpitune.optimize.spaces.parameters import short
 
 if TYPE_CHECKING:
     from mpitune.optimize.search_study import TrialRecord
 
-ROWS = 5  # of the table
 
-
-def html_of(report: str, objectives: Mapping[str, bool], ranked: Sequence[TrialRecord], what: str = "trial") -> str:
-    """A report, a table, and a picture where there is one objective and a value.
+def html_of(report: str, objectives: dict[str, bool], whole: Sequence[TrialRecord], what: str = "trial") -> str:
+    """A report, and a picture where there is one objective and a value.
 
     Args:
         report: lines of text.
         objectives: names, and whether more is better.
-        ranked: the best first.
-        what: a row is, in one word.
+        whole: those that are complete.
+        what: one of them is, in one word.
     """
-    parts = f"<pre>{html.escape(report)}</pre>"
-    if ranked:
-        parts += _table([what, *objectives], list(objectives), ranked[:ROWS])
-        parts += _history(what, *next(iter(objectives.items())), ranked) if len(objectives) == 1 else ""
-    return parts
+    text = f"<pre>{html.escape(report)}</pre>"
+    return text + _history(what, *objectives.popitem(), whole) if whole and len(objectives) == 1 else text
 
 
-def _table(heads: Sequence[str], values: Sequence[str], best: Sequence[TrialRecord]) -> str:
-    params = list(dict.fromkeys(name for row in best for name in row.params))
-    text = _line("th", [*heads, *params])
-    for row in best:
-        given = [short(row.params[name]) if name in row.params else "" for name in params]
-        text += _line("td", [str(row.number), *(f"{row.values[name]:.6g}" for name in values), *given])
-    return f"<table>{text}</table>"
-
-
-def _line(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def _history(what: str, name: str, up: bool, ranked: Sequence[TrialRecord]) -> str:
+def _history(what: str, name: str, up: bool, whole: Sequence[TrialRecord]) -> str:
     """Each value, and the best so far, as an SVG picture."""
     from mpitune.figures import plotting
 
-    numbers, values = zip(*sorted((row.number, row.values[name]) for row in ranked), strict=True)
+    numbers, values = zip(*sorted((row.number, row.values[name]) for row in whole), strict=True)
     figure, axes = plotting.subplots(size=(6.4, 2.4))
     axes.plot(numbers, values, ".", color=plotting.REST, label=what)
     axes.step(numbers, list(accumulate(values, max if up else min)), where="post", color=plotting.BEST, label="best")

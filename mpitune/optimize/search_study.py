@@ -107,10 +107,6 @@ class SearchStudy:
                 front.append((losses, trial))
         return sorted((trial for _, trial in front), key=lambda trial: trial.number)
 
-    def ranked(self) -> list[TrialRecord]:
-        """The complete trials, the best first; of several objectives the first counts most."""
-        return sorted(self._complete(), key=lambda trial: (self._losses(trial), trial.number))
-
     # The names that Optuna's studies have for the same things.
 
     @property
@@ -136,7 +132,7 @@ class SearchStudy:
         """For notebooks."""
         from mpitune.optimize.notebook import html_of
 
-        return html_of(self.report(), self.objectives, self.ranked())
+        return html_of(self.report(), dict(self.objectives), self._complete())
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""

@@ -9,9 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mpitune.figures.statistics import cross_validated
 from mpitune.figures.winner import Winner, winner_among
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
@@ -91,13 +88,6 @@ class Candidate:
         if self.value is None or self.state == INFEASIBLE or math.isnan(self.value):
             return math.inf
         return -self.value if goal and goal.maximize else self.value
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Of 95 %, where it has the values of at least two folds."""
-        if len(self.folds) < 2 or not all(map(math.isfinite, self.folds)):
-            return None
-        return cross_validated(np.array(self.folds))
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,11 @@ def _answer(study: ReportedStudy) -> list[Fact]:
     if best is None or goal is None:
         return []
     note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
-    if interval := best.interval:
-        low, high = (words(end, goal.percent) for end in interval)
-        note += f"; 95 % interval {low} to {high} (Nadeau and Bengio)"
     n = sum(candidate.state == COMPLETE for candidate in study.candidates)
     note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
-    if study.winner and study.winner.corrected is not None:
-        note += f" Corrected for the choice by its folds it is {words(study.winner.corrected, goal.percent)}."
+    if study.winner and study.winner.corrected is not None and study.winner.interval:
+        worth, low, high = (words(end, goal.percent) for end in (study.winner.corrected, *study.winner.interval))
+        note += f" Corrected for the choice by its folds it is {worth} (95 %: {low} to {high})."
     return [
         Fact("best parameters", _words_of(best.params), _words_of(best.label)),
         Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),

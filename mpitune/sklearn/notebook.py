@@ -1,4 +1,4 @@
-"""What a notebook shows of a fitted search below scikit-learn's diagram: its end, the best candidates, a picture."""
+"""What a notebook shows of a fitted search below scikit-learn's diagram: how it ended, the best, a picture."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ def html_of(search: Any) -> str:
     metric = search.refit if search.refit in metrics else metrics[0]
     name = f"mean_test_{metric}"
     scores, params = table[name], table["params"]
-    iterations = list(map(int, table.get("iter", [0] * len(scores))))  # a halving search has several
-    order = np.lexsort((table[f"rank_test_{metric}"], np.negative(iterations)))
-    fine = [int(n) for n in order if np.isfinite(scores[n])]
-    ranked = [TrialRecord(n, params[n], {name: float(scores[n])}, COMPLETE) for n in fine]
+    iterations = 1 + int(max(table.get("iter", [0])))  # a halving search has several
+    fine = [n for n in range(len(scores)) if np.isfinite(scores[n])]
+    whole = [TrialRecord(n, params[n], {name: float(scores[n])}, COMPLETE) for n in fine]
     missing = int((table["n_splits_evaluated"] < search.n_splits_).sum()) if "n_splits_evaluated" in table else 0
-    failed = len(scores) - len(ranked) - missing
+    failed = len(scores) - len(whole) - missing
     why = "left by the race" if search.race is not None else "not evaluated"
     count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"
-    count += f" in {iterations[-1] + 1} iterations" * (iterations[-1] > 0)
+    count += f" in {iterations} iterations" * (iterations > 1)
     lines = [count + f", {failed} of them failed" * (failed > 0) + f", {missing} {why}" * (missing > 0)]
-    best = search.best_index_ if hasattr(search, "best_index_") else ranked[0].number if ranked else None
+    best = getattr(search, "best_index_", min(fine, key=table[f"rank_test_{metric}"].__getitem__, default=None))
     if best is not None:
         chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())
         lines.append(f"the best: {chosen or 'candidate 0'}\n  {name} {scores[best]:.6g}")
     if (winner := getattr(search, "winner_", None)) is not None:
         lines.append(str(winner))
-    return notebook.html_of("\n".join(lines), {name: True}, ranked, "candidate")
+    return notebook.html_of("\n".join(lines), {name: True}, whole, "candidate")

@@ -25,13 +25,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mpitune.svm.apart import is_compiled, is_ready
-    from mpitune.svm.candidates import Fitted, fit_grid
-    from mpitune.svm.compiling import warm_up
-    from mpitune.svm.data import Data, TrainingSet
-    from mpitune.svm.solved import Solved, solve
-    from mpitune.svm.svc import SVC, Refit
+if TYPE_CHECKING:  # for type checkers, who cannot read the table below
+    from mpitune.svm.apart import is_compiled as is_compiled
+    from mpitune.svm.apart import is_ready as is_ready
+    from mpitune.svm.candidates import Fitted as Fitted
+    from mpitune.svm.candidates import fit_grid as fit_grid
+    from mpitune.svm.compiling import warm_up as warm_up
+    from mpitune.svm.data import Data as Data
+    from mpitune.svm.data import TrainingSet as TrainingSet
+    from mpitune.svm.solved import Solved as Solved
+    from mpitune.svm.solved import solve as solve
+    from mpitune.svm.svc import SVC as SVC
+    from mpitune.svm.svc import Refit as Refit
 
 _HOME = {
     "mpitune.svm.apart": ("is_compiled", "is_ready"),
@@ -42,19 +47,7 @@ _HOME = {
     "mpitune.svm.compiling": ("warm_up",),
 }
 
-__all__ = [
-    "SVC",
-    "Data",
-    "Fitted",
-    "Refit",
-    "Solved",
-    "TrainingSet",
-    "fit_grid",
-    "is_compiled",
-    "is_ready",
-    "solve",
-    "warm_up",
-]
+__all__ = [name for names in _HOME.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,13 +17,9 @@ def shown(objective: Any, *names: str) -> str:
     return search(objective, space, n_trials=20, minimize=names, workers=0)._repr_html_()
 
 
-def test_a_study_shows_its_report_the_best_trials_and_a_picture_of_one_objective() -> None:
+def test_a_study_shows_its_report_and_a_picture_of_one_objective() -> None:
     text = shown(lambda trial: {"loss": (trial.params["x"] - 1) ** 2}, "loss")
     assert text.startswith("<pre>20 trials: 20 complete\nthe best:\n  trial ") and "<b>" not in text
-    rows = re.findall("<tr>(.*?)</tr>", text)
-    assert rows[0] == "<th>trial</th><th>loss</th><th>x</th><th>kind</th>" and len(rows) == 6
-    losses = [float(re.findall("<td>(.*?)</td>", row)[1]) for row in rows[1:]]
-    assert losses == sorted(losses)
     (picture,) = re.findall('src="data:image/svg.xml;base64,(.*?)"', text)
     assert base64.b64decode(picture).startswith(b"<?xml")
     study = SearchStudy([], {"loss": False})

@@ -424,7 +424,7 @@ def test_constraints_are_known_from_the_journal(tmp_path: Path) -> None:
     how: dict[str, Any] = dict(strategy=sampler, n_trials=9, results=tmp_path / "r")
     first, again = (searched(objective, LINE, **how) for _ in range(2))
     right = min(t.params["x"] for t in first.trials if t.params["x"] >= 0.5)
-    assert right == first.best_value == again.best_value == again.ranked()[0].params["x"]
+    assert right == first.best_value == again.best_value
     assert [t.state == "infeasible" for t in again.trials] == [t.params["x"] < 0.5 for t in again.trials]
     history = read_study(tmp_path / "r")
     candidates = read_candidates(history, goal := Goal("loss", False))

@@ -56,7 +56,7 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
     history = write(tmp_path, lines, deaths=[death(2, 40, 15, "a/1", "killed by SIGKILL (out of memory?)")])
     seen = Seen(page([Report(read(history), [Section("", facts=[Fact("test error", "4.2 %")])])]))
     for words in (
-        "x = 1.5", "0.3", "95 % interval", "test error", "4.2 %", "1 min 40 s", "ValueError: too wide",
+        "x = 1.5", "0.3", "mean of 2 folds", "test error", "4.2 %", "1 min 40 s", "ValueError: too wide",
         "killed by SIGKILL", "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
         "before its first trial", "toy (toy.py)",
     ):  # fmt: skip

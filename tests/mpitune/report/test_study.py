@@ -49,7 +49,6 @@ def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> 
     study = read(write(tmp_path, lines))
     assert [one.value for one in study.candidates] == [pytest.approx(0.6), pytest.approx(0.3), 0.1, None, float("inf")]
     assert study.best is not None and study.best.params == {"x": 2}
-    assert study.best.interval is not None and study.best.interval[0] < 0.3 < study.best.interval[1]
     assert [trial.key for trial, _ in study.failures] == ["x4/f1"]
 
 

@@ -1,6 +1,5 @@
 """What a notebook shows of a search."""
 
-import re
 from typing import Any
 
 import pytest
@@ -33,9 +32,7 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
         "6 candidates, 1 of them failed\nthe best: n_neighbors=7\n  mean_test_score 0.98\nbest of 6, "
     )
     assert "\nas good on these 5 folds: 5 of 6</pre>" in text
-    rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", text)]
-    assert rows[0] == ["candidate", "mean_test_score", "n_neighbors"] and rows[1] == ["4", "0.98", "7"]
-    assert len(rows) == 6 and text.count("<img ") == 1
+    assert text.count("<img ") == 1
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -54,12 +51,12 @@ def test_the_score_is_that_of_refit(arguments: dict[str, Any], name: str) -> Non
     assert told in text and ("as good on these" in text) is bool(arguments["refit"])
 
 
-def test_a_halving_search_shows_its_last_iteration_first() -> None:
+def test_a_halving_search_shows_the_best_of_its_last_iteration() -> None:
     search = HalvingGridSearchCV(KNN, {"n_neighbors": [1, 3, 5, 7, 9, 11]}, cv=3, random_state=0, workers=0).fit(X, Y)
     text = below_the_diagram(search)
-    assert text.startswith("8 candidates in 2 iterations\n")
-    best = re.findall("<tr>(.*?)</tr>", text)[1]
-    assert f"<td>{search.best_index_}</td>" in best and search.cv_results_["iter"][search.best_index_] == 1
+    assert search.cv_results_["iter"][search.best_index_] == 1
+    best = f"the best: n_neighbors={search.best_params_['n_neighbors']}\n"
+    assert text.startswith(f"8 candidates in 2 iterations\n{best}")
 
 
 def test_as_text_it_is_scikit_learns() -> None:

@@ -208,6 +208,8 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     search = GridSearchCV(TREE, GRID, cv=cv, default=True, refit=careful, results=tmp_path, workers=2).fit(X, Y)
     text = (tmp_path / "report.html").read_text()
     assert "What the winner is worth" in text and f"{search.winner_.corrected:.4f}" in text
+    low, high = search.winner_.interval
+    assert f"it is {search.winner_.corrected:.4g} (95 %: {low:.4g} to {high:.4g})" in text
     study = report_of(tmp_path, read_study(tmp_path), Folds(), None, goal="maximize test_scores").study
     assert study.winner is not None and study.winner.scores.tolist() == search.winner_.scores.tolist()
     assert (study.winner.corrected, study.winner.interval) == (search.winner_.corrected, search.winner_.interval)

@@ -101,7 +101,6 @@ def test_the_same_table(flavour: object, libraries: Path, tmp_path: Path, expect
 
 
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=1)  # beside tests that make networks an mpirun of 4.1 once ended before its first trial
 @pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
 def test_signals_to_the_launcher(flavour: object, libraries: Path, tmp_path: Path) -> None:
     """The table of docs/stopping.md. What the launcher kills is continued by the same command."""

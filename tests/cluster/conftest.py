@@ -5,7 +5,6 @@ With REQUIRE_CLUSTER=1 in the environment (continuous integration) they fail ins
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,18 +20,6 @@ def need(*reasons: str) -> None:
         if os.environ.get("REQUIRE_CLUSTER"):
             pytest.fail(reason)
         pytest.skip(reason)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In continuous integration a test of this folder may fail once.
-
-    Open MPI itself may wait for ever where a rank dies while others start. A run that needed a second try says RERUN;
-    outside continuous integration nothing is tried twice.
-    """
-    if os.environ.get("REQUIRE_CLUSTER"):
-        for item in items:
-            if item.path.is_relative_to(Path(__file__).parent):
-                item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ class LoadedStudy(_Loaded):
 
     @property
     def winner_(self) -> Winner | None:
-        """What the best candidate is worth, as a search says; None without two candidates, three folds and a goal."""
+        """What the best candidate is worth, as a search says; None without two candidates, two folds and a goal."""
         from mpitune.report.page import report_of
 
         folder = studies_in(self.folder)[-1]

@@ -147,10 +147,10 @@ class Winner:
 def winner_among(
     folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, ratio: float | None = None
 ) -> Winner | None:
-    """By the values of each on its folds, none of what is incomplete; None without three folds, or of one candidate."""
+    """By the values of each on its folds, none of what is incomplete; None of one candidate or one fold."""
     k = max(map(len, folds), default=0)
     scores = np.array([values if len(values) == k else [math.nan] * k for values in folds])
-    if k < 3 or len(folds) < 2 or not np.isfinite(scores).all(axis=1).any():
+    if k < 2 or len(folds) < 2 or not np.isfinite(scores).all(axis=1).any():
         return None
     return Winner(scores, params, maximize, repeats if k % repeats == 0 < k - repeats else 1, ratio)
 

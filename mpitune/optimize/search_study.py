@@ -187,7 +187,7 @@ class SearchStudy:
 
     @property
     def winner(self) -> Winner | None:
-        """What `best` is worth, by its folds; None where it has no three of them, or there are several objectives."""
+        """What `best` is worth, by its folds; None where it has one, or there are several objectives."""
         if len(self.objectives) != 1:
             return None
         ((name, up),) = self.objectives.items()

@@ -122,7 +122,7 @@ class ReportedStudy:
 
     @cached_property
     def winner(self) -> Winner | None:
-        """What the best is worth, by its folds; None before the end, of one candidate, or without three folds."""
+        """What the best is worth, by its folds; None before the end, of one candidate or one fold."""
         if self.goal is None or self.best is None or not self.history.complete:
             return None
         numbered = sorted(self.candidates, key=lambda candidate: candidate.number)

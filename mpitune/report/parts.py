@@ -65,9 +65,10 @@ def _answer(study: ReportedStudy) -> list[Fact]:
     note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
     n = sum(candidate.state == COMPLETE for candidate in study.candidates)
     note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
-    if study.winner and study.winner.corrected is not None and study.winner.interval:
-        worth, low, high = (words(end, goal.percent) for end in (study.winner.corrected, *study.winner.interval))
-        note += f" Corrected for the choice by its folds it is {worth} (95 %: {low} to {high})."
+    if study.winner and study.winner.corrected is not None:
+        worth, *ends = (words(end, goal.percent) for end in (study.winner.corrected, *(study.winner.interval or ())))
+        interval = f" (95 %: {' to '.join(ends)})" if ends else ""
+        note += f" Corrected for the choice by its folds it is {worth}{interval}."
     return [
         Fact("best parameters", _words_of(best.params), _words_of(best.label)),
         Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),

@@ -13,6 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+from mpitune import load
 from mpitune.errors import UsageError
 from mpitune.figures.panels import Bars
 from mpitune.figures.winner import Winner, draws
@@ -215,6 +216,8 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     assert (study.winner.corrected, study.winner.interval) == (search.winner_.corrected, search.winner_.interval)
     (bars,) = winner_panel(study)
     assert isinstance(bars, Bars) and "the default" in bars.bars and len(bars.bars) == 13
+    two = GridSearchCV(TREE, GRID, cv=2, results=tmp_path / "two", workers=1).fit(X, Y)
+    assert str(load(tmp_path / "two").winner_) == str(two.winner_) and "two folds: roughly" in str(two.winner_)
     assert "3, 20" in bars.bars and "values of max_depth, min_samples_leaf" in bars.about
     assert len(bars.marked) == len(search.winner_.as_good) < 13
 

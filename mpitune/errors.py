@@ -72,6 +72,15 @@ def or_typed(name: str, value: object = True, then: str = "") -> str:
 
 
 @contextmanager
+def needs(name: str, install: str = '"mpitune[export]"') -> Iterator[None]:
+    """Around the import of an optional package. Raises UsageError, which says how to install it, where it is absent."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"{name} is not installed ({error}): pip install {install}") from error
+
+
+@contextmanager
 def keeping(kept: bool) -> Iterator[None]:
     """Whether the study in this context has a results folder, for `how_to_go_on`."""
     global _kept

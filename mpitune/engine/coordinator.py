@@ -82,7 +82,7 @@ class Coordinator:
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
         self._raised: Outcome | None = None  # the first where the objective raised, before any trial has succeeded
-        self.n_failed = 0
+        self.n_failed = sum(result.failed for result in study.results.values())
         for batch in study.start():
             self.dispatch.add(batch)
 

@@ -51,7 +51,7 @@ class Overview:
     """A study at one moment."""
 
     done: int  # trials that are done, as people count them
-    failed: int  # of this run
+    failed: int  # of those that are done, without those of other jobs
     total: int  # trials that there will be, as far as is known now
     more: bool  # there may be more than `total`
     slots: int  # that are in use

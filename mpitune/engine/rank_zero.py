@@ -103,6 +103,8 @@ class RankZero:
             return self._unfinished(study, coordinator)
         outcomes = study.outcomes()
         journal.verify(outcome.result for outcome in outcomes)
+        if complete and (beside := len(journal.history.results) - len(outcomes)) > 0:  # of fewer trials, for instance
+            log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
         failed = [outcome for outcome in outcomes if outcome.result.failed]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
         if importing:
@@ -192,8 +194,8 @@ class RankZero:
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(
-            "%d slots on %d node%s; %d of %d trials known", len(slots), size, "s" if size > 1 else "",
-            seen.done, seen.total,
+            "%d slot%s on %d node%s; %d of %d trials known", len(slots), "s" * (len(slots) != 1), size,
+            "s" * (size != 1), seen.done, seen.total,
         )  # fmt: skip
         for problem in memory_problems(
             self.nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())

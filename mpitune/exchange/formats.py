@@ -21,7 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
-from mpitune.exchange.trials import RUNNING, ExportedStudy, ExportedTrial, needs
+from mpitune.errors import needs
+from mpitune.exchange.trials import RUNNING, ExportedStudy, ExportedTrial
 from mpitune.optimize.search_study import COMPLETE, FAILED, INFEASIBLE
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from mpitune.errors import UsageError, named, utf8
+from mpitune.errors import UsageError, named, needs, utf8
 from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study, studies_in
@@ -116,22 +115,9 @@ class ExportedStudy:
         return [{name: row.get(name) for name in columns} for row in rows]
 
 
-@contextmanager
-def needs(name: str) -> Iterator[None]:
-    """Around the import of an optional package. Raises UsageError, which names the extra, where it is not installed."""
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(f'{name} is not installed ({error}): pip install "mpitune[export]"') from error
-
-
-class _Loaded(NamedTuple):
-    trials: pandas.DataFrame
-    arrays: Mapping[str, Mapping[str, np.ndarray]]
-
-
-class LoadedStudy(_Loaded):
-    """What `load` gives.
+@dataclass(frozen=True, eq=False, repr=False)
+class LoadedStudy:
+    """What `load` gives: `trials, arrays = load(folder)` takes the two.
 
     Attributes:
         trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
@@ -141,7 +127,12 @@ class LoadedStudy(_Loaded):
         folder: Of the study.
     """
 
+    trials: pandas.DataFrame
+    arrays: Mapping[str, Mapping[str, np.ndarray]]
     folder: Path
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.trials, self.arrays))
 
     @property
     def winner_(self) -> Winner | None:
@@ -191,16 +182,14 @@ def load(results: str | Path) -> LoadedStudy:
         [[0.0, 0.0], [1.0, 1.0], [2.0, 4.0]]
     """
     study = read(Path(results))
-    with needs("pandas"):
+    with needs("pandas", "pandas"):
         import pandas
     rows = [{name: math.nan if value is None else value for name, value in row.items()} for row in study.rows()]
     columns = None if rows else list(ExportedTrial(0, {}, {}, "").row())
     table = pandas.DataFrame(rows, columns=columns).astype(dict.fromkeys(MEASURED, float))
     table["ended"] = pandas.to_datetime(table["ended"], unit="s", utc=True)
     arrays = {trial.key: trial.last.arrays for trial in study.trials if trial.last.arrays}
-    loaded = LoadedStudy(table.set_index("key"), arrays)
-    loaded.folder = Path(results)
-    return loaded
+    return LoadedStudy(table.set_index("key"), arrays, Path(results))
 
 
 def read(folder: Path, running: Running | None = None) -> ExportedStudy:

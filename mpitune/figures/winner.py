@@ -114,12 +114,15 @@ class Winner:
     def __str__(self) -> str:
         n, tied = len(self.params), self._n_tied
         left_out = f", {n - self._n_whole} left out" * (n > self._n_whole)
-        lines = [f"best of {n}{left_out}: {dict(self.params[self.candidate])}: {self.score:.4f}; {self.correction}"]
+        chosen = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.params[self.candidate].items()}
+        lines = [f"best of {n}{left_out}: {chosen}: {self.score:.4f}; {self.correction}"]
         same = f"; {tied} {'has' if tied == 1 else 'have'} the same score, the first was taken" * (tied > 0)
         lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
         if self.default is not None:
             lines.append(f"the default: {self.default:.4f}; {self._verdict}")
         return "\n".join(lines + self.notes)
+
+    __repr__ = __str__  # what a notebook shows
 
     @property
     def correction(self) -> str:

@@ -21,7 +21,7 @@ def html_of(report: str, objectives: dict[str, bool], whole: Sequence[TrialRecor
         whole: those that are complete.
         what: one of them is, in one word.
     """
-    text = f"<pre>{html.escape(report)}</pre>"
+    text = f'<pre style="white-space: pre-wrap">{html.escape(report)}</pre>'
     return text + _history(what, *objectives.popitem(), whole) if whole and len(objectives) == 1 else text
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, needs
 from mpitune.figures.winner import Winner, winner_among
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
@@ -136,10 +136,8 @@ class SearchStudy:
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""
-        try:
+        with needs("pandas", "pandas"):
             import pandas
-        except ImportError as error:
-            raise UsageError('pandas is not installed: pip install "mpitune[search]"') from error
         return pandas.DataFrame(self.rows()).set_index("number")
 
     def rows(self) -> list[dict[str, Any]]:

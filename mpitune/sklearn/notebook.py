@@ -28,10 +28,10 @@ def html_of(search: Any) -> str:
     count = f"{len(scores)} candidate{'s' * (len(scores) != 1)}"
     count += f" in {iterations} iterations" * (iterations > 1)
     lines = [count + f", {failed} of them failed" * (failed > 0) + f", {missing} {why}" * (missing > 0)]
-    best = getattr(search, "best_index_", min(fine, key=table[f"rank_test_{metric}"].__getitem__, default=None))
-    if best is not None:
-        chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())
-        lines.append(f"the best: {chosen or 'candidate 0'}\n  {name} {scores[best]:.6g}")
     if (winner := getattr(search, "winner_", None)) is not None:
-        lines.append(str(winner))
+        lines.append(f"{name}, {winner}")
+    elif fine:
+        best = min(fine, key=table[f"rank_test_{metric}"].__getitem__)
+        chosen = ", ".join(f"{key}={short(value)}" for key, value in params[best].items())
+        lines.append(f"{name}, the best: {chosen or 'candidate 0'}: {scores[best]:.6g}")
     return notebook.html_of("\n".join(lines), {name: True}, whole, "candidate")

@@ -31,7 +31,7 @@ def check(search: Any) -> None:
     if hasattr(search, "aggressive_elimination"):
         raise UsageError("race is for searches in one round: this one halves its candidates")
     if callable(search.refit):
-        raise UsageError("race finds the best mean score: a callable refit chooses otherwise, so it needs all folds")
+        raise UsageError("race finds the best mean score, and a callable refit needs all folds: give one of them")
     if isinstance(search.scoring, list | tuple | set | dict) and not isinstance(search.refit, str):
         raise UsageError(ONE_SCORE)
 

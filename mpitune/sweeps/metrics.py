@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpitune.exchange.trials import needs
+from mpitune.errors import needs
 from mpitune.optimize.commands import OUTPUT
 
 Logged = Iterator[tuple[str, Any, int | None]]  # names, values, steps; those without a step are of a summary

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mpitune.errors import UsageError, mended, named
+from mpitune.errors import UsageError, mended, named, needs
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies import Strategy, strategy_of
@@ -67,16 +67,23 @@ def _content(path: Path) -> Any:
     try:
         if path.suffix == ".json":
             return json.loads(text)
-        import yaml
+        with needs("pyyaml", '"mpitune[sweeps]"'):
+            import yaml
 
         class Loader(yaml.SafeLoader):  # 1e-5 is a number, as in YAML 1.2
             yaml_implicit_resolvers = {k: [*v] for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 
+            def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+                keys = [key.value for key, _ in node.value]
+                if twice := [key for key in keys if keys.count(key) > 1]:
+                    raise ValueError(f"it has {twice[0]} twice")
+                return super().construct_mapping(node, deep)
+
         number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
         return Loader(text).get_single_data()
-    except ImportError as error:
-        raise UsageError('pyyaml is not installed: pip install "mpitune[sweeps]"') from error
+    except UsageError:
+        raise
     except Exception as error:  # of both readers, which say where
         raise UsageError(f"it cannot be read: {error}") from error
 
@@ -96,7 +103,8 @@ def checked(where: str, given: Any, rule: Mapping[str, Any]) -> Any:
         raise UsageError(f"{what} is not supported: {rule['description']}")
     kind = rule.get("type", "")
     if kind and (not isinstance(given, TYPES[kind]) or (isinstance(given, bool) and kind != "boolean")):
-        raise UsageError(f"{what} is {shown(given)}: give a value of type {kind}")
+        kind = {"object": "names with values", "array": "a list"}.get(kind, f"a value of type {kind}")
+        raise UsageError(f"{what} is {'empty' if given is None else shown(given)}: give {kind}")
     if "enum" in rule and given not in rule["enum"]:
         raise UsageError(f"{what} is {shown(given)}: give {' or '.join(rule['enum'])}")
     low, above = rule.get("minimum"), rule.get("exclusiveMinimum")

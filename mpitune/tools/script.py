@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = compile(content, path, "exec", dont_inherit=True)  # its `__future__` is its own
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
-        ours = RunOptions(gpu=options.gpu, workers=options.workers, results=options.results, quiet=True)
+        gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
+        ours = RunOptions(gpu=gpu, workers=options.workers, results=options.results, quiet=True)
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, needs
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
 from mpitune.optimize.spaces.parameters import Quantile
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
@@ -25,15 +25,12 @@ from mpitune.settings import without_address
 from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
-MISSING = 'Optuna is not installed: pip install "mpitune[search]", or use another strategy'
 
 
 def optuna() -> Any:
     """The library, silent. Raises UsageError where it is not installed."""
-    try:
+    with needs("Optuna", '"mpitune[search]", or use another strategy'):
         import optuna as library
-    except ImportError as error:
-        raise UsageError(MISSING) from error
     library.logging.set_verbosity(library.logging.ERROR)
     return library
 

@@ -36,6 +36,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"scheduler": {"engine": "optuna"}}, "scheduler is not supported: give method"),
     ({"run_cap": 0}, "run_cap is 0: give at least 1"),
     ({"run_cap": True}, "run_cap is True: give a value of type integer"),
+    ({"command": 3}, "command is 3: give a list"),
     ({"mpitune": {"strategy": "asha"}}, "mpitune.strategy is 'asha': give grid or random or sobol"),
     ({"mpitune": {"gpus": 2}}, "mpitune has 'gpus': there are strategy, trials, seed"),
     ({"early_terminate": {"type": "hyperband"}}, "early_terminate has no band: give min_iter, or max_iter and s"),
@@ -149,3 +150,10 @@ def test_arguments_are_those_of_wandbs_agent() -> None:
     hydras = {"args_append_hydra", "args_override_hydra"}  # not in the oldest versions
     assert theirs == {name: ours[name] for name in theirs} and ours.keys() - hydras <= theirs.keys()
     assert set(MACROS) == {*ours, "env", "interpreter", "program", "args_json_file", "folder"}
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "it is empty: give names"), ("a: 1\na: 2\n", "it has a twice")])
+def test_an_empty_file_and_a_name_that_is_there_twice(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read(tmp_path / "s.yaml")

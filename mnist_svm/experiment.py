@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table
 from mpitune.svm.matrices.pool import buffer_sizes
-from mpitune.trial import Batch, Outcome, Rounds, Trial
+from mpitune.trial import Batch, Outcome, Parameter, Rounds, Trial
 
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 
@@ -208,8 +208,12 @@ class SvmGrid(ImageSettings):
         tables = ("validation_error.npy", "results.csv", "best.json")
         return Reporting(
             "minimize error", modules=("mnist_svm.figures",), sections=self.report_sections, data_here=self.data_here,
-            files=(*tables, "heat_map.svg", "heat_map.png", "figures"),
+            files=(*tables, "heat_map.svg", "heat_map.png", "figures"), best=self._best,
         )  # fmt: skip
+
+    def _best(self, history: History) -> Mapping[str, Parameter] | None:
+        point = best_point(self._grid.errors(history.results))
+        return None if point is None else self._grid.params(point)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_svm.sections import sections_of

@@ -32,13 +32,13 @@ class TuningGrid:
         return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
 
     def trial(self, g: int, c: int, fold: int) -> Trial:
-        return Trial(self.key(g, c, fold), {**self._params((g, c)), "fold": fold})
+        return Trial(self.key(g, c, fold), {**self.params((g, c)), "fold": fold})
 
     def refit(self, point: Point) -> Trial:
         """The chosen point fitted to all training images."""
-        return Trial(REFIT, self._params(point))
+        return Trial(REFIT, self.params(point))
 
-    def _params(self, point: Point) -> dict[str, Parameter]:
+    def params(self, point: Point) -> dict[str, Parameter]:
         g, c = point
         return {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
 

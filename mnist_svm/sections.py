@@ -60,8 +60,6 @@ def _facts(summary: Mapping[str, Any]) -> list[Fact]:
     if summary["test_error"] is not None:
         note = f"{summary['n_support']:,} support vectors" + interval_text(summary["test_interval"])
         facts.append(Fact("test error", f"{summary['test_error']:.2%}", note))
-    if n := summary["points_as_good"]:
-        facts.append(Fact("as good as the best", f"{n} points", "by a paired test over the folds, itself among them"))
     return facts
 
 

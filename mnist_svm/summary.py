@@ -48,9 +48,11 @@ def summarised(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarr
         summary["cross_validation_error"] = float(errors[:, g, c].mean())
         summary["standard_deviation"] = float(errors[:, g, c].std())
         flat = errors.reshape(len(errors), -1).T
-        winner = Winner(flat, [{"point": n} for n in range(len(flat))], maximize=False)
-        summary["corrected_error"], summary["corrected_interval"] = winner.corrected, winner.interval
-        summary["points_as_good"] = len(winner.as_good)
+        points = [{"point": n} for n in range(len(flat))]
+        winner = Winner(flat, points, maximize=False, taken=g * errors.shape[2] + c)
+        if len(flat) > 1:
+            summary["corrected_error"], summary["corrected_interval"] = winner.corrected, winner.interval
+            summary["points_as_good"] = len(winner.as_good)
     refit = results.get(REFIT)
     if refit is not None and not refit.failed:
         summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
@@ -74,9 +76,10 @@ def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
     print(f"cross-validation error:   {summary['cross_validation_error']:.4%}")
-    corrected = f"{summary['corrected_error']:.4%}{interval_text(summary['corrected_interval'])}"
-    print(f"corrected for the choice: {corrected}")
-    print(f"points as good:           {summary['points_as_good']} by a paired test over the folds")
+    if summary["corrected_error"] is not None:
+        ends = interval_text(summary["corrected_interval"]) or " (two folds: roughly)"
+        print(f"corrected for the choice: {summary['corrected_error']:.4%}{ends}")
+        print(f"points as good:           {summary['points_as_good']} by a paired test over the folds")
     print(f"test error:               {test_error}")
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")

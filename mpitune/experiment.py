@@ -152,6 +152,7 @@ class Reporting:
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
         folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
         counts: of the journal: the keys of the trials that count, None for all.
+        best: of the journal: the parameters of the best, where the experiment takes a certain one of equal ones.
         spent: asked at the end of a run with -v: parts of the seconds of "trials" and of "start and idle", as far as
             they are known, summed over workers, by any names, see `mpitune.report.timeline.breakdown`.
     """
@@ -165,6 +166,7 @@ class Reporting:
     files: tuple[str, ...] | None = None
     folds: Mapping[str, Any] = field(default_factory=dict)
     counts: Callable[[History], Container[str] | None] = lambda history: None
+    best: Callable[[History], Mapping[str, Parameter] | None] = lambda history: None
     spent: Callable[[], Mapping[str, Mapping[str, float]]] = dict
 
 

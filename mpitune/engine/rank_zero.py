@@ -185,12 +185,14 @@ class RankZero:
             end=None if end is None else end - options.walltime_margin, started=self.started,
         )  # fmt: skip
         coordinator, slots = Coordinator(study, self.journal, scheduling, resources), resources.slots
+        reporting, header = self.experiment.reporting(), self.journal.history.header
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
             "n_trials": scheduling.n_trials, **self._code(),
-            **({"folds": folds} if (folds := dict(self.experiment.reporting().folds)) else {}),
+            **({"folds": folds} if (folds := dict(reporting.folds)) else {}),
+            **({"goal": reporting.goal} if reporting.goal != (header.get("goal") or "") else {}),
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(

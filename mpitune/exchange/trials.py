@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -137,14 +138,13 @@ class LoadedStudy:
     @property
     def winner_(self) -> Winner | None:
         """What the best candidate is worth, as a search says; None without two candidates, two folds and a goal."""
+        from mpitune.exchange.programs import experiment_of
         from mpitune.report.page import report_of
 
         folder = studies_in(self.folder)[-1]
         experiment, history = None, read_study(folder)
-        if history.header["settings"]["experiment"] == "Folds":  # of scikit-learn's estimators, whose import is dear
-            from mpitune.sklearn.folds import Folds
-
-            experiment = Folds()
+        with suppress(Exception):  # of a program's own part: the journal may be anybody's
+            experiment = experiment_of(history)
         return report_of(folder, history, experiment, None).study.winner
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ def _read(folder: Path, running: Running) -> ExportedStudy:
     settings = history.header["settings"]
     said = settings.get("objectives")
     searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
-    goals = said if searched else [history.header.get("goal") or ""]
+    goals = said if searched else [history.goal]
     objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
     found = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
     found = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in found]

@@ -40,6 +40,7 @@ class Winner:
         maximize: whether more is better.
         repeats: of the cross-validation; folds of one come one after the other.
         ratio: samples of a fold by those of its training where splits are not all of a cross-validation.
+        taken: the candidate that was taken as the best, where others may be equal; None for the first of them.
 
     Attributes:
         candidate: its number, the first of those with the best mean.
@@ -62,14 +63,20 @@ class Winner:
     default_will_do = False
 
     def __init__(
-        self, scores: np.ndarray, params: Params, maximize: bool = True, repeats: int = 1, ratio: float | None = None
+        self,
+        scores: np.ndarray,
+        params: Params,
+        maximize: bool = True,
+        repeats: int = 1,
+        ratio: float | None = None,
+        taken: int | None = None,
     ) -> None:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
             raise UsageError("no candidate has a finite score on every fold")
         table = np.ascontiguousarray(sign * scores[whole])  # so means are scikit-learn's to the last digit
         means, k = table.mean(axis=1), table.shape[1]
-        best = int(means.argmax())
+        best = int(means.argmax() if taken is None else np.flatnonzero(whole == taken)[0])
         good = means == means[best]
         self.scores, self.params, self.n_folds = scores, params, k
         self.notes = [] if ratio is None else [NO_CROSS_VALIDATION]
@@ -117,7 +124,8 @@ class Winner:
         chosen = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.params[self.candidate].items()}
         lines = [f"best of {n}{left_out}: {chosen}: {self.score:.4f}; {self.correction}"]
         same = f"; {tied} {'has' if tied == 1 else 'have'} the same score, the first was taken" * (tied > 0)
-        lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
+        if self.n_folds > 1:
+            lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
         if self.default is not None:
             lines.append(f"the default: {self.default:.4f}; {self._verdict}")
         return "\n".join(lines + self.notes)
@@ -147,15 +155,24 @@ class Winner:
         return f"{text} +- {(ends.high - ends.low) / 2:.4f}: that is {chance} chance"
 
 
+def mean_of(folds: Sequence[float]) -> float:
+    """The mean that `Winner` and scikit-learn compare by, to the last digit: a sum in order may have another one."""
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(np.array(folds, np.float64)))
+
+
 def winner_among(
-    folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, ratio: float | None = None
+    folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, *, taken: int, **how: Any
 ) -> Winner | None:
-    """By the values of each on its folds, none of what is incomplete; None of one candidate or one fold."""
+    """By the values of each on its folds, none of what is incomplete; None of one candidate or one fold.
+
+    For the rest see `Winner`.
+    """
     k = max(map(len, folds), default=0)
     scores = np.array([values if len(values) == k else [math.nan] * k for values in folds])
-    if k < 2 or len(folds) < 2 or not np.isfinite(scores).all(axis=1).any():
+    if k < 2 or len(folds) < 2 or not np.isfinite(scores[taken]).all():
         return None
-    return Winner(scores, params, maximize, repeats if k % repeats == 0 < k - repeats else 1, ratio)
+    return Winner(scores, params, maximize, repeats if k % repeats == 0 < k - repeats else 1, taken=taken, **how)
 
 
 def chosen_again(scores: np.ndarray) -> float:
@@ -169,8 +186,9 @@ def chosen_again(scores: np.ndarray) -> float:
     found = []
     for some in np.split(drawn, range(size, len(drawn), size)):
         sums, left = scores @ some.T, some == 0
-        near = 1e-12 * np.abs(sums).max(axis=0)  # those that differ by rounding are equal, on any processor
-        best = (sums >= sums.max(axis=0) - near).argmax(axis=0)
+        size = (np.abs(scores) @ some.T)[sums.argmax(axis=0), np.arange(len(some))]
+        near = sums.max(axis=0) - 1e-12 * size  # those that differ from the best by rounding are equal to it
+        best = (sums >= near).argmax(axis=0)
         found.append((scores[best] * left).sum(axis=1) / left.sum(axis=1))
     return float(weights @ np.concatenate(found))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
-from mpitune.figures.winner import Winner, winner_among
+from mpitune.figures.winner import Winner, mean_of, winner_among
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
@@ -191,7 +191,10 @@ class SearchStudy:
         ((name, up),) = self.objectives.items()
         known = [trial.folds if trial.state == COMPLETE else {} for trial in self.trials]
         folds = [[each[fold][name] for fold in sorted(each)] for each in known]
-        return winner_among(folds, [trial.params for trial in self.trials], up, self.repeats)
+        if not any(folds):
+            return None
+        taken = self.trials.index(self.best)
+        return winner_among(folds, [trial.params for trial in self.trials], up, self.repeats, taken=taken)
 
     def _complete(self) -> list[TrialRecord]:
         return [trial for trial in self.trials if trial.state == COMPLETE]
@@ -227,7 +230,7 @@ def _record(
     folds: dict[int, dict[str, float]] = {}
     if last.fold >= 0 and values:
         folds = {segment.fold: end for (segment, _), end in zip(done, ends, strict=True)}
-        values = {name: sum(end[name] for end in ends) / len(ends) for name in values}
+        values = {name: mean_of([end[name] for end in ends]) for name in values}
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items() if name[:1] != "@"}
     error = last_line(result.error or chosen_of(result, "error"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mpitune.figures.winner import Winner, winner_among
+from mpitune.figures.winner import Winner, mean_of, winner_among
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
 from mpitune.trial import (
@@ -101,6 +101,7 @@ class ReportedStudy:
         running: whether a job holds the folder.
         goals: names of those of a search, where none was asked for.
         repeats, ratio: of the cross-validation, see `Winner`.
+        chosen: parameters of the best, where the experiment says which it took of equal ones.
     """
 
     folder: Path
@@ -112,23 +113,28 @@ class ReportedStudy:
     goals: Sequence[str] = ()
     repeats: int = 1
     ratio: float | None = None
+    chosen: Mapping[str, Parameter] | None = None
 
     @cached_property
     def best(self) -> Candidate | None:
         """The best of those that are complete; None where there is none, no goal, or more than one."""
         if self.goal is None or len(self.goals) > 1:
             return None
-        return best_of(self.valued, lambda candidate: candidate.rank_by(self.goal))
+        equal = [one for one in self.valued if self.chosen is None or one.params == self.chosen]
+        return best_of(equal, lambda candidate: candidate.rank_by(self.goal))
 
     @cached_property
     def winner(self) -> Winner | None:
-        """What the best is worth, by its folds; None before the end, of one candidate or one fold."""
-        if self.goal is None or self.best is None or not self.history.complete:
+        """What the best is worth, by its folds; None before the end, of one candidate or one fold.
+
+        Candidates with labels have no folds in common.
+        """
+        if self.goal is None or self.best is None or self.best.label or not self.history.complete:
             return None
         numbered = sorted(self.candidates, key=lambda candidate: candidate.number)
         folds = [candidate.folds if candidate.state == COMPLETE else [] for candidate in numbered]
-        params = [candidate.params | candidate.label for candidate in numbered]
-        return winner_among(folds, params, self.goal.maximize, self.repeats, self.ratio)
+        params, taken = [candidate.params for candidate in numbered], numbered.index(self.best)
+        return winner_among(folds, params, self.goal.maximize, self.repeats, ratio=self.ratio, taken=taken)
 
     @cached_property
     def valued(self) -> list[Candidate]:
@@ -197,47 +203,50 @@ def read_candidates(
     wanted = history.trials if counts is None else counts
     pairs = [(trial, history.results[key]) for key, trial in history.trials.items() if key in wanted]
     staged = "objectives" in history.header["settings"]  # a study of `search()`: its keys are NUMBER or NUMBER/STAGE
-    folded = any(_fold(trial) is not None for trial, _ in pairs)
+    numbered = staged or history.header["settings"]["experiment"] == "Folds"  # of scikit-learn: NUMBER/SPLIT
+    own = FOLDS[-1:] if staged else FOLDS  # a user's parameter may have any name
+    folded = any(_fold(trial, own) is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
     for trial, result in pairs:
         chosen = chosen_of(result, "params")
         lacks = goal is not None and not result.failed and goal.name not in result.values and chosen is None
-        if (folded and not staged and _fold(trial) is None) or lacks:
+        if (folded and not staged and _fold(trial, own) is None) or (lacks and not (folded and numbered)):
             continue
-        params = {name: value for name, value in trial.params.items() if name not in FOLDS and name[:1] != "@"}
+        params = {name: value for name, value in trial.params.items() if name not in own and name[:1] != "@"}
         params.update(chosen or {})
-        name = trial.key.partition("/")[0] if staged else tuple(params.items())
+        name = trial.key.partition("/")[0] if numbered else tuple(params.items())
         if (candidate := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}
             candidate = candidates[name] = Candidate(params, label)
         candidate.parts.append(Outcome(trial, result))
     for candidate in candidates.values():
-        _value(candidate, goal)
+        _value(candidate, goal, own)
     most = max((len(candidate.folds) for candidate in candidates.values() if candidate.value is not None), default=0)
     by_number = lambda key: (len(key), key)  # noqa: E731 - of trials, and of stages of one
     first = {name: min(trial.key for trial, _ in candidate.parts) for name, candidate in candidates.items()}
-    for number, name in enumerate(sorted(candidates, key=by_number if staged else first.__getitem__)):
+    for number, name in enumerate(sorted(candidates, key=by_number if numbered else first.__getitem__)):
         candidate = candidates[name]
         whole = candidate.value is not None and len(candidate.folds) == most
         candidate.number = number
-        candidate.state = COMPLETE if whole else FAILED if candidate.failed else "incomplete"
+        lacks = goal is not None and len(candidate.folds) < len(candidate.parts)
+        candidate.state = COMPLETE if whole else FAILED if candidate.failed or lacks else "incomplete"
         if staged:
             candidate.state = state_of(sorted(candidate.parts, key=lambda part: by_number(part.trial.key)))
             candidate.value = candidate.value if candidate.state in (COMPLETE, INFEASIBLE) else None
     return list(candidates.values())
 
 
-def _value(candidate: Candidate, goal: Goal | None) -> None:
+def _value(candidate: Candidate, goal: Goal | None, own: Sequence[str]) -> None:
     """Fill in the values of a candidate's folds and their mean."""
     if goal is None:
         return
     good = [(trial, result.values[goal.name]) for trial, result in candidate.parts if goal.name in result.values]
-    folds = [(fold, value) for trial, value in good if (fold := _fold(trial)) is not None]
+    folds = [(fold, value) for trial, value in good if (fold := _fold(trial, own)) is not None]
     by_fold = [value for _, value in sorted(folds, key=lambda pair: (str(type(pair[0])), pair[0]))]
     candidate.folds = by_fold or [value for _, value in good[-1:]]
     if candidate.folds and not candidate.failed:
-        candidate.value = sum(candidate.folds) / len(candidate.folds)
+        candidate.value = mean_of(candidate.folds)
 
 
-def _fold(trial: Trial) -> Parameter | None:
-    return next((trial.params[name] for name in FOLDS if trial.params.get(name, -1) != -1), None)
+def _fold(trial: Trial, own: Sequence[str]) -> Parameter | None:
+    return next((trial.params[name] for name in own if trial.params.get(name, -1) != -1), None)

@@ -71,7 +71,7 @@ def report_of(
     settings = history.header["settings"]
     objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
     reporting = experiment.reporting() if experiment else Reporting()
-    said = [goal, reporting.goal, history.header.get("goal")]
+    said = [goal, reporting.goal, history.goal]
     goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []
     goals = [asked] if (asked := _first_goal(said)) else goals
     searched = goals[0] if goals else None
@@ -83,7 +83,7 @@ def report_of(
     folds = history.runs[-1].get("folds", {}) if history.runs else {}
     study = ReportedStudy(
         folder, settings["experiment"], history, searched, candidates, is_running(folder), names,
-        folds.get("repeats", repeats_of(settings)), folds.get("ratio"),
+        folds.get("repeats", repeats_of(settings)), folds.get("ratio"), reporting.best(history),
     )  # fmt: skip
     return Report(study, reporting.sections(history, data))
 

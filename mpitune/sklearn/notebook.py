@@ -16,7 +16,8 @@ def html_of(search: Any) -> str:
     """A fitted search as HTML."""
     table = search.cv_results_
     metrics = [name.removeprefix("rank_test_") for name in table if name.startswith("rank_test_")]
-    metric = search.refit if search.refit in metrics else metrics[0]
+    refit = getattr(search.refit, "metric", search.refit)
+    metric = refit if isinstance(refit, str) and refit in metrics else metrics[0]
     name = f"mean_test_{metric}"
     scores, params = table[name], table["params"]
     iterations = 1 + int(max(table.get("iter", [0])))  # a halving search has several

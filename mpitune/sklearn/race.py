@@ -64,7 +64,7 @@ def asked(
 def counts(history: History) -> set[str] | None:
     """Keys of the fits that the race of a journal's last run wanted; None without a race."""
     folds = {"repeats": 1, "splits": 1, "together": {}, **(history.runs[-1].get("folds", {}) if history.runs else {})}
-    goal = str(history.header.get("goal")).partition(" ")[2]
+    goal = history.goal.partition(" ")[2]
     if folds.get("race") is None or not goal:
         return None
     places = {key: (int(c[1:]), int(f[1:])) for key in history.trials for c, _, f in [key.partition("/")]}

@@ -8,6 +8,7 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 import warnings
@@ -142,15 +143,17 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _mask_what_is_missing(self) -> None:
         """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""
-        if hasattr(self, "aggressive_elimination") or not (self._evaluated < self.n_splits_).any():
+        if hasattr(self, "aggressive_elimination") or self._evaluated.all():
             return
-        self.cv_results_["n_splits_evaluated"] = self._evaluated
+        self.cv_results_["n_splits_evaluated"] = self._evaluated.sum(axis=1)
+        some = ~self._evaluated.all(axis=1)
         for name, column in self.cv_results_.items():
-            missing = self._evaluated < self.n_splits_
-            if getattr(column, "dtype", None) == np.float64:
-                self.cv_results_[name] = np.ma.masked_where(missing & np.isnan(column), column)
+            if split := re.match(r"split(\d+)_", name):
+                self.cv_results_[name] = np.ma.masked_where(~self._evaluated[:, int(split[1])], column)
+            elif getattr(column, "dtype", None) == np.float64:
+                self.cv_results_[name] = np.ma.masked_where(some & np.isnan(column), column)
             elif name.startswith("rank_test_"):
-                self.cv_results_[name] = np.ma.masked_where(missing, column)
+                self.cv_results_[name] = np.ma.masked_where(some, column)
 
     def _format_results(self, *args: Any, **kwargs: Any) -> Any:
         """scikit-learn's table; it warns of scores that are no numbers, but not of those that a race has spared."""
@@ -255,17 +258,17 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
-        evaluated = np.zeros(1 + max(task.candidate for task in tasks), np.int64)
+        n_candidates = 1 + max(task.candidate for task in tasks)
+        evaluated = np.zeros((n_candidates, len(tasks) // n_candidates), np.bool_)
         for task in tasks:
-            evaluated[task.candidate] += task.key in answers
+            evaluated[task.candidate, task.split] = task.key in answers
         names = names_of(answer.what["test_scores"] for answer in answers.values())
         self._all_finite = self.race is not None and all(map(finite, answers.values()))
         answers |= {task.key: not_evaluated(task, names) for task in tasks if task.key not in answers}
         self._evaluated = evaluated
-        n_splits = len(tasks) // len(evaluated)
-        if not limit.reached or (evaluated == n_splits).all():
+        if not limit.reached or evaluated.all():
             return
-        whole = int((evaluated == n_splits).sum())
+        whole = int(evaluated.all(axis=1).sum())
         if not whole:
             raise UsageError(
                 f"the search was stopped by {limit.reached} before any candidate had all its splits: give it more"

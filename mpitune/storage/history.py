@@ -73,6 +73,11 @@ class History:
         return len(self.jobs[""].runs if self.jobs else self.runs)
 
     @property
+    def goal(self) -> str:
+        """What the last run has searched for, such as "minimize loss"; "" where nobody says it."""
+        return str((self.runs[-1].get("goal") if self.runs else "") or self.header.get("goal") or "")
+
+    @property
     def half_moved(self) -> bool:
         """Whether what lies beside the journal may be of the study before, see `mpitune.storage.earlier`."""
         return not self.begun and bool(self.header.get("before") or self.header.get("aside"))

@@ -155,6 +155,7 @@ class RunLine(Struct):
     threads: Number | None = None
     slots: list[str] = []
     folds: FoldsNote = FoldsNote()
+    goal: str = ""  # where it is not that of the header
     n_trials: Number | None = None
     code: dict[str, str] = {}
     changed: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mpitune.errors import UsageError, print_error
-from mpitune.tools.programs import checkout
+from mpitune.exchange.programs import checkout
 
 PROG = "python -m mpitune data"
 

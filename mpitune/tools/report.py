@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import Exit, UsageError, named
+from mpitune.exchange.programs import experiment_of
 from mpitune.figures.panels import Note, Section
 from mpitune.report.candidates import Goal
 from mpitune.report.page import Report, report_of, write_report
-from mpitune.settings import program, restored, setting
+from mpitune.settings import program, setting
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import History, read_study, studies_in
-from mpitune.tools.programs import experiments
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,11 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
             raise UsageError(
                 f"--goal {options.goal!r}: no trial in {folder} has a value {wanted}, they have {named(names)}"
             )
-    settings = history.header["settings"]
-    kind = experiments().get(settings["experiment"])
-    if settings["experiment"] == "Folds":  # a search of scikit-learn's estimators, whose import is dear
-        from mpitune.sklearn.folds import Folds
-
-        kind = Folds
-    if kind is None:
-        return report_of(folder, history, None, None, goal=options.goal)
     try:
-        return _of_program(folder, history, restored(kind, settings), options)
+        experiment = experiment_of(history)
+        if experiment is None:
+            return report_of(folder, history, None, None, goal=options.goal)
+        return _of_program(folder, history, experiment, options)
     except Exception as error:  # of the program's own part: the journal may be anybody's
         report = report_of(folder, history, None, None, goal=options.goal)
         note = f"What only the program itself can say is left out ({type(error).__name__}: {error})."

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from mnist_svm.points import best_point
+from mpitune import load
 
 NAN = float("nan")
 
@@ -34,3 +39,17 @@ def test_a_point_with_a_failed_fold_never_wins() -> None:
     assert best_point(errors_of((0, 0, [NAN, 0, 0]), (2, 2, [0.5] * 3))) == (2, 2)
     assert best_point(np.full((3, 2, 2), NAN)) is None
     assert best_point(np.zeros((5, 1, 1))) == (0, 0)
+
+
+@pytest.mark.slow
+def test_of_equal_points_all_parts_name_the_same(program: Any, tmp_path: Path) -> None:
+    arguments = ("7", "--gpu", "none", "--workers", "2", "--dataset", "digits", "--train-size", "400")
+    done = program("-m", "mnist_svm", *arguments, "--results", tmp_path / "r")
+    best, winner = json.loads((tmp_path / "r" / "best.json").read_text()), load(tmp_path / "r").winner_
+    errors = np.load(tmp_path / "r" / "validation_error.npy").mean(axis=0)
+    assert np.sum(np.isclose(errors, errors.min())) > 1  # so that there is a choice
+    assert winner is not None and winner.params[winner.candidate] == {name: best[name] for name in ("C", "gamma")}
+    assert (winner.corrected, len(winner.as_good)) == (best["corrected_error"], best["points_as_good"])
+    assert f"corrected for the choice: {best['corrected_error']:.4%} (95 % interval" in done.stdout
+    page = (tmp_path / "r" / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert f"C = {best['C']:.4g}, gamma = {best['gamma']:.4g}" in page

@@ -230,3 +230,9 @@ def test_a_study_is_read_while_it_is_written_and_its_run_need_not_name_slots(tmp
     assert time is not None and [slot.place for slot in time.slots] == ["node1/0/0/gpu0"]
     lines = [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1, ended=0.0)]
     assert timeline_of(write(tmp_path / "untimed", lines)) is None
+
+
+def test_a_searched_parameter_may_be_called_split(tmp_path: Path) -> None:
+    lines = [trial_line(f"t{n:06}", {"split": n, "x": 1}, {"a": n / 2}, begin=0, end=1) for n in range(3)]
+    study = read(write(tmp_path, lines, heading=header(objectives=["maximize a"])), Goal.of("maximize a"))
+    assert study.best is not None and study.best.params == {"split": 2, "x": 1}

@@ -257,3 +257,32 @@ def test_a_race_keeps_the_default_and_says_whom_it_left() -> None:
     evaluated = search.cv_results_["n_splits_evaluated"]
     assert search.winner_.default is not None and evaluated[0] == 10 > min(evaluated)
     assert f"{(evaluated < 10).sum()} candidates without all folds are not corrected for" in str(search.winner_)
+
+
+def test_a_candidate_that_diverges_is_no_reason_to_take_others_for_equal() -> None:
+    scores = np.array([[0.5, 0.4, 0.6], [0.9, 0.8, 0.95], [0.91, 0.7, 0.99]])
+    for far in (-1e6, -1e20):
+        found = Winner(np.vstack([scores, np.full(3, far)]), [{"a": n} for n in range(4)])
+        assert found.corrected == Winner(scores, [{"a": n} for n in range(3)]).corrected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_loaded_winner_is_that_of_the_search(tmp_path: Path) -> None:
+    """Equal candidates, one that fails on all folds, and another score to refit for in the same folder."""
+    draws = {"max_depth": stats.randint(1, 4), "min_samples_leaf": stats.randint(1, 4)}
+    twice = RandomizedSearchCV(TREE, draws, n_iter=12, cv=4, random_state=0, results=tmp_path / "a").fit(X, Y)
+    grid = {"max_depth": [0, 3, 1.5, 2]}
+    fails = GridSearchCV(TREE, grid, cv=4, share=False, race=0.95, results=tmp_path / "b").fit(X, Y)
+    how: dict[str, Any] = dict(scoring=["accuracy", "f1_macro"], cv=4, results=tmp_path / "c", workers=1)
+    for refit in ("accuracy", "f1_macro"):
+        other = GridSearchCV(TREE, GRID, refit=refit, **how).fit(X, Y)
+    for search, folder in ((twice, "a"), (fails, "b"), (other, "c")):
+        ours, theirs = load(tmp_path / folder).winner_, search.winner_
+        assert (ours.candidate, ours.interval, ours.as_good) == (theirs.candidate, theirs.interval, theirs.as_good)
+        assert (len(ours.params), ours.corrected) == (len(theirs.params), theirs.corrected)
+    assert len({tuple(params.items()) for params in twice.cv_results_["params"]}) < 12
+    assert read_study(tmp_path / "c").goal == "maximize test_scores:f1_macro"
+    for column in (fails.cv_results_[f"split{n}_test_score"] for n in range(4)):
+        there = fails.cv_results_["n_splits_evaluated"] == 4
+        assert not np.ma.getmaskarray(column)[there].any()

@@ -1,4 +1,4 @@
-"""The programs of a checkout, beside `mpitune`: packages with a module `experiment`, and the experiment in each."""
+"""The experiments of journals: of scikit-learn's searches, and of the programs of a checkout, beside `mpitune`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import mpitune
 from mpitune.experiment import Experiment
+from mpitune.settings import restored
+from mpitune.storage.history import History
 
 
 def checkout() -> Path | None:
@@ -30,3 +32,14 @@ def experiments() -> dict[str, type[Experiment]]:
             if issubclass(cls, Experiment) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
                 classes[name] = cls
     return classes
+
+
+def experiment_of(history: History) -> Experiment | None:
+    """The experiment that a journal is of; None where it is none of these. Raises what its own code raises."""
+    settings = history.header["settings"]
+    if settings["experiment"] == "Folds":  # of scikit-learn's estimators, whose import is dear
+        from mpitune.sklearn.folds import Folds
+
+        return Folds()
+    kind = experiments().get(settings["experiment"])
+    return None if kind is None else restored(kind, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mpitune.optimize.search_study import TrialRecord
 
 
-def html_of(report: str, objectives: dict[str, bool], whole: Sequence[TrialRecord], what: str = "trial") -> str:
+def html_of(report: str, objectives: Mapping[str, bool], whole: Sequence[TrialRecord], what: str = "trial") -> str:
     """A report, and a picture where there is one objective and a value.
 
     Args:
@@ -22,7 +22,9 @@ def html_of(report: str, objectives: dict[str, bool], whole: Sequence[TrialRecor
         what: one of them is, in one word.
     """
     text = f'<pre style="white-space: pre-wrap">{html.escape(report)}</pre>'
-    return text + _history(what, *objectives.popitem(), whole) if whole and len(objectives) == 1 else text
+    if not whole or len(objectives) != 1:
+        return text
+    return text + _history(what, *next(iter(objectives.items())), whole)
 
 
 def _history(what: str, name: str, up: bool, whole: Sequence[TrialRecord]) -> str:

@@ -132,7 +132,7 @@ class SearchStudy:
         """For notebooks."""
         from mpitune.optimize.notebook import html_of
 
-        return html_of(self.report(), dict(self.objectives), self._complete())
+        return html_of(self.report(), self.objectives, self._complete())
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""

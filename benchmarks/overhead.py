@@ -46,7 +46,7 @@ _fork = multiprocessing.get_context("fork")
 Way = Callable[[int, int, float, Path], float]  # (trials, workers, seconds, file of notes): processor seconds
 
 
-def by_us(strategy: Any, *, asynchronous: bool = False) -> Way:
+def by_us(strategy: Any) -> Way:
     def run(n: int, workers: int, seconds: float, notes: Path) -> float:
         def objective(trial: Any) -> float:
             sleep(seconds, str(notes))
@@ -56,7 +56,7 @@ def by_us(strategy: Any, *, asynchronous: bool = False) -> Way:
             used = processor_seconds()
             search(
                 objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n, minimize="v", workers=workers,
-                asynchronous=asynchronous, options=RunOptions(quiet=True),
+                options=RunOptions(quiet=True),
             )  # fmt: skip
             return processor_seconds() - used
 
@@ -242,7 +242,6 @@ def main() -> None:
     ways: dict[str, Way] = {
         OURS: by_us("random"),
         "search(), tpe": by_us(Optuna("TPESampler")),
-        "search(), tpe, asynchronous": by_us(Optuna("TPESampler"), asynchronous=True),
         "an Optuna script, random": by_the_door("RandomSampler", arguments.known),
         "an Optuna script, tpe": by_the_door("TPESampler", arguments.known),
         "Optuna's journal, random": by_optuna("RandomSampler", "journal.log", arguments.known),

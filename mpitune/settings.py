@@ -58,11 +58,10 @@ def setting(
 
 def window_of(settings: Mapping[str, Any]) -> str:
     """The window of a search, such as "window 4", from its header's settings; "" where trials do not depend on it."""
-    size, strategy = settings.get("batch"), str(settings.get("strategy"))
+    size, strategy = settings.get("window"), str(settings.get("strategy"))
     if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(", "Racing(")):
         return ""
-    words = {"window": f"window {size}", "asynchronous": "asynchronous"}
-    return words.get(str(settings.get("order")), "")
+    return f"window {size}" if size and "objectives" in settings else ""
 
 
 def repeats_of(settings: Mapping[str, Any]) -> int:

@@ -29,7 +29,7 @@ MEASURED = ("seconds", *Used._fields)
 RUNNING = "running"  # the state of a trial without a result
 Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
 TEXTS = ("key", "error", "params", "values", "steps", "user_attrs")  # what of a trial may be no UTF-8
-SEARCH = {"space", "strategy", "objectives", "order"}  # settings of a study that `mpitune.search` made
+SEARCH = {"space", "strategy", "objectives"}  # settings of a study that `mpitune.search` made
 
 
 @dataclass(frozen=True)

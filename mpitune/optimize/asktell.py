@@ -14,7 +14,8 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
-from mpitune.optimize.tuning import ASYNCHRONOUS, Tuning, described, problem_of
+from mpitune.optimize.strategies.plain import Points, Sampling
+from mpitune.optimize.tuning import Tuning, described, problem_of
 from mpitune.optimize.values import InvalidReturnValue, as_json, require_same_names, values_of
 from mpitune.storage.journal import Journal
 from mpitune.trial import Outcome, Result
@@ -33,7 +34,7 @@ class AskTell:
     processes: under mpirun one rank uses it.
 
     Raises:
-        UsageError: As `mpitune.search`, and where the strategy waits for all results of a rung or generation.
+        UsageError: As `mpitune.search`, and where the strategy does not evaluate whole trials.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class AskTell:
             space, n_trials=n_trials, minimize=minimize, maximize=maximize, seed=seed, enqueue=enqueue
         )
         chosen = self._strategy = strategy_of(strategy)
-        self._scheduler = chosen.lanes(self._problem)
+        if not isinstance(chosen, Sampling):
+            raise UsageError(f"{type(chosen).__name__} does not evaluate whole trials: give a strategy such as 'tpe'")
+        self._points = Points(chosen.draws(self._problem), self._problem)
         self._open: dict[int, TrialSegment] = {}
         self._outcomes: list[Outcome] = []
         self._journal: Journal | None = None
@@ -61,7 +64,7 @@ class AskTell:
             settings = {
                 "experiment": Tuning.__name__, "space": list(self._problem.space.described()),
                 "strategy": chosen.describe(self._problem), "objectives": list(described(self._problem.objectives)),
-                "seed": self._problem.seed, "order": ASYNCHRONOUS,
+                "seed": self._problem.seed,
             }  # fmt: skip
             header: dict[str, Any] = {"settings": settings, "versions": {}, "commit": None, "command": []}
             with called_from(Caller.ARGUMENTS):
@@ -69,15 +72,15 @@ class AskTell:
             history = self._journal.history
             for key, trial in history.trials.items():
                 segment = TrialSegment.of(trial)
-                self._scheduler.known(segment.number)
+                self._points.known(segment.number)
                 self._tell(segment, Outcome(trial, history.results[key]))
 
     def ask(self) -> Asked | None:
         """The next trial; None where there is no more."""
-        segments = self._scheduler.ask(1)
-        if not segments:
+        taken = self._points.take(1)
+        if not taken:
             return None
-        (segment,) = segments
+        segment = TrialSegment(*taken[0])
         self._open[segment.number] = segment
         return Asked(segment.number, self._problem.space.given(segment.point))
 
@@ -127,7 +130,7 @@ class AskTell:
 
     def _tell(self, segment: TrialSegment, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self._scheduler.tell(segment, Feedback.of(outcome.result, self._problem))
+        self._points.tell(segment, Feedback.of(outcome.result, self._problem))
 
 
 @dataclass(frozen=True, eq=False)  # each is equal to itself alone, so it may be the key of a dict

@@ -25,8 +25,6 @@ from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Problem, Strategy
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.tuning import (
-    ASYNCHRONOUS,
-    WINDOW,
     Alike,
     Callback,
     LeadersPart,
@@ -70,7 +68,6 @@ def search(
     callbacks: Iterable[Callback] = (),
     enqueue: Iterable[Mapping[str, Any]] = (),
     window: int | None = None,
-    asynchronous: bool = False,
     together: int | None = None,
     alike: Alike | None = None,
     adapt: bool | Mapping[str, Any] = False,
@@ -112,7 +109,6 @@ def search(
             last `window` before it are known. By default what the journal says, at the first start twice the number of
             slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
             learn sooner.
-        asynchronous: Tell each result when it comes. Devices never wait, but trials then depend on the layout.
         together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
             their order: what each trial alone would return. A trial's place in the list follows from the order in which
             trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
@@ -183,13 +179,10 @@ def search(
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
             require_whole("window", window, 1)
             require_seconds("timeout", timeout)
-            if asynchronous and window is not None:
-                raise UsageError(f"window={window} and asynchronous=True are two orders of telling results: give one")
             if options.adapt and options.results is None:
                 raise UsageError("adapt uses the results of a study: name its folder with results=")
-            if options.join and (options.results is None or asynchronous):
-                fix = "give results=" if options.results is None else "leave asynchronous out"
-                raise UsageError(f"join=True needs results that all jobs see, and the same in each: {fix}")
+            if options.join and options.results is None:
+                raise UsageError("join=True needs results that all jobs see, and the same in each: give results=")
             if not all(map(callable, callbacks)):
                 raise UsageError(f"callbacks={callbacks!r}: give a list of functions of the study and a trial")
             problem = problem_of(
@@ -201,7 +194,7 @@ def search(
             problem = replace(problem, together=int(together or 0))
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
-            chosen.lanes(problem) if asynchronous else chosen.begin(problem)
+            chosen.begin(problem)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
@@ -216,9 +209,7 @@ def search(
         folder = Path(options.results or transport.broadcast(made)).absolute()
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = transport.broadcast(
-            _usual_size(of_ranks, devices, nodes, options, together or 1, lanes=asynchronous)
-            if transport.rank == 0
-            else None
+            _usual_size(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
         )
         if isinstance(usual, UsageError):
             raise usual
@@ -228,8 +219,7 @@ def search(
             strategy=chosen.describe(problem),
             objectives=described(problem.objectives),
             seed=problem.seed,
-            batch=problem.window,
-            order=ASYNCHRONOUS if asynchronous else WINDOW,
+            window=problem.window,
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
@@ -336,11 +326,11 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
 
 
 def _usual_size(
-    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int, *, lanes: bool
+    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
 ) -> int | UsageError:
-    """The window, or the number of lanes: what the journal says, else by how many trials run at a time.
+    """The window: what the journal says, else by how many trials run at a time.
 
-    A window is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
+    It is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
     many trials as are evaluated `together` need one slot.
     """
     try:
@@ -348,8 +338,6 @@ def _usual_size(
         known = _known_size(options)
     except UsageError as error:
         return error
-    if lanes:
-        return known or at_once
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
     usual = joined if options.join else 2 * at_once if at_once > 1 else at_once
     return known or usual * together
@@ -368,11 +356,11 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
 
 
 def _known_size(options: RunOptions) -> int:
-    """That of the window or the lanes, which the journal in the results folder says; 0 where there is none."""
+    """That of the window, which the journal in the results folder says; 0 where there is none."""
     if options.results is None or options.restart:
         return 0
     header = read_header(options.results)
     if (trials := options.results / TRIALS).is_symlink():
         raise UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
-    size = 0 if header is None else header["settings"].get("batch")
+    size = 0 if header is None else header["settings"].get("window")
     return size if isinstance(size, int) else 0

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,11 @@ from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, require_same_names
 from mpitune.settings import repeats_of, window_of
 from mpitune.storage.earlier import Earlier
-from mpitune.storage.history import read_journal
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
 Alike = Callable[[Mapping[str, Any]], Hashable]  # of a trial's parameters: those that are equal train together
-WINDOW, ASYNCHRONOUS = "window", "asynchronous"  # orders in which strategies are told
 
 
 @dataclass(frozen=True)
@@ -102,8 +99,7 @@ class Tuning(Experiment):
     strategy: str = field(metadata=SELECTS)
     objectives: tuple[str, ...] = field(metadata=SELECTS)
     seed: int = field(metadata=SELECTS)
-    batch: int = field(metadata=SELECTS)  # the size of the window, by the name that journals know
-    order: str = field(metadata=SELECTS)  # WINDOW or ASYNCHRONOUS
+    window: int = field(metadata=SELECTS)
     enqueued: tuple[str, ...] = field(metadata=SELECTS)
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
@@ -140,14 +136,6 @@ class Tuning(Experiment):
         for carried in self.plan.carried:
             problem = replace(problem, known=carried.known)
         exchange = _Exchange(problem, self.plan)
-        if self.order == ASYNCHRONOUS:
-            history = read_journal(self.plan.results) if self.plan.results is not None else None
-            first = [] if history is None else [TrialSegment.of(trial) for trial in history.trials.values()]
-            shared = self.plan.strategy.lanes(problem)
-            for segment in first:
-                shared.known(segment.number)
-            self.plan.counts.begin([shared], problem.n_trials)
-            return [exchange.lane(shared, first if not n else []) for n in range(problem.window)]
         schedulers = self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
         return [exchange.rounds(scheduler) for scheduler in schedulers]
@@ -263,18 +251,6 @@ class _Exchange:
             self._numbers[kind] += 1
         return groups
 
-    def _of_journal(self, known: list[TrialSegment]) -> list[list[TrialSegment]]:
-        """Segments of a journal as they may be evaluated again: those of a group are alike, each at its own place."""
-        if not self._problem.together:
-            return [known]
-        groups: dict[tuple[str, int], list[TrialSegment]] = {}
-        taken = Counter[tuple[str, int]]()
-        for segment in known:
-            kind = self._kind(segment)
-            groups.setdefault((kind, taken[kind, segment.place]), []).append(segment)
-            taken[kind, segment.place] += 1
-        return list(groups.values())
-
     def _kind(self, segment: TrialSegment) -> str:
         """What `alike` says of a trial, as a text in which 1, 1.0, True and "1" differ."""
         if self._plan.alike is None:
@@ -287,19 +263,6 @@ class _Exchange:
         if not _is_plain(kind):
             raise UsageError(f"alike returned a {type(kind).__name__} {fix}")
         return repr(kind)
-
-    def lane(self, scheduler: TrialScheduler, known: list[TrialSegment]) -> Rounds:
-        """One segment after another, told as soon as it is known; first those of the journal, in its order."""
-        if known:
-            self._plan.counts.add(known)
-            found = {result.key: result for result in (yield list(map(_batch, self._of_journal(known))))}
-            for segment in known:
-                self._tell(scheduler, segment, found[segment.key])
-        while not self._stop and (groups := self._groups(self._ask(scheduler, self._problem.together or 1))):
-            results = yield list(map(_batch, groups))
-            for segment, result in zip(chain.from_iterable(groups), results, strict=True):
-                self._tell(scheduler, segment, result)
-        return True
 
     def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
         segments = scheduler.ask(most)

@@ -141,8 +141,7 @@ class Optimizing(Experiment):
     strategy: str
     objectives: tuple[str, ...]
     seed: int
-    batch: int  # the window, by the name that journals know
-    order: str
+    window: int
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
     tracked: bool = field(default=False, metadata={"changes_results": False})
@@ -152,7 +151,7 @@ class Optimizing(Experiment):
 
     def searches(self) -> Iterable[Rounds]:
         assert self.leader is not None
-        return [_rounds(self.leader, self.batch)]
+        return [_rounds(self.leader, self.window)]
 
     def objective(self, worker: WorkerContext) -> Objective:
         return self.in_worker.begin(worker.data, worker.tell if self.tracked else None)
@@ -323,7 +322,7 @@ def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> t
     header = None if options.results is None or options.restart else read_header(options.results)
     known = {} if header is None else header["settings"]
     slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
-    kept = attrs_of(study).get(WINDOW, known.get("batch"))
+    kept = attrs_of(study).get(WINDOW, known.get("window"))
     size = int(window or kept or (2 * slots if slots > 1 else 1))
     study._storage.set_study_system_attr(study._study_id, WINDOW, size)
     return seed_of_study(study, seed), size
@@ -350,7 +349,7 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     in_worker = InWorker(
         function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
     )
-    return Optimizing(space, strategy, tuple(goals), seed, window, "window", in_worker, leader)
+    return Optimizing(space, strategy, tuple(goals), seed, window, in_worker, leader)
 
 
 @on_all_ranks()

@@ -207,9 +207,6 @@ class TrialScheduler(ABC):
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         """Hear what became of a segment."""
 
-    def known(self, number: int) -> None:  # noqa: B027 - only schedulers of lanes go on from a journal so
-        """A trial of an earlier run has this number: it is told of later, and not asked for."""
-
     def undecided(self) -> set[int]:
         """Numbers of trials that have been told and will go on, or may once others are told too."""
         return set()
@@ -225,7 +222,3 @@ class Strategy(ABC):
     def describe(self, problem: Problem) -> str:
         """For the journal: two searches whose strategies differ are not the same."""
         return without_address(repr(self))
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        """One scheduler that always has the next segment, for asynchronous searches. Raises UsageError by default."""
-        raise UsageError(f"{type(self).__name__} waits for all of a rung or generation, so it cannot be asynchronous")

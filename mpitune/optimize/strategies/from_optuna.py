@@ -159,7 +159,7 @@ class OptunaPruner(Staged):
         return super().describe(problem).replace(without_address(repr(self.pruner)), type(self.pruner).__name__)
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [self.lanes(problem)]
+        return [_Pruning(self.points(problem), self.rungs())]
 
     def draws(self, problem: Problem) -> _Asking:
         library, pruner = optuna(), copy.deepcopy(self.pruner)
@@ -169,9 +169,6 @@ class OptunaPruner(Staged):
         if not isinstance(sampler, Optuna):
             raise UsageError("OptunaPruner: its sampler is one of Optuna, such as 'tpe', or 'random'")
         return _Asking(problem, sampler.made(problem), pruner)
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return _Pruning(self.points(problem), self.rungs())
 
 
 class _Pruning(OneAtATime):

@@ -190,9 +190,6 @@ class OneAtATime(TrialScheduler):
         self._ended = not self._open
         return segments
 
-    def known(self, number: int) -> None:
-        self._points.known(number)
-
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._open.discard(segment.key)
 
@@ -213,10 +210,7 @@ class ASHA(Staged):
     """
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [self.lanes(problem)]
-
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return _Promoting(self.points(problem), self.rungs(), self.eta)
+        return [_Promoting(self.points(problem), self.rungs(), self.eta)]
 
 
 class _Promoting(OneAtATime):
@@ -231,8 +225,6 @@ class _Promoting(OneAtATime):
         self._feedback[segment.stage or 0].append((segment, feedback))
         if segment.last or feedback.losses is None:
             self._points.tell(segment, feedback)
-        if segment.stage:  # also one that an earlier run has promoted
-            self._promoted[segment.stage - 1].add(segment.number)
 
     def onward(self, at_end: bool = False) -> TrialSegment | None:
         for stage in range(len(self._rungs) - 2, -1, -1):

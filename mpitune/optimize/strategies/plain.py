@@ -37,9 +37,6 @@ class Sampling(Strategy):
         size = max(1, n if problem.together else -(-n // MANY))
         return [FixedTrials(points, drawn, size) for _ in range(0, n, size)]
 
-    def lanes(self, problem: Problem) -> TrialScheduler:
-        return WholeTrials(Points(self.draws(problem), problem))
-
 
 class Points:
     """Numbered points: those that were enqueued, then those of a sampler, up to `n_trials`.
@@ -105,9 +102,6 @@ class WholeTrials(TrialScheduler):
 
     def ask(self, most: int) -> list[TrialSegment]:
         return [TrialSegment(number, point) for number, point in self._points.take(most)]
-
-    def known(self, number: int) -> None:
-        self._points.known(number)
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         self._points.tell(segment, feedback)

@@ -63,7 +63,7 @@ def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     rows = (tmp_path / "r" / "trials.csv").read_text().splitlines()
     assert rows[0] == "number,state,param_x,value_loss,error" and len(rows) == 6
     fix = r"give another results folder, or RunOptions\(restart=True\) to set the old study aside, or adapt=True to use"
-    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"window": 3}, "batch")):
+    for changed, name in (({"seed": 1}, "seed"), ({"strategy": "sobol"}, "strategy"), ({"window": 3}, "window")):
         with pytest.raises(UsageError, match=f"holds a study with {name} = .*: {fix}"):
             searched(objective, {"x": Float(0, 1)}, n_trials=5, **{**how, **changed})
 
@@ -156,14 +156,8 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     ) or not said
 
 
-@pytest.mark.parametrize(
-    ("strategy", "order"),
-    [
-        *((how, {"window": 3}) for how in (ASHA(9), ASHA(10), Halving(9), Hyperband(9), Racing(3, sampler="random"))),
-        *((how, {"asynchronous": True}) for how in (ASHA(9), ASHA(10))),
-    ],
-)
-def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order: dict[str, Any]) -> None:
+@pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9), Racing(3, sampler="random")])
+def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any) -> None:
     """Of pruned ones, too, and in a search of 30 trials not all at its end."""
 
     def steps(trial: Any) -> Any:
@@ -172,9 +166,9 @@ def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order:
 
     heard: list[Any] = []
     how: dict[str, Any] = dict(
-        strategy=strategy, n_trials=30, callbacks=[lambda study, t: heard.append((t, len(study)))]
+        strategy=strategy, n_trials=30, callbacks=[lambda study, t: heard.append((t, len(study)))], window=3
     )
-    study = searched(steps, {"x": Float(0, 1)}, **how, **order)
+    study = searched(steps, {"x": Float(0, 1)}, **how)
     assert sorted((t.number, t.state, t.values["loss"]) for t, _ in heard) == [
         (t.number, t.state, t.values["loss"]) for t in study.trials
     ]
@@ -182,7 +176,7 @@ def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any, order:
     assert not isinstance(strategy, ASHA) or [t.state for t, _ in heard[:25]].count("pruned") > 10
 
 
-@pytest.mark.parametrize("order", [{}, {"strategy": "tpe"}, {"asynchronous": True}])
+@pytest.mark.parametrize("order", [{}, {"strategy": "tpe"}])
 def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     tmp_path: Path, order: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,7 +315,6 @@ def closes_over(lock: Any) -> Any:
         ({"maximize": "loss"}, "loss is named twice in minimize and maximize"),
         ({"n_trials": 0}, "n_trials=0: give a whole number of at least 1"),
         ({"window": 0}, "window=0: give a whole number of at least 1"),
-        ({"window": 4, "asynchronous": True}, "window=4 and asynchronous=True are two orders of telling results"),
         ({"trial_timeout": 0}, "trial_timeout=0 is too small: give at least 0.001"),
         ({"results": 5}, "results=5: give the path of a folder"),
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
@@ -546,28 +539,13 @@ def test_a_window_goes_on_with_more_trials_and_other_workers(tmp_path: Path) -> 
     for n, workers in ((9, 3), (20, 1), (30, 2)):
         study = searched(objective, space, n_trials=n, workers=workers, **how)
     settings = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[0])["settings"]
-    assert (settings["order"], settings["batch"]) == ("window", 6) and study.trials[0].params["x"] == 0.5
+    assert settings["window"] == 6 and study.trials[0].params["x"] == 0.5
     at_once = searched(objective, space, n_trials=30, window=6, **{**how, "results": tmp_path / "whole"})
     assert [t.params for t in study.trials] == [t.params for t in at_once.trials] and len(study) == 30
     tables = [(tmp_path / name / "trials.csv").read_bytes() for name in ("r", "whole")]
     assert tables[0] == tables[1]
-    with pytest.raises(UsageError, match="holds a study with batch = 6, not 7"):
+    with pytest.raises(UsageError, match="holds a study with window = 6, not 7"):
         searched(objective, space, n_trials=30, window=7, **how)
-
-
-def test_asynchronous_searches_replay_their_journal(tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(workers=2, results=tmp_path / "r", asynchronous=True)
-
-    def objective(trial: Any) -> float:
-        return float(trial.params["x"])
-
-    first = searched(objective, Space({"x": Float(0, 1)}), n_trials=6, **how)
-    again = searched(objective, Space({"x": Float(0, 1)}), n_trials=9, **how)
-    assert [t.params for t in again.trials[:6]] == [t.params for t in first.trials] and len(again) == 9
-    header = json.loads((tmp_path / "r" / "journal.jsonl").read_text().splitlines()[0])
-    assert header["settings"]["order"] == "asynchronous"
-    with pytest.raises(UsageError, match="holds a study with order = asynchronous"):
-        searched(objective, Space({"x": Float(0, 1)}), n_trials=9, **{**how, "asynchronous": False})
 
 
 def test_a_worker_has_its_next_trial_before_its_result_is_durable(

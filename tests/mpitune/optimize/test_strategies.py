@@ -77,7 +77,7 @@ def slid(
     problem = Problem(objectives={"loss": False}, **{**usual, **how})
     plan = LeadersPart(strategy_of(strategy), (), SearchLimit(None, None), None, None)
     task = WorkersPart(None, problem, Path())
-    tuning = Tuning("", "", ("loss",), 0, width, "window", (), task, plan)
+    tuning = Tuning("", "", ("loss",), 0, width, (), task, plan)
     study, rng = Study(tuning.searches(), {}, {}), np.random.default_rng(seed)
     open_, asked = study.start(), {}
     while open_ or study.is_behind:
@@ -829,7 +829,6 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
         (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
         (OptunaPruner(9, pruner=optuna.pruners.NopPruner(), sampler="sobol"), {}, "its sampler is one of Optuna"),
         (Grid(points=0), {}, "give at least one point"),
-        (Hyperband(9), {"asynchronous": True}, "Hyperband waits for all of a rung"),
     ],
 )
 def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -917,14 +916,13 @@ def test_a_strategy_is_told_of_each_trial_in_the_order_asked(how: dict[str, int]
 
 @pytest.mark.parametrize("strategy", ["random", ASHA(4)])
 def test_failed_ones_of_a_journal_are_tried_again_beside_new_ones(strategy: Any, tmp_path: Path) -> None:
-    """Two lanes take from one strategy: neither proposes what the other is about to try again."""
     fails = True
 
     def objective(trial: Any) -> Any:
         for step in range(4):
             yield {"step": step + 1, "loss": math.nan if fails and trial.number in (3, 7) else trial.params["x"]}
 
-    how: dict[str, Any] = {"strategy": strategy, "asynchronous": True, "workers": 2, "results": tmp_path / "r"}
+    how: dict[str, Any] = {"strategy": strategy, "workers": 2, "results": tmp_path / "r"}
     searched(objective, {"x": Float(0, 1)}, n_trials=9, **how)
     fails = False
     how["options"] = RunOptions(quiet=True, retry_failed=True)

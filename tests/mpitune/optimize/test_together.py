@@ -127,7 +127,7 @@ def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:
 def test_a_strategy_that_learns_proposes_as_many_at_a_time() -> None:
     pytest.importorskip("optuna")
     told: list[int] = []
-    for window in ({}, {"window": 8}, {"asynchronous": True}):
+    for window in ({}, {"window": 8}):
         calls: list[list[int]] = []
 
         def objective(trials: Any, calls: list[list[int]] = calls) -> Any:
@@ -169,22 +169,6 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
     how: dict[str, Any] = {"adapt": {"trial.place": ...}, "minimize": "seed", "together": 2, "results": tmp_path / "r"}
     again = searched(objective, X, n_trials=3, **how)  # which could not take two
     assert [trial.values for trial in again.trials] == [trial.values for trial in study.trials]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_failed_ones_of_a_journal_are_tried_again_in_their_places(workers: int, tmp_path: Path) -> None:
-    """Where each lane takes what it gets: the journal then has several trials of one place, of any kind."""
-    how: dict[str, Any] = {"together": 4, "asynchronous": True, "results": tmp_path / "r", "alike": units}
-    how["workers"], fails = workers, True
-
-    def objective(trials: Any) -> list[float]:
-        assert len({units(trial.params) for trial in trials}) == 1
-        return [math.nan if fails and trial.number in (3, 7, 11, 14) else trial.params["x"] for trial in trials]
-
-    searched(objective, SPACE, n_trials=16, **how)
-    fails = False
-    study = searched(objective, SPACE, n_trials=16, options=RunOptions(quiet=True, retry_failed=True), **how)
-    assert [trial.values for trial in study.trials] == [{"loss": trial.params["x"]} for trial in study.trials]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

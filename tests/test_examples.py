@@ -15,7 +15,6 @@ SAYS = {
     "gang_trials.py": r"8 trials: 8 complete",
     "lightgbm_search.py": r"17 trials: \d complete, \d+ pruned\nthe best:\n  trial \d+: loss 0\.0\d",
     "pytorch_pruning.py": r"18 trials: \d complete, \d+ pruned\nthe best:\n  trial \d+: loss 0\.[01]",
-    "shared_features.py": r"24 trials: 24 complete\nthe best:\n  trial \d+: accuracy 0\.9",
     "shell_command.py": r"16 trials: 16 complete\nthe best:\n  trial \d+: loss 0\.\d+ with rate=",
     "sklearn_pipeline.py": r"20 trials: 20 complete\nthe best:\n  trial \d+: accuracy 0\.9",
     "vmap_networks.py": r"160 trials: 160 complete\nthe best:\n  trial 44: loss 0\.27\d+ with lr=0\.79",

@@ -351,14 +351,13 @@ def test_nothing_in_the_code_unpickles_files() -> None:
 
     Lines that may: what a process of the same job has sent (the experiment, tasks, what a keeper's worker does, batches
     and results by the pipe of a worker, calls of joblib and what they return or raise, messages of callbacks and their
-    state, samplers, the outcome of a search or the exception that ends it, signatures to compile); the script that a
-    user names; and values of a `Chain`, which a node's workers share, or which lie in a folder that the user names and
-    that is refused where others can change it.
+    state, samplers, the outcome of a search or the exception that ends it, signatures to compile); and the script
+    that a user names.
     """
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]',
         "pickle.loads(wanted)", "pickle.load(sys.stdin.buffer)", "exec(code, vars(main))",
-        "pickle.loads(pickled, buffers=buffers)", "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
+        "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
         'pickle.loads(begin.encode("latin-1"))', 'pickle.loads(result.arrays["result"].data',
         'pickle.loads(np.asarray(result.arrays["raised"])', "pickle.loads(raised_there)", "pickle.loads(content)",
         "pickle.loads(self._content)", "pickle.load(from_rank)", "pickle.loads(message)", "pickle.loads(its)",

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.asktell import AskTell as AskTell
-    from mpitune.optimize.chain import Chain as Chain
-    from mpitune.optimize.chain import Link as Link
     from mpitune.optimize.commands import Command as Command
     from mpitune.optimize.objectives import ObjectiveTrial as ObjectiveTrial
     from mpitune.optimize.search_study import SearchStudy as SearchStudy
@@ -20,7 +18,6 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
 
 _HOME = {
     "mpitune.optimize.asktell": ("AskTell",),
-    "mpitune.optimize.chain": ("Chain", "Link"),
     "mpitune.optimize.commands": ("Command",),
     "mpitune.optimize.objectives": ("ObjectiveTrial",),
     "mpitune.optimize.search_study": ("SearchStudy", "TrialRecord"),

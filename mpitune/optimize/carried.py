@@ -159,7 +159,7 @@ class Carried(Matching):
 
     def questions(self, trial: Trial) -> Sequence[bytes]:
         segment, seed = TrialSegment.of(trial), self._problem.seed
-        kinds = ((), ("number",), ("study",), ("seed",))
+        kinds = ((), ("number",), ("seed",))
         together = self._problem.together
         return [self._question(segment, self._own(segment, seed, reads), together) for reads in kinds]
 
@@ -179,7 +179,7 @@ class Carried(Matching):
     def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:
         """The study's seed and the trial's number, as far as its result depends on them."""
         reads = [name for name in reads if f"trial.{name}" not in self._any]
-        return seed if {"study", "seed"} & {*reads} else None, segment.number if {*READS} & {*reads} else None
+        return seed if "seed" in reads else None, segment.number if {*READS} & {*reads} else None
 
     def _question(self, segment: TrialSegment, own: Own, together: int | None) -> bytes:
         """Also of its place among those that are evaluated together, since bits may depend on it."""

@@ -17,7 +17,6 @@ from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError, or_typed
 from mpitune.limit import SearchLimit
-from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.spaces import Space
@@ -133,7 +132,7 @@ def search(
 
     Raises:
         UsageError: The arguments, the machine or the results folder are not as they should be; `together` with a
-            command, a chain, a generator, a strategy that stops trials early or races folds, `devices` or `nodes`; an
+            command, a generator, a strategy that stops trials early or races folds, `devices` or `nodes`; an
             objective that returns a list of another length; `alike` without `together`.
         StudyError: All trials have failed, or it cannot go on. The text has the first failure.
         KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
@@ -259,7 +258,6 @@ def _check_together(together: Any, alike: Any, objective: Any, strategy: Strateg
     functions = objective, getattr(objective, "__call__", None)  # noqa: B004 - of an object or its class
     reasons = {
         "a command takes one trial": isinstance(objective, Command),
-        "a chain takes one trial": isinstance(objective, Chain),
         "a generator yields steps of one trial": any(map(inspect.isgeneratorfunction, functions)),
         f"{type(strategy).__name__} has stages or folds of trials": not isinstance(strategy, Sampling),
         "devices= and nodes= are for one trial": not given_alone,

@@ -13,9 +13,7 @@ from typing import Any
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.limit import SearchLimit
-from mpitune.memory.shared_arrays import Spec
 from mpitune.optimize.carried import Adapt, Carried, adapted
-from mpitune.optimize.chain import Chain
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import GroupEvaluator, TrialEvaluator
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
@@ -109,15 +107,13 @@ class Tuning(Experiment):
         return {**vars(self), "plan": None}
 
     def objective(self, worker: WorkerContext) -> Objective:
-        problem, objective = self.task.problem, self.task.objective
-        if isinstance(objective, Chain):
-            objective = objective.in_worker(worker, problem.seed)
+        problem = self.task.problem
         kind = GroupEvaluator if problem.together else TrialEvaluator
-        return kind(objective, problem, self.task.folder, worker, self.task.tracked)
+        return kind(self.task.objective, problem, self.task.folder, worker, self.task.tracked)
 
     def called(self) -> Mapping[str, Any]:
         objective = self.task.objective
-        if isinstance(objective, Chain | Command):
+        if isinstance(objective, Command):
             return objective.called()
         alike = None if self.plan is None else self.plan.alike
         return {"objective": objective} if alike is None else {"objective": objective, "alike": alike}
@@ -142,7 +138,7 @@ class Tuning(Experiment):
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
-            shared_buffers=self._shared_buffers, gang=self._gang, preload=(__name__,), together=bool(self.together),
+            gang=self._gang, preload=(__name__,), together=bool(self.together),
             counted=None if self.plan is None else self.plan.counts,
             enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
         )  # fmt: skip
@@ -150,9 +146,6 @@ class Tuning(Experiment):
     def reporting(self) -> Reporting:
         plan = self.plan
         return Reporting(stopped=lambda: "" if plan is None else plan.limit.reached, files=("trials.csv",))
-
-    def _shared_buffers(self, device: str, data: Data, n_workers: int) -> Mapping[str, Spec]:
-        return self.task.objective.buffers() if isinstance(self.task.objective, Chain) else {}
 
     def _gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:

@@ -115,20 +115,6 @@ def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Pa
     assert run(SEARCH) == []
 
 
-@pytest.mark.slow
-def test_a_link_of_a_chain_is_named_by_one_of_two_ranks(tmp_path: Path, program: Any) -> None:
-    for factor, told in ((2, 0), (3, 1)):
-        (tmp_path / "script.py").write_text(
-            "from mpitune import Int, search\nfrom mpitune.optimize import Chain, Link\n"
-            f"def scaled(trial): return {factor} * trial.params['x']\n"
-            "def loss(trial, scaled): return scaled\n"
-            "search(Chain(Link(scaled, 'x'), loss), {'x': Int(1, 4)}, strategy='grid', minimize='loss', workers=1,\n"
-            "       results='r')\n"
-        )
-        said = program(tmp_path / "script.py", ranks=2, cwd=tmp_path).stderr
-        assert said.count(f" scaled {KEPT}") == said.count("changed since") == told
-
-
 def test_a_program_and_its_study_from_a_script(run: Edit) -> None:
     options = ("--gpu", "none", "--workers", "1", "--results", "r")
     assert run(PROGRAM, *options) == []

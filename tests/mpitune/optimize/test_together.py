@@ -19,7 +19,6 @@ from mpitune.engine.usage import Meter
 from mpitune.engine.worker import answers, unpacked
 from mpitune.errors import StudyError, UsageError
 from mpitune.experiment import Scheduling
-from mpitune.optimize import Chain, Link
 from mpitune.optimize.strategies import ASHA, Racing
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial
@@ -283,10 +282,6 @@ def test_a_group_has_the_time_of_its_trials_and_one_that_hangs_fails_alone() -> 
     assert max(trial.seconds for trial in study.trials[3:]) <= 2, "not the 2.5 s of their list"
 
 
-def link(x: float) -> float:
-    return x
-
-
 def stepping(trials: Any) -> Any:
     yield 1.0
 
@@ -313,7 +308,6 @@ def sorting(trials: Any) -> list[float]:
         ({"objective": sorting}, "it changed the order of its list, which says whose a value is: sort a copy"),
         ({"objective": "train {x}"}, "together=3 evaluates whole trials as a list, but a command takes one trial"),
         ({"objective": stepping}, "but a generator yields steps of one trial: leave one of them out"),
-        ({"objective": Chain(Link(link, "x"), lambda trial, link: 1.0)}, "but a chain takes one trial"),
         ({"strategy": ASHA(9)}, "but ASHA has stages or folds of trials"),
         ({"strategy": Racing(3, sampler="random")}, "but Racing has stages or folds of trials"),
         ({"devices": 2, "workers": 2}, "but devices= and nodes= are for one trial"),

@@ -6,8 +6,8 @@ Each row runs both in turns in one process, without workers, with the same folds
 the others), and without the refit; "faster by" is the median over the turns of the ratio of their CPU seconds. For
 ensembles the fits of the largest and of all sizes are timed alone; "bound", their ratio, is what sharing the fits can
 bring at most. Pipelines have two peers more, where they are installed: joblib.Memory, scikit-learn's own way to keep
-fitted steps (on disk), and dask-ml, which merges equal steps. The rows mnist, ridge and those above a minute run only
-where they are named.
+fitted steps (on disk), and dask-ml, which merges equal steps. The rows of MNIST, above a
+minute, run only where they are named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import sklearn.model_selection as theirs
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_regression
+from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.ensemble import (
     ExtraTreesClassifier,
@@ -36,8 +36,6 @@ from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
 )
-from sklearn.feature_selection import SelectKBest
-from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -53,10 +51,6 @@ DATA = [Path("data")]  # the folder with MNIST
 def digits(n: int | None = None) -> tuple[Any, Any]:
     X, y = load_digits(return_X_y=True)
     return X[:n], y[:n]
-
-
-def numbers(n: int, p: int) -> tuple[Any, Any]:
-    return make_regression(n, p, n_informative=p // 2, noise=20.0, random_state=0)
 
 
 TREES = [10, 20, 30, 40, 50, 60, 70]
@@ -91,16 +85,6 @@ def mnist(solver: str) -> Row:
     return pca_and_neighbours(X, images["train_labels"], solver)
 
 
-def three_steps() -> Row:
-    model = Pipeline([("select", SelectKBest()), ("pca", PCA(svd_solver="full")), ("ridge", RidgeClassifier())])
-    grid = {
-        "select__k": [30, 35, 40, 45, 50],
-        "pca__n_components": [5, 10, 15, 20, 25],
-        "ridge__alpha": list(np.logspace(-2, 3, 8)),
-    }
-    return (model, grid, *digits(900), 3)
-
-
 NEIGHBOURS = {
     "n_neighbors": list(range(1, 31)),
     "weights": ["uniform", "distance"],
@@ -118,14 +102,11 @@ ROWS: dict[str, Callable[[], Row]] = {
     ),
     "lightgbm": lightgbm,
     "xgboost": xgboost,
-    "ridge": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(20_000, 500), 5),
-    "ridge-small": lambda: (Ridge(), {"alpha": list(np.logspace(-3, 4, 50))}, *numbers(5_000, 300), 5),
     "pipeline": lambda: pca_and_neighbours(*digits(900), "full"),
     "mnist": lambda: mnist("covariance_eigh"),
     "mnist-full": lambda: mnist("full"),
-    "three-steps": three_steps,
 }
-LONG = ("ridge", "mnist", "mnist-full")  # above a minute
+LONG = ("mnist", "mnist-full")  # above a minute
 
 
 def searched(search: Any, X: Any, y: Any) -> tuple[Any, float]:

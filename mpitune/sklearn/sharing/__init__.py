@@ -22,7 +22,6 @@ _FILES = {
         "GradientBoostingRegressor HistGradientBoostingClassifier HistGradientBoostingRegressor"
     },
     "boosting": {"lightgbm": "LGBMClassifier LGBMRegressor", "xgboost": "XGBClassifier XGBRegressor"},
-    "ridge": {"sklearn.linear_model": "Ridge RidgeClassifier"},
     "components": {"sklearn.decomposition": "PCA"},
 }
 _HOMES = {

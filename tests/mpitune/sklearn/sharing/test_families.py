@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn import ensemble
 from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 
@@ -101,28 +100,6 @@ def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
             tables.append(kind(estimator, grid, cv=3, **own).fit(X, y).cv_results_["mean_test_score"])
     np.testing.assert_array_equal(*tables)
     assert np.isfinite(tables[0]).tolist() == [False, True, True]
-
-
-@drawn
-@given(seed=FEW, wide=st.booleans(), weighted=st.booleans(), intercept=st.booleans())
-@pytest.mark.parametrize("solver", ["auto", "cholesky"])
-def test_ridge(caplog: Any, solver: str, seed: int, wide: bool, weighted: bool, intercept: bool) -> None:
-    """More features than samples, too."""
-    X, y = samples(seed, whole=False, p=70 if wide else 5)
-    weights = {"sample_weight": np.random.default_rng(seed).uniform(0.5, 2.0, len(y))} if weighted else {}
-    grid = {"alpha": [0.01, 1.0, 100.0]}
-    for model in (Ridge, RidgeClassifier):
-        estimator = model(solver=solver, fit_intercept=intercept)
-        compared(caplog, estimator, grid, X, y, fit_params=weights, return_train_score=True)
-
-
-def test_coefficients_of_several_targets_have_the_order_of_single_ones() -> None:
-    """In memory: rounding in products with them depends on it."""
-    X, y = samples(0, whole=False)
-    targets = np.stack([y, X[:, 0] ** 2], axis=1)
-    family: Any = family_of(Ridge)
-    for one in family.fit(Ridge(), [{"alpha": 1.0}, {"alpha": 2.0}], SplitPart(X, targets, None, X, targets)):
-        assert one.coef_.strides == Ridge(one.alpha).fit(X, targets).coef_.strides
 
 
 @drawn

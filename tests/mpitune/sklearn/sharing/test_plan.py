@@ -180,9 +180,9 @@ def test_samples_that_the_first_step_wrote_to_are_scored_as_they_are_then(argume
 
 
 def test_weights_of_samples_reach_the_last_step(caplog: Any) -> None:
-    model = Pipeline([("scale", StandardScaler()), ("ridge", RidgeClassifier())])
-    weights = {"ridge__sample_weight": np.linspace(0.1, 3.0, len(Y))}
-    search = compared(caplog, model, {"ridge__alpha": [0.1, 10.0]}, X, Y, fit_params=weights)
+    model = Pipeline([("scale", StandardScaler()), ("forest", RandomForestClassifier(random_state=0))])
+    weights = {"forest__sample_weight": np.linspace(0.1, 3.0, len(Y))}
+    search = compared(caplog, model, {"forest__n_estimators": [2, 4]}, X, Y, fit_params=weights)
     assert search.plan_.n_fits == 3 * 2
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 from sklearn.base import clone
-from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.utils.validation import has_fit_parameter
 
@@ -25,8 +24,6 @@ SOME: list[tuple[Any, dict[str, list[Any]]]] = [
     *((model, {number_of(model): [3, 1, 8]}) for model in ENSEMBLES),  # some stop early, before the largest
     (KNeighborsClassifier(), {"n_neighbors": [1, 5], "weights": ["uniform", "distance"]}),
     (KNeighborsRegressor(), {"n_neighbors": [1, 5]}),
-    (Ridge(), {"alpha": [0.1, 10.0]}),
-    (RidgeClassifier(), {"alpha": [0.1, 10.0]}),
 ]
 for _library, _name, _own in (("lightgbm", "LGBM", {"verbose": -1, "min_child_samples": 3}), ("xgboost", "XGB", {})):
     if find_spec(_library) is not None:

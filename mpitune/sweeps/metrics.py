@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from mpitune.errors import needs
 from mpitune.optimize.commands import OUTPUT
+from mpitune.storage.files import JOURNAL, TRIALS
 
 Logged = Iterator[tuple[str, Any, int | None]]  # names, values, steps; those without a step are of a summary
 HEAD, BLOCK, WHOLE, LAST = struct.Struct("<IHB"), 32768, 1, 4  # of LevelDB's log format, which W&B's run file has
+RUN = re.compile(r"(offline-)?run-\d{8}_\d{6}-")  # begins the name of a run's folder
+MOST_FOLDERS = 10_000  # that are searched for a run
 
 
 class Metric:
@@ -45,23 +51,63 @@ class Metric:
         self.end = None if end is None else worst if math.isnan(end) else float(end)
 
 
-def metric_in(folder: Path, source: str | None, name: str, maximize: bool) -> Metric:
-    """What the program of a trial's folder has logged by now. source: None for W&B where it has a run, else JSON."""
-    if source is None:
-        source = "wandb" if any(folder.glob("wandb/*run-*/*.wandb")) else "json"
-    return Metric(name, maximize, SOURCES[source](folder))
+def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "") -> Metric:
+    """What the program of a trial's folder has logged by now.
+
+    Args:
+        folder: of the trial.
+        source: None for W&B where it has a run, else JSON.
+        name: of the metric.
+        maximize: whether a higher value is better.
+        run: the id of its W&B run.
+    """
+    if source is None and not _runs(_near(folder, run), run):
+        metric = Metric(name, maximize, _in_output(folder, run))
+        if metric.end is not None or not _runs(_below(folder, run), run):
+            return metric
+    return Metric(name, maximize, SOURCES[source or "wandb"](folder, run))
 
 
-def _in_wandb(folder: Path) -> Logged:
+def _in_wandb(folder: Path, run: str) -> Logged:
     with needs("wandb"):
         from wandb.proto.wandb_internal_pb2 import Record
-    for path in sorted(folder.glob("wandb/*run-*/*.wandb")):
+    for path in _runs(chain(_near(folder, run), _below(folder, run)), run):
         for content in _records(path.read_bytes()):
             record = Record.FromString(content)
             history = record.WhichOneof("record_type") == "history"
             for item in record.history.item if history else record.summary.update:
                 name = item.key or ".".join(item.nested_key)
                 yield name, json.loads(item.value_json), record.history.step.num if history else None
+
+
+def _runs(places: Iterator[Path], run: str) -> list[Path]:
+    """The files of a run in the first of these folders that has any. A program may have begun the run several times."""
+    for place in places:
+        if files := sorted(place.glob(f"*run-*-{run}*/run-{run}.wandb")):
+            return files
+    return []
+
+
+def _near(folder: Path, run: str) -> Iterator[Path]:
+    """Where W&B is told to write, and where it says that it writes, as `init(dir=...)` wins."""
+    yield folder / "wandb"
+    output = (folder / OUTPUT).read_text(errors="replace") if (folder / OUTPUT).exists() else ""
+    for line in (line for line in output.splitlines() if run in line):
+        if said := re.search(rf"(/.*?|\S*?){RUN.pattern}{run}", line):
+            yield Path(said[0]).parent
+
+
+def _below(folder: Path, run: str) -> Iterator[Path]:
+    """Folders with one of the run, below the trial's and the working folder, the nearest first. No link is followed."""
+    queue = [folder, Path()]
+    for place in islice(queue, MOST_FOLDERS):  # which grows meanwhile
+        with suppress(OSError):
+            names = [entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
+            if any(RUN.match(name) and run in name for name in names):
+                yield place
+            others = {TRIALS} if (place / JOURNAL).exists() else set()
+            queue += [place / name for name in names if not RUN.match(name) and name not in others and name[:1] != "."]
+            queue += [place / name for name in names if name == ".wandb"]
 
 
 def _records(content: bytes, at: int = 7) -> Iterator[bytes]:
@@ -79,7 +125,7 @@ def _records(content: bytes, at: int = 7) -> Iterator[bytes]:
             part = b""
 
 
-def _in_output(folder: Path) -> Logged:
+def _in_output(folder: Path, run: str) -> Logged:
     n = 0
     for line in (folder / OUTPUT).read_text(errors="replace").splitlines() if (folder / OUTPUT).exists() else ():
         with suppress(ValueError):
@@ -89,7 +135,7 @@ def _in_output(folder: Path) -> Logged:
                 n += 1
 
 
-def _in_tensorboard(folder: Path) -> Logged:
+def _in_tensorboard(folder: Path, run: str) -> Logged:
     with needs("tensorboard"):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.util.tensor_util import make_ndarray
@@ -102,7 +148,7 @@ def _in_tensorboard(folder: Path) -> Logged:
             yield from ((name, value.item(), step) for value, step in known if value.size == 1)
 
 
-def _in_mlflow(folder: Path) -> Logged:
+def _in_mlflow(folder: Path, run: str) -> Logged:
     """Lines of time, value and step, as MLflow's file store has them; MLflow 3.17 reads it only if it is allowed to."""
     for path in sorted(path for path in folder.glob("mlruns/*/*/metrics/**/*") if path.is_file()):
         lines = [line.split() for line in path.read_text().splitlines()]
@@ -110,6 +156,6 @@ def _in_mlflow(folder: Path) -> Logged:
             yield path.as_posix().rpartition("/metrics/")[2], float(value), int(step)
 
 
-SOURCES: dict[str, Callable[[Path], Logged]] = {
+SOURCES: dict[str, Callable[[Path, str], Logged]] = {
     "wandb": _in_wandb, "json": _in_output, "tensorboard": _in_tensorboard, "mlflow": _in_mlflow,
 }  # fmt: skip

@@ -54,15 +54,18 @@ class Program(Command):
             remove_folder(folder / left)
         (folder / OUTPUT).unlink(missing_ok=True)
 
+        # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
+        run = f"{self.sweep_id}-t{trial._segment.number:06}-{os.urandom(4).hex()}"
+
         def look() -> tuple[Metric, int | None]:
-            metric = self._metric(folder)
+            metric = self._metric(folder, run)
             if trial._tell is not None:
                 trial._tell({n: {self.content["metric"]["name"]: value} for n, value in metric.steps.items()})
             losses = [sign * value for _, value in sorted(metric.steps.items())]
             return metric, band_behind(losses, limits, early.get("strict", True))
 
         enough = (lambda: look()[1] is not None) if limits or trial._tell else None
-        failed = self.run(trial, self._words(trial, folder), self._variables(folder), enough)
+        failed = self.run(trial, self._words(trial, folder), self._variables(folder, run), enough)
         metric, band = look()
         if band is None and (failed or metric.end is None):
             raise self._error(failed, metric)
@@ -81,11 +84,11 @@ class Program(Command):
     def _maximize(self) -> bool:
         return bool(self.content["metric"]["goal"] == "maximize")
 
-    def _metric(self, folder: Path) -> Metric:
+    def _metric(self, folder: Path, run: str) -> Metric:
         name = self.content["metric"]["name"]
         if name == NO_METRIC:
             return Metric(name, False, iter([(name, 0.0, None)]))
-        return metric_in(folder, self.content["mpitune"].get("read"), name, self._maximize)
+        return metric_in(folder, self.content["mpitune"].get("read"), name, self._maximize, run)
 
     def _error(self, failed: str, metric: Metric) -> Exception:
         if ARGUMENTS.search(failed):
@@ -119,12 +122,12 @@ class Program(Command):
         words = [word.format(hosts=",".join(trial.hosts), nodes=len(trial.hosts)) for word in self.launcher or ()]
         for word in self.words:
             macro = MACRO.fullmatch(word)
-            words += macros.get(macro[1] if macro else "") or [with_variables(word)]
+            words += macros.get(macro[1] if macro else "", [with_variables(word)])
         return words
 
-    def _variables(self, folder: Path) -> dict[str, str]:
-        run = f"{self.sweep_id}-{folder.name}"
+    def _variables(self, folder: Path, run: str) -> dict[str, str]:
         own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "DIR": str(folder), "SWEEP_PARAM_PATH": str(folder / PARAMS)}
+        own |= {"NAME": run.rpartition("-")[0], "SILENT": "false", "QUIET": "false"}  # W&B then says where the run is
         usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
         usual |= {f"WANDB_{key.upper()}": self.content[key] for key in ("project", "entity") if key in self.content}
         if self.content["mpitune"].get("read") == "mlflow":

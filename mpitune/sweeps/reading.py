@@ -25,6 +25,7 @@ for _rule in SCHEMA["definitions"].values():
 TYPES: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": int | float,
 }  # fmt: skip
+MOST_BY_ALIASES = 100_000  # values of a file, where more than it has characters
 Paths = dict[str, tuple[str, ...]]
 
 
@@ -58,6 +59,8 @@ def read(path: Path) -> tuple[dict[str, Any], Space, Paths, Strategy]:
         return content, Space(parts), paths, strategy
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: it is nested too deeply, or contains itself") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
 
@@ -70,8 +73,11 @@ def _content(path: Path) -> Any:
         with needs("pyyaml", '"mpitune[sweeps]"'):
             import yaml
 
-        class Loader(yaml.SafeLoader):  # 1e-5 is a number, as in YAML 1.2
-            yaml_implicit_resolvers = {k: [*v] for k, v in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+        class Loader(yaml.SafeLoader):  # 1e-5 is a number and a date is a text, as in YAML 1.2
+            yaml_implicit_resolvers = {
+                first: [each for each in known if each[0] != "tag:yaml.org,2002:timestamp"]
+                for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+            }
 
             def construct_mapping(self, node: Any, deep: bool = False) -> Any:
                 keys = [key.value for key, _ in node.value]
@@ -81,11 +87,28 @@ def _content(path: Path) -> Any:
 
         number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-        return Loader(text).get_single_data()
-    except UsageError:
+        loader = Loader(text)
+        if (node := loader.get_single_node()) is None:
+            return None
+        if _whole_size(node, {}) > max(MOST_BY_ALIASES, len(text)):
+            raise ValueError(f"its aliases stand for more than {MOST_BY_ALIASES:,} values")
+        content = loader.construct_document(node)
+        json.dumps(content)  # raises for what a program could not be given
+        return content
+    except (UsageError, RecursionError):
         raise
     except Exception as error:  # of both readers, which say where
         raise UsageError(f"it cannot be read: {error}") from error
+
+
+def _whole_size(node: Any, known: dict[Any, int]) -> int:
+    """How many nodes of YAML there are with all aliases written out. Raises RecursionError for what contains itself."""
+    if isinstance(node.value, str):
+        return 1
+    if node not in known:
+        inside = [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
+        known[node] = 1 + sum(_whole_size(part, known) for part in inside)
+    return known[node]
 
 
 def checked(where: str, given: Any, rule: Mapping[str, Any]) -> Any:
@@ -112,6 +135,8 @@ def checked(where: str, given: Any, rule: Mapping[str, Any]) -> Any:
         raise UsageError(f"{what} is {given}: give " + (f"at least {low}" if above is None else f"more than {above}"))
     if kind == "array" and len(given) < rule.get("minItems", 0):
         raise UsageError(f"{what} is empty: give it at least one")
+    for n, each in enumerate(given if "items" in rule else ()):
+        checked(f"{where}[{n}]", each, rule["items"])
     return _checked_inside(where, given, rule) if kind == "object" else given
 
 

@@ -57,6 +57,7 @@ BAD_PARAMETERS: list[tuple[Any, str]] = [
     ({"min": 2, "max": 1}, ": Int(low=2, high=1, log=False, step=1): low must be below high"),
     ({"values": []}, ".values is empty"),
     ({"values": [1, 2], "probabilities": [0.5, 0.6]}, ": give a probability for each value, 1 together"),
+    ({"values": [1, 2], "probabilities": ["a", "b"]}, ".probabilities[0] is 'a': give a value of type number"),
     ({"distribution": "log_unifrom", "min": 1, "max": 2}, " has distribution 'log_unifrom': give one of constant,"),
     ({"distribution": "log_uniform_values", "min": 0, "max": 2}, ".min is 0: give more than 0"),
     ({"distribution": "normal", "mu": 1, "q": 2}, " has 'q': there are mu, sigma, distribution"),
@@ -94,7 +95,7 @@ parameters:
   lr: {min: 1e-5, max: 1E-1}
   net:
     parameters:
-      units: {values: [16, 2.5e1, 1e2, text-1e5]}
+      units: {values: [16, 2.5e1, 1e2, text-1e5, 2026-01-02]}
 early_terminate: {type: hyperband, max_iter: 27, s: 2}
 """
 
@@ -106,7 +107,8 @@ def test_yaml_is_read_as_people_mean_it(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     content, space, paths, strategy = read(file)
     assert repr(space) == (
-        "{lr: Float(low=1e-05, high=0.1, log=False, step=None), net.units: Choice(16, 25.0, 100.0, 'text-1e5')}"
+        "{lr: Float(low=1e-05, high=0.1, log=False, step=None), "
+        "net.units: Choice(16, 25.0, 100.0, 'text-1e5', '2026-01-02')}"
     )
     assert paths == {"lr": ("lr",), "net.units": ("net", "units")}
     assert content["command"] == ["${env}", "${interpreter}", "${program}", "${args}"]
@@ -152,8 +154,25 @@ def test_arguments_are_those_of_wandbs_agent() -> None:
     assert set(MACROS) == {*ours, "env", "interpreter", "program", "args_json_file", "folder"}
 
 
-@pytest.mark.parametrize(("text", "said"), [("", "it is empty: give names"), ("a: 1\na: 2\n", "it has a twice")])
-def test_an_empty_file_and_a_name_that_is_there_twice(text: str, said: str, tmp_path: Path) -> None:
+MANY = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9 if n else 'x' * 9)}]\n" for n in range(12))
+MERGED = "a0: &a0 {x: 1, y: 2}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))
+ITSELF = "parameters: &a {x: {parameters: *a}}\nmethod: grid\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is empty: give names"),
+        ("a: 1\na: 2\n", "it has a twice"),
+        (MANY, "it cannot be read: its aliases stand for more than 100,000 values"),
+        (MERGED, "it cannot be read: its aliases stand for more than 100,000 values"),
+        (ITSELF, "it is nested too deeply, or contains itself"),
+        ("a: !!set {b, c}\n", "it cannot be read: Object of type set is not JSON serializable"),
+    ],
+    ids="empty twice aliases merged itself set".split(),
+)
+def test_what_a_file_must_not_be_is_one_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(UsageError, match=said):
         read(tmp_path / "s.yaml")

@@ -88,7 +88,40 @@ def test_a_wandb_script_runs_unchanged_and_is_stopped(tmp_path: Path) -> None:
     assert any(row["state"] == "pruned" and float(row["param_lr"]) > 0.5 for row in rows)
     folder = tmp_path / "results" / "sweep" / "trials" / "t000000"
     (run,) = folder.glob("wandb/offline-run-*/*.wandb")
-    assert run.name.endswith("-t000000.wandb")
+    assert "-t000000-" in run.name
+
+
+ANYWHERE = """
+import os, subprocess, sys, wandb
+how = os.environ.get("HOW") or sys.argv[1].removeprefix("--how=")
+if how == "child" and "HOW" not in os.environ:
+    os.environ["HOW"] = how
+    sys.exit(subprocess.run([sys.executable, "../train.py"], cwd="elsewhere").returncode)
+place = {"plain": None, "outside": os.environ["OUTSIDE"]}.get(how, "logs/of it")
+quiet = wandb.Settings(quiet=True) if how in ("quiet", "child") else None
+for part in (1, 2) if how == "twice" else (2,):
+    run = wandb.init(project="toy", dir=place, settings=quiet)
+    wandb.log({"loss": len(how) * part})
+    open("models/" + run.name + ".pt", "w").write(how)
+    assert (run.sweep_id, run.id[:15], run.path) == (run.name[:8], run.name[:15], f"{run.project}/{run.id}")
+    assert [type(value) for value in (run.entity, run.group, run.job_type, run.project)] == [str] * 4
+    run.finish()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_is_found_wherever_it_is_and_has_a_name(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", "0.31")
+    hows = ["plain", "folder", "quiet", "outside", "twice", "child"]
+    file = written(tmp_path / "w", ANYWHERE, method="grid", parameters={"how": {"values": hows}}, run_cap=None)
+    for name in ("logs/of it", "models", "elsewhere/models"):
+        (tmp_path / "w" / name).mkdir(parents=True)
+    ran(file, "--workers", 2, OUTSIDE=str(tmp_path / "out side"), **FAST)
+    values = {row["param_how"]: float(row["value_loss"]) for row in table(tmp_path / "w/results/sweep/trials.csv")}
+    assert values == {how: 2.0 * len(how) for how in hows}
+    assert {path.read_text() for path in (tmp_path / "w").glob("**/models/*.pt")} == {*hows}
+    (tmp_path / "w/train.py").write_text("")  # the runs of before are still there, and are no others'
+    assert "it has logged nothing" in ran(file, "--workers", 2, "--restart", status=2)
 
 
 @pytest.mark.slow
@@ -111,6 +144,11 @@ def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:
     file = written(tmp_path, method="grid", parameters=parameters, run_cap=None)
     ran(file, "--workers", 2)
     assert len(table(tmp_path / "results" / "sweep" / "trials.csv")) == 6
+    script = "import sys\nprint('{\"loss\": %d}' % len(sys.argv))"  # without a word where all flags are false
+    flags, words = {"flag": {"values": [True, False]}}, ["${interpreter}", "${program}", "${args_no_boolean_flags}"]
+    file = written(tmp_path, script, method="grid", parameters=flags, command=words, run_cap=None)
+    ran(file, "--workers", 1, "--results", "flags")
+    assert [row["value_loss"] for row in table(tmp_path / "flags" / "trials.csv")] == ["2.0", "1.0"]
     file = written(tmp_path, metric={"name": "loss", "target": 100}, mpitune={"strategy": "sobol"}, run_cap=200)
     ran(file, "--workers", 1, "--results", "met")
     assert len(table(tmp_path / "met" / "trials.csv")) < 100

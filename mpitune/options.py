@@ -75,8 +75,13 @@ class RunOptions:
         flag="-v/--verbose",
     )
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
+    debug: bool = False  # of Python alone: as workers=0, and what an objective raises is raised, for a debugger
 
     def __post_init__(self) -> None:
+        if self.debug and self.workers:
+            raise UsageError(f"debug runs everything in this process: leave workers={self.workers} out")
+        if self.debug:
+            object.__setattr__(self, "workers", 0)
         require_numbers(self, workers=0)  # in Python 0 is for none: everything in this process
         if self.adapt and self.restart:
             raise UsageError("adapt uses the results of the old study, restart uses none: give one of them")

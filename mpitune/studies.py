@@ -36,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # For who calls `search` or `run_study`.
-ADVICE = "Correct that and run it again; with workers=0 it runs in this process, where a debugger can stop."
+ADVICE = "Correct that and run it again; RunOptions(debug=True) raises it in this process, where a debugger can stop."
 
 
 def on_all_ranks(*but: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -77,7 +77,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         experiment: Frozen dataclass; the same on all ranks.
         options: How it is run. `results` is the folder that keeps the study, so that the same call continues it, and
             where its report goes; without one nothing is kept and there is no report. `workers=0` evaluates in this
-            process, for a debugger: an exception in the objective is raised, and no time limit holds.
+            process, where no time limit holds; `debug=True`, too, and raises what the objective raises.
 
     Returns:
         Every trial with its result, in the order asked, failed ones too.

@@ -1,6 +1,6 @@
 """Batches evaluated in the rank's own process: an agent without workers, for a debugger, a notebook, a test.
 
-An exception in the objective is raised where it happens. Nothing ends a trial that hangs.
+A trial fails as in a worker; only to `debug` its exception is raised where it happens. Nothing ends one that hangs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from mpitune.devices.choose import set_hosts
 from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator, Told
 from mpitune.engine.usage import Meter, Peak
-from mpitune.engine.worker import evaluated, unpacked
+from mpitune.engine.worker import answers, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 
 
@@ -20,9 +20,16 @@ class InlineAgent:
     """The one slot of a rank with `workers=0`; it has the methods of `Agent`."""
 
     def __init__(
-        self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, together: bool = False
+        self,
+        tell: Callable[[ToCoordinator], None],
+        experiment: Experiment,
+        data: Data,
+        *,
+        together: bool,
+        debug: bool,
     ):
-        self._tell, self._experiment, self._data, self._together = tell, experiment, data, together
+        self._tell, self._experiment, self._data = tell, experiment, data
+        self._together, self._debug = together, debug
         self._objective: Objective | None = None
         self._told: list[bytes] = []
         self._meter, self._peak = Meter("cpu"), Peak(os.getpid())
@@ -40,7 +47,8 @@ class InlineAgent:
                         self._objective.hear(content)  # type: ignore[attr-defined]
                     self._told.clear()
                     self._meter.begin()
-                    for answer in evaluated(self._objective, batch, self._meter, self._together):
+                    goes_on, nothing = lambda error: not self._debug, lambda key: None
+                    for answer in answers(self._objective, batch, self._meter, goes_on, nothing, self._together):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 finally:
                     set_hosts(())

@@ -274,10 +274,10 @@ class _RanksPart:
         preload: Sequence[str],
     ) -> Agent | InlineAgent:
         """The agent of this rank. Its workers start with their first batch."""
-        options, tell = self.options, partial(self.transport.send, 0)
+        options, tell, together = self.options, partial(self.transport.send, 0), self.scheduling.together
         if options.workers == 0:
-            return InlineAgent(tell, self.experiment, shared.arrays, self.scheduling.together)
-        environ, together = self.scheduling.environ, self.scheduling.together
+            return InlineAgent(tell, self.experiment, shared.arrays, together=together, debug=options.debug)
+        environ = self.scheduling.environ
         agent = Agent(
             tell,
             worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), environ, together),

@@ -172,7 +172,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         share = setup.memory // workers_here()
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell, share)
         objective = experiment.objective(context)
-        goes_on = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
+        keeps = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
+        goes_on = lambda error: keeps and isinstance(error, Exception) and not isinstance(error, MemoryError)  # noqa: E731
         meter = Meter(setup.device)
         known = hosts_here()
         wire.send(Built())
@@ -214,15 +215,15 @@ def answers(
     objective: Objective,
     batch: Batch,
     meter: Meter,
-    goes_on: bool,
+    goes_on: Callable[[BaseException], bool],
     begin: Callable[[str], None],
     together: bool = False,
 ) -> Iterator[Packed | NoRoom]:
     """As `evaluated`. An exception is the failure of the first trial without an answer, and the others go on.
 
     Of trials that are evaluated `together` it is that of none: each half goes on by itself.
-    The worker must be as good as before: it is not after a CUDA error, nor where memory has run out. So it is raised
-    unless the worker `goes_on`, which an objective's attribute `keeps_worker` says: by default on CPUs.
+    A worker must be as good as before: it is not after a CUDA error, nor where memory has run out. So it is raised
+    unless the worker `goes_on` after it, which an objective's attribute `keeps_worker` says: by default on CPUs.
     `begin` is called with the key of each trial before it is evaluated.
     """
     left = {trial.key: trial for trial in batch}
@@ -236,8 +237,8 @@ def answers(
                 if left:
                     begin(next(iter(left)))
                 start = time.perf_counter()
-        except Exception as error:
-            if not goes_on or isinstance(error, MemoryError):
+        except (Exception, SystemExit) as error:
+            if not goes_on(error):
                 raise
             if together and len(left) > 1:
                 meter.begin()

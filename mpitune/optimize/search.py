@@ -93,7 +93,8 @@ def search(
         seed: Of all that is random.
         results: Folder that keeps the study, so that the same call continues it; its report is printed at the end, once
             for all ranks. None keeps and prints nothing.
-        workers: Worker processes of each node, 0 for none: everything in this process, for a debugger.
+        workers: Worker processes of each node, 0 for none: everything in this process. For a debugger say
+            `options=RunOptions(debug=True)`, which also raises what the objective raises.
         gpu: GPUs of each node, as `RunOptions.gpu`, or the position of one; by default the first, else the CPU.
         devices: GPUs, or CPU slots, that each trial has to itself, on one node; or a function of its parameters.
         nodes: Whole nodes that each trial has to itself, 0 for none; or a function of its parameters. A command is

@@ -114,10 +114,6 @@ class Listed(Experiment):
         return per_trial(self.function)
 
 
-def fails(trial: Trial) -> Any:
-    raise ZeroDivisionError(trial.key)
-
-
 def plain(outcomes: list[Outcome]) -> list[tuple[str, dict[str, float]]]:
     return [(trial.key, dict(result.values)) for trial, result in outcomes]
 
@@ -185,9 +181,21 @@ def test_only_what_is_kept_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert bool(synced) == keep
 
 
-def test_what_an_objective_in_this_process_raises_is_raised() -> None:
-    with pytest.raises(ZeroDivisionError, match="t0"):
-        run_study(Listed(fails), RunOptions(workers=0, quiet=True))
+def test_a_trial_fails_in_this_process_as_in_a_worker_but_for_a_debugger() -> None:
+    def value(trial: Trial) -> dict[str, float]:
+        if trial.key == "t1":
+            raise ZeroDivisionError(trial.key)
+        return {"x": float(trial.params["x"])} if trial.key != "t2" else sys.exit("no such file")
+
+    here, there = (run_study(Listed(value, 4), RunOptions(gpu="none", workers=n, quiet=True)) for n in (0, 1))
+    assert plain(here) == plain(there) == [("t0", {"x": 0.0}), ("t1", {}), ("t2", {}), ("t3", {"x": 3.0})]
+    for outcomes in (here, there):
+        assert "ZeroDivisionError: t1" in (outcomes[1].result.error or "")
+        assert "SystemExit: no such file" in (outcomes[2].result.error or "")
+    with pytest.raises(ZeroDivisionError, match="t1"):
+        run_study(Listed(value, 4), RunOptions(debug=True, quiet=True))
+    with pytest.raises(UsageError, match="debug runs everything in this process: leave workers=2 out"):
+        RunOptions(debug=True, workers=2)
 
 
 def test_nan_is_a_failure_infinity_is_not() -> None:

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import ASKED, OURS, packed_params, unpacked_params
+from mpitune.optuna.records import ASKED, OURS, packed_params, says_all, unpacked_params
 from mpitune.processes.process import packed
 from mpitune.trial import Trial
 
@@ -121,7 +121,7 @@ class Asking:
             "number": number, "known": self._n_known + len(self._news),
             "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs,
         }  # fmt: skip
-        if unpacked_params(joint) != (params, space):
+        if not says_all(list(space.values())):
             asked["pickled"] = base64.b64encode(packed((params, space))).decode()
         return Trial(f"t{number:06}", {ASKED: json.dumps(asked)})
 
@@ -157,7 +157,7 @@ class Asking:
             )
         known, ids = attrs_of(self._study), lambda: {trial.number: trial._trial_id for trial in existing}
         for name, value in with_parents(self._attrs.pop(told.number), ids).items():
-            if known.get(name) != value:
+            if (before := known.get(name)) is not value and packed(before) != packed(value):
                 storage.set_study_system_attr(self._study._study_id, name, value)
         if told.number == len(existing):
             # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.

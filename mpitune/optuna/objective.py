@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from optuna.exceptions import TrialPruned
-from optuna.logging import set_verbosity
+from optuna.logging import get_logger, set_verbosity
 from optuna.study._tell import _check_values_are_feasible
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
@@ -25,8 +25,8 @@ from mpitune.joblib.pickles import read_call
 from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View
-from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, unpacked_params, unpacked_trial
-from mpitune.processes.process import packed, packed_error
+from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params
+from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 
 
@@ -98,8 +98,8 @@ class InWorker:
             "trial": packed_trial(ended), "values": plain(values), "state": state.name, "cause": cause,
             "stopped": of_optuna.study._stop_flag, "study": plain(self.view.new_attrs(before)),
         }  # fmt: skip
-        is_whole = unpacked_trial(said["trial"]) == ended  # else it has what JSON cannot say
-        messages = b"" if is_whole and not raised else packed((ended.number, raised, None if is_whole else ended))
+        given = None if says_all(ended) else _sent(ended)
+        messages = packed((ended.number, raised, given)) if raised or given else b""
         states = {TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
         attrs = {
             **plain(ended.user_attrs), **(self._constraints(ended) if values else {}), ATTRIBUTE: said,
@@ -126,6 +126,16 @@ class InWorker:
         with suppress(Exception):  # which rank 0 raises when the trial is told
             said = said or list(self.constraints(trial) if self.constraints else ())
         return {CONSTRAINTS: finite(said)} if said else {}
+
+
+def _sent(trial: FrozenTrial) -> FrozenTrial:
+    """A trial with texts for attributes that cannot go to another process, such as a lock, which it says."""
+    if lost := [name for name, value in trial.user_attrs.items() if not can_be_sent(value)]:
+        get_logger("optuna.study").warning(
+            "Trial %d: %s cannot be sent from its worker, so the study gets a text of it", trial.number, ", ".join(lost)
+        )
+        trial.user_attrs = {**trial.user_attrs, **{name: str(trial.user_attrs[name]) for name in lost}}
+    return trial
 
 
 def _steps(trial: FrozenTrial, name: str) -> dict[int, dict[str, float]]:

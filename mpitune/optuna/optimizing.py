@@ -41,8 +41,9 @@ from mpitune.optuna.objective import InWorker
 from mpitune.optuna.records import ATTRIBUTE, unpacked_trial, whole
 from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
+from mpitune.storage.table import last_line
 from mpitune.studies import join, on_all_ranks, run_study
-from mpitune.trial import Batch, Outcome, Result, Rounds, Window
+from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
 FIX = "make it within the objective"
 Callback = Callable[[Study, FrozenTrial], None]
@@ -95,7 +96,7 @@ class Leader:
             self.stopped |= said["stopped"]
             ended = unpacked_trial(said["trial"])
             if given is not None:
-                self._require_kept(given, ended)
+                self._require_kept(given)
                 ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
             told = self.asking.tell(ended, whole(said["values"]), TrialState[said["state"]])
             for name, value in said["study"].items():
@@ -108,9 +109,13 @@ class Leader:
         for callback in self.callbacks:
             callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
 
-    def _require_kept(self, given: FrozenTrial, kept: FrozenTrial) -> None:
+    def _require_kept(self, given: FrozenTrial) -> None:
         """Raise UsageError for choices that a journal or a database cannot hold."""
-        lost = [name for name, drawn in given.distributions.items() if kept.distributions[name] != drawn]
+        plain = str | float | int | None
+        lost = [
+            name for name, drawn in given.distributions.items()
+            if not all(isinstance(choice, plain) for choice in getattr(drawn, "choices", ()))
+        ]  # fmt: skip
         if lost and (self.keeps or not isinstance(self.study._storage, InMemoryStorage)):
             raise UsageError(
                 f"the choices of {lost[0]} cannot be kept in a file ({given.distributions[lost[0]]}): give texts or "
@@ -176,6 +181,14 @@ class Optimizing(Experiment):
         number, error, trial = pickle.loads(content)
         assert self.leader is not None
         self.leader.extras[number] = error, trial
+
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
+        if isinstance(evaluation, Result) and evaluation.raised:
+            raise UsageError(
+                f"what the objective has given trial {int(trial.key[1:])} cannot be sent from its worker "
+                f"({last_line(evaluation.error or '')}): give set_user_attr numbers, texts or lists of them"
+            )
 
     def called(self) -> dict[str, Any]:
         return {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}

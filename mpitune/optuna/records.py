@@ -53,12 +53,8 @@ def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistri
 
 def _text_of(drawn_from: BaseDistribution) -> str:
     """What it is, where JSON can say it; of other choices, such as tuples, their texts."""
-    try:
-        text = distribution_to_json(drawn_from)
-        if json_to_distribution(text) == drawn_from:
-            return text
-    except TypeError:
-        pass
+    if says_all(drawn_from):
+        return distribution_to_json(drawn_from)
     assert isinstance(drawn_from, CategoricalDistribution)
     texts = [f"{number}: {choice}" for number, choice in enumerate(drawn_from.choices)]
     return distribution_to_json(CategoricalDistribution(texts))
@@ -81,6 +77,17 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [plain(value) for value in thing]
     return thing if thing is None or isinstance(thing, str | int | bool) else str(thing)
+
+
+def says_all(thing: Any) -> bool:
+    """Whether JSON says all of a thing, its type as well. It is not compared: an array, for one, has no such answer."""
+    if isinstance(thing, FrozenTrial):
+        return all(map(says_all, (thing.user_attrs, thing.system_attrs, list(thing.distributions.values()))))
+    if isinstance(thing, BaseDistribution):
+        return not isinstance(thing, CategoricalDistribution) or says_all(list(thing.choices))
+    if type(thing) is dict:
+        return says_all([*thing, *thing.values()]) and all(type(name) is str for name in thing)
+    return all(map(says_all, thing)) if type(thing) is list else thing is None or type(thing) in (str, int, float, bool)
 
 
 def whole(thing: Any) -> Any:

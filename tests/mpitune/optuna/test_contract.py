@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import optuna
+import pandas
 import pytest
 from optuna.trial import Trial, TrialState
 
@@ -282,6 +287,15 @@ class Odd(Exception):
         super().__init__("two")
 
 
+class Always:
+    """It is equal to all."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def odd(trial: Trial) -> float:
     sizes = trial.suggest_categorical("sizes", [(64,), (64, 32)])
     trial.set_user_attr("model", {1: {2}})
@@ -299,6 +313,44 @@ def test_what_json_cannot_say_reaches_the_study(tmp_path: Path) -> None:
     assert all(trial.user_attrs["model"] == {1: {2}} for trial in study.trials)
     with pytest.raises(UsageError, match="choices of sizes cannot be kept"):
         optimize(new(), odd, 6, window=2, options=replace(TWO, results=tmp_path / "r"))
+
+
+class Label(StrEnum):
+    A, B = "a", "b"
+
+
+ATTRIBUTES: dict[str, Callable[[], Any]] = {
+    "array": lambda: np.array([0.5, 1.0]),
+    "arrays": lambda: [np.zeros(2), {"p": np.ones(3)}],
+    "frame": lambda: pandas.DataFrame({"a": [1, 2]}),
+    "equal to all": Always,
+    "a label": lambda: Label.B,
+}
+
+
+def test_attributes_are_never_compared_but_packed() -> None:
+    def objective(trial: Trial) -> float:
+        if (label := trial.suggest_categorical("label", list(Label))) is not Label.A:
+            for name, made in ATTRIBUTES.items():
+                trial.set_user_attr(name, made())
+            trial.set_user_attr("lock", threading.Lock())
+        return float(label is Label.B)
+
+    study = new(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
+    optimize(study, objective, 6, window=2, options=TWO)
+    trials = study.get_trials(deepcopy=False)
+    assert states(study) == "C" * 6 and {type(trial.params["label"]) for trial in trials} == {Label}
+    kept = dict(trials[study.best_trial.number].user_attrs)
+    assert "lock object" in kept.pop("lock")
+    assert pickle.dumps(kept) == pickle.dumps({name: made() for name, made in ATTRIBUTES.items()})
+
+    def circular(trial: Trial) -> float:
+        trial.set_user_attr("itself", itself := [])  # type: ignore[var-annotated]
+        itself.append(itself)
+        return square(trial)
+
+    with pytest.raises(UsageError, match=r"given trial \d cannot be sent from its worker \(RecursionError"):
+        optimize(new(), circular, 3, options=TWO)
 
 
 def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:

@@ -132,17 +132,12 @@ def draw_sheet(shown: Sequence[Shown], title: str = "The ensemble is least sure 
 
 
 def draw_boxes(axes: Any, shown: Shown, points: bool) -> None:
-    """A box per class over the networks: quartiles, median, whiskers to the extremes."""
-    n, n_classes = shown.probabilities.shape
+    """A box per class over the networks, see `boxes`."""
+    n_classes = shown.probabilities.shape[1]
     colours = [
         RIGHT if digit == shown.label else shown.colour if digit == shown.answer else REST for digit in range(n_classes)
     ]
-    boxes(axes, range(n_classes), shown.probabilities.T, width=0.62, colours=colours)
-    if points:
-        beside = np.linspace(-0.22, 0.22, n) if n > 1 else np.zeros(1)
-        for digit, colour in enumerate(colours):
-            certainties = shown.probabilities[:, digit]
-            axes.plot(digit + beside, certainties, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
+    boxes(axes, range(n_classes), shown.probabilities.T, width=0.62, colours=colours, points=points)
     axes.set_xlim(-0.6, n_classes - 0.4)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xticks(range(n_classes))

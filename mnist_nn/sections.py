@@ -96,8 +96,8 @@ def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, no
     panels: list[Panel] = []
     if unsure := unsure_of(probabilities, data, n):
         about = (
-            "Each box shows how sure the networks are that the image is this class: green the right one, red a wrong "
-            "answer. A tall box means that the networks disagree."
+            "Each column shows how sure the networks are that the image is this class: green the right one, red a "
+            "wrong answer. A tall one means that the networks disagree."
         )
         title = "The images that the ensemble is least sure of"
         panels.append(Drawing(title, about, svg_of(draw_sheet(unsure, title=""))))

@@ -63,9 +63,7 @@ def box_plot(
     there = [c for c in range(n) if len(shown[c])]
     if there:
         boxes(axes, positions[there], [shown[c] for c in there], width=0.6 * step, colours=[colours[c] for c in there])
-    for position, folds, colour in zip(positions, shown, colours, strict=True):
-        beside = np.linspace(-0.15, 0.15, len(folds)) * step if len(folds) > 1 else np.zeros(len(folds))
-        axes.plot(position + beside, folds, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
+    for position, folds in zip(positions, shown, strict=True):
         if len(folds) < len(errors):
             axes.plot(position, 0.97, "x", color=GREY, markersize=6, transform=axes.get_xaxis_transform())
     axes.set_yscale("log")

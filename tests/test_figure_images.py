@@ -38,9 +38,9 @@ def probabilities(n_networks: int, n_images: int) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
 
 
-def images(n: int) -> list[Shown]:
+def images(n: int, n_networks: int = 5) -> list[Shown]:
     pixels = (np.add.outer(np.arange(8), np.arange(8)) * 16).astype(np.uint8)
-    given = probabilities(5, n).swapaxes(0, 1)
+    given = probabilities(n_networks, n).swapaxes(0, 1)
     return [Shown(f"i{k}", f"test image {k}: a {k % 7}", pixels, one, k % 7) for k, one in enumerate(given)]
 
 
@@ -75,6 +75,11 @@ def test_certainty_of_an_image_without_a_label() -> Any:
 @pictured
 def test_sheet_of_the_least_sure() -> Any:
     return draw_sheet(images(6))
+
+
+@pictured
+def test_three_networks_are_points_without_a_box() -> Any:
+    return draw_sheet(images(2, 3))
 
 
 @pictured

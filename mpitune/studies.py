@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import pickle
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from mpitune.engine import rank
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
-from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping
+from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping, mended
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
@@ -39,20 +40,26 @@ T = TypeVar("T")
 ADVICE = "Correct that and run it again; RunOptions(debug=True) raises it in this process, where a debugger can stop."
 
 
-def on_all_ranks(*but: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def on_all_ranks(*but: str, elsewhere: Mapping[str, str] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorates what every rank of a user's script calls.
 
     Where rank 0 alone runs the script, the others are asked to call it, too, without the keyword arguments `but`. What
-    ends the script there is said in plain words.
+    ends the script there is said in plain words, also an argument that it does not have: `elsewhere` says what to give
+    in place of those that others have.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        known = inspect.signature(function).parameters
+
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
             given = tuple(map(_listed, args))
             named: dict[str, Any] = {name: _listed(value) for name, value in kwargs.items()}
             theirs = {name: value for name, value in named.items() if name not in but}
             with outliving(), errors_in_one_line(), alone():
+                if (name := next((name for name in kwargs if name not in known), None)) is not None:
+                    fix = (elsewhere or {}).get(name) or mended(name, known)
+                    raise UsageError(f"{function.__name__}() has no argument {name}: {fix}")
                 ask(functools.partial(called, *given, **theirs))
                 return function(*given, **named)
 

@@ -33,15 +33,16 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import GeneratorType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from mpitune.devices.choose import hosts_here
+from mpitune.errors import mended
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, folder_of, is_stop
 from mpitune.optimize.strategies.base import Problem, TrialSegment
-from mpitune.optimize.values import InvalidReturnValue, NoValue, as_json, values_of
+from mpitune.optimize.values import InvalidReturnValue, NoAttribute, NoValue, as_json, values_of
 from mpitune.storage.files import make_folder
 from mpitune.trial import Batch, Evaluation, Trial, halves, seed_of
 
@@ -78,6 +79,16 @@ class ObjectiveTrial:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("suggest_"):
+                raise NoAttribute(f"trial.{name} is Optuna's: name it in the space, and read trial.params[...]")
+            if name == "should_prune":
+                raise NoAttribute("trial.should_prune is Optuna's: leave it out, trial.report stops the trial itself")
+            there = [known for known in (*vars(self), *dir(type(self))) if known[0] != "_"]
+            raise AttributeError(f"a trial has no {name}: {mended(name, there)}")
 
     @property
     def number(self) -> int:
@@ -176,6 +187,18 @@ def as_current(trial: ObjectiveTrial) -> Iterator[None]:
         yield
     finally:
         _running = before
+
+
+class Trials(list[ObjectiveTrial]):
+    """What an objective is given with `together`."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name[0] == "_":
+                raise AttributeError(name)
+            fix = "with together= an objective gets a list of trials, and returns a list of what each has"
+            raise NoAttribute(f"it asks a list for {name}: {fix}")
 
 
 class TrialEvaluator:
@@ -281,7 +304,7 @@ class GroupEvaluator(TrialEvaluator):
                 given.get(place) or replace(first, _folders=Path(scratch, str(place)), user_attrs={})
                 for place in range(n)
             ]
-            returned = self._call(asked := list(trials))
+            returned = self._call(asked := Trials(trials))
         if any(trial is not other for trial, other in zip(trials, asked, strict=True)):
             raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")
         what = f"a {type(returned).__name__}"

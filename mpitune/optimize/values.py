@@ -29,6 +29,10 @@ class NoValue(InvalidReturnValue):
     prefix = NO_VALUE
 
 
+class NoAttribute(InvalidReturnValue, AttributeError):
+    """An objective asks for what its trial does not have; the text says what to write."""
+
+
 def as_json(name: str, value: Any) -> Any:
     """A user attribute as a journal gives it back. Raises InvalidReturnValue, NoValue where it is not finite."""
     try:

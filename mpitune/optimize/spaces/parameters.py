@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,8 +30,18 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+class _Range:
+    """What a range takes beside its two ends has a name."""
+
+    def __new__(cls, *ends: Any, **named: Any) -> Self:
+        if len(ends) > 2:
+            name = "log" if isinstance(ends[2], bool) else "step"
+            raise UsageError(f"{cls.__name__}{ends}: give all but the ends by name, such as {name}={ends[2]!r}")
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True)
-class Float:
+class Float(_Range):
     """A real number.
 
     Attributes:
@@ -48,6 +58,7 @@ class Float:
 
     low: float
     high: float
+    _: KW_ONLY
     log: bool = False
     step: float | None = None
 
@@ -87,7 +98,7 @@ class Float:
         return list(evenly) if self.step is None else list(dict.fromkeys(map(self.on_step, evenly)))
 
     def _even(self, u: float) -> float:
-        whole = Float(self.low, self.high, self.log)
+        whole = Float(self.low, self.high, log=self.log)
         return self.high if u == 1 else self.low if u == 0 else whole.at(u)
 
     def on_step(self, value: float) -> float:
@@ -118,7 +129,7 @@ class Quantile(Float):
 
 
 @dataclass(frozen=True)
-class Int:
+class Int(_Range):
     """A whole number from low to high, both included; log and step as for `Float`.
 
     Example:
@@ -128,6 +139,7 @@ class Int:
 
     low: int
     high: int
+    _: KW_ONLY
     log: bool = False
     step: int = 1
 
@@ -151,7 +163,7 @@ class Int:
         if n is None:
             _require_few(self, (self.high - self.low) // self.step + 1)
             return list(range(self.low, self.high + 1, self.step))
-        return list(dict.fromkeys(self.on_step(float(v)) for v in Float(self.low, self.high, self.log).values(n)))
+        return list(dict.fromkeys(self.on_step(float(v)) for v in Float(self.low, self.high, log=self.log).values(n)))
 
     def on_step(self, value: float) -> int:
         """The nearest value that is on a step."""
@@ -250,6 +262,9 @@ def _check_range(part: Float | Int) -> None:
         raise UsageError(f"{part}: give finite numbers as low and high")
     if part.low >= part.high:
         raise UsageError(f"{part}: low must be below high (a constant needs no range)")
+    if not isinstance(part.log, bool | np.bool_):
+        raise UsageError(f"{part}: give log=True or log=False")
+    object.__setattr__(part, "log", bool(part.log))
     if part.log and part.low <= 0:
         raise UsageError(f"{part}: the logarithm needs a low above 0")
 

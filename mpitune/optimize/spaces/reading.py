@@ -90,7 +90,7 @@ def of_distribution(part: Any) -> Part | None:
         return Choice([*part.choices])
     if kind in ("FloatDistribution", "IntDistribution"):
         step = {} if part.log or part.step is None else {"step": part.step}
-        return (Float if kind[0] == "F" else Int)(part.low, part.high, part.log, **step)
+        return (Float if kind[0] == "F" else Int)(part.low, part.high, log=part.log, **step)
     scipys = getattr(getattr(part, "dist", None), "name", "")
     if scipys not in ("uniform", "loguniform", "reciprocal", "randint"):
         return None
@@ -99,4 +99,4 @@ def of_distribution(part: Any) -> Part | None:
         return Int(low, high)
     log = scipys != "uniform"
     moved = log and not math.isclose(part.median() ** 2, low * high)  # by loc
-    return None if moved else Float(float(low), float(high), log)
+    return None if moved else Float(float(low), float(high), log=log)

@@ -41,6 +41,9 @@ def strategy_of(what: Any) -> Strategy:
         return NAMES[what]()
     if hasattr(what, "sample_relative"):
         return Optuna(what)
+    name = what.__name__ if isinstance(what, type) else str(what)
+    if (kind := next((kind for kind in __all__ if kind.lower() == name.lower()), None)) is not None:
+        raise UsageError(f"strategy={name}: give one with its arguments, such as mpitune.strategies.{kind}(...)")
     known = ", ".join(NAMES)
     made = "one of mpitune.strategies, such as ASHA(max_steps=100), or a sampler of Optuna"
     raise UsageError(f"strategy={what!r}: give {known}, {made}")

@@ -28,7 +28,7 @@ def test_a_float_is_within(low: float, width: float, u: float) -> None:
 
 @given(st.integers(1, 1000), st.integers(1, 1000), st.booleans(), UNIT)
 def test_an_int_is_within_and_each_can_be_drawn(low: int, width: int, log: bool, u: float) -> None:
-    part = Int(low, low + width, log)
+    part = Int(low, low + width, log=log)
     assert low <= part.at(u) <= low + width and isinstance(part.at(u), int)
     assert part.at(0.0) == low and part.at(math.nextafter(1, 0)) == low + width
 
@@ -151,6 +151,9 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
         (lambda: Space({}), "the space has no parameters: give at least one"),
         (lambda: Space([("x", Float(0, 1)), ("x", Int(1, 2))]), "the space has x twice: keep one"),
         (lambda: Float(1, 1), "Float(low=1, high=1, log=False, step=None): low must be below high"),
+        (lambda: Float(1, 10, 0.5), "Float(1, 10, 0.5): give all but the ends by name, such as step=0.5"),  # type: ignore[misc]
+        (lambda: Int(1, 10, True), "Int(1, 10, True): give all but the ends by name, such as log=True"),  # type: ignore[misc]
+        (lambda: Float(1, 10, log=0.5), "log=0.5, step=None): give log=True or log=False"),  # type: ignore[arg-type]
         (lambda: Float(0, 1, log=True), "the logarithm needs a low above 0"),
         (lambda: Float(0, float("nan")), "give finite numbers as low and high"),
         (lambda: Choice(None, 1, None), "'None' is there twice, keep one"),

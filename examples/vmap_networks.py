@@ -10,7 +10,9 @@ in one tensor for each layer. What vmap gets wrong without a word:
 - Dropout with `randomness="different"` draws masks that depend on the place and on the number of networks. Both are
   fixed here, so a search repeats; but a network trained alone draws others.
 - The Python attributes of a module are shared: one that counts its calls counts once for all.
-- LSTM and attention loop over the networks inside: the results are right, and nothing is gained.
+
+An LSTM trains so, too, but has no rule without a gradient: take its loss from `vmap(grad_and_value(loss))`, or evaluate
+network by network.
 """
 
 import torch

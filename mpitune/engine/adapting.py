@@ -96,7 +96,7 @@ class KnownBefore:
                 n_others += answered is None
                 if answered is not None:
                     index.setdefault(answered, (study, key))
-        log.info("%d of %d results of before can be used", len(index), len(index) + n_others)
+        log.info("%d of %d results of before count for trials that ask for the same", len(index), len(index) + n_others)
         return index
 
     def _answered(self, outcome: Outcome, study: Earlier) -> Hashable:

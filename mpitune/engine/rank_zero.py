@@ -196,8 +196,8 @@ class RankZero:
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(
-            "%d slot%s on %d node%s; %d of %d trials known", len(slots), "s" * (len(slots) != 1), size,
-            "s" * (size != 1), seen.done, seen.total,
+            "%d slot%s on %d node%s; %d of %d trials%s known", len(slots), "s" * (len(slots) != 1), size,
+            "s" * (size != 1), seen.done, seen.total, f" and {seen.stages} stages" if seen.stages else "",
         )  # fmt: skip
         for problem in memory_problems(
             self.nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())

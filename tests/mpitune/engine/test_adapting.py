@@ -93,7 +93,7 @@ def test_a_program_uses_what_it_knows_and_says_how_much(script: Path) -> None:
     assert not list(folder.glob("before-*")) and not evaluated(script)
     done = start(script, "--n", "6", "--adapt")
     assert (folder / "before-1" / "trials.csv").exists() and (folder / "before-1" / "report.html").exists()
-    assert "4 of 4 results of before can be used" in done.stderr and evaluated(script) == ["x4", "x5"]
+    assert "4 of 4 results of before count for trials that ask" in done.stderr and evaluated(script) == ["x4", "x5"]
     assert start(script, "--n", "6").returncode == 0 and not evaluated(script)  # it goes on without the word
     start(script, "--n", "6", results="fresh")
     assert table_without_run(folder / "trials.csv") == table_without_run(script.parent / "fresh" / "trials.csv")

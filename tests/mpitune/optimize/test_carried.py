@@ -9,7 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_iris
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.tree import DecisionTreeClassifier
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
 from mpitune.errors import UsageError
@@ -260,6 +265,7 @@ def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path
         kind = trial.suggest_categorical("kind", ["a", None])
         more = {"n": trial.suggest_int("n", 1, 9, log=True)} if kind == "a" else {}
         if trial.number == 3:
+            trial.report(-1.0, 1)  # which Optuna takes for its value
             raise optuna.TrialPruned
         return loss(trial.suggest_float("x", 0, 4), kind, **more)
 
@@ -267,6 +273,7 @@ def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path
     study.optimize(objective, n_trials=12)
     (said,) = re.findall(r"of a study of Optuna is `(.*)`", (ROOT / "docs" / "search.md").read_text())
     known = eval(said, {"study": study})
+    assert len(known) == 11 and min(value for _, value in known) == study.best_value
     space = {"x": Float(0, 4), "kind": Choice("a", None), "n": When(Int(1, 9, log=True), kind="a")}
     how: dict[str, Any] = dict(minimize="loss", results=tmp_path / "r")
     with AskTell(space, enqueue=[point for point, _ in known], n_trials=len(known), **how) as loop:
@@ -286,6 +293,23 @@ def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path
         lambda trial: 9.0, narrow, n_trials=20, workers=0, adapt=True, changed="objective", strategy="tpe", **how
     )
     assert sum(t.values["loss"] < 9 for t in again.trials) == sum(t.params["x"] <= 2 for t in found.trials)
+
+
+def test_what_scikit_learn_knows_is_told_to_a_loop(tmp_path: Path) -> None:
+    """A candidate that failed has NaN, and both have numbers of NumPy."""
+    depths = np.array([2, -1, 1])
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(FitFailedWarning):
+        search = GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": depths}, cv=3).fit(X, y)
+    (said,) = re.findall(r"`(\[\(p, s\) .*?)`", (ROOT / "docs" / "search.md").read_text())
+    points, scores = zip(*eval(said, {"cv_results_": search.cv_results_}), strict=True)
+    with AskTell({"max_depth": Int(-1, 2)}, enqueue=points, n_trials=2, maximize="score", results=tmp_path) as loop:
+        for score in scores:
+            asked = loop.ask()
+            assert asked is not None
+            loop.tell(asked, score)
+        assert [trial.params["max_depth"] for trial in loop.study.trials] == [2, 1]
+        assert loop.study.best_value == search.best_score_
 
 
 def test_a_journal_that_does_not_say_what_was_read_counts_for_trials_of_the_same_number(tmp_path: Path) -> None:

@@ -11,17 +11,19 @@ import hashlib
 import inspect
 import itertools
 import os
+import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import optuna
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Transformer
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobStatus, run_job, setup_globals
 from hydra.errors import HydraException
@@ -44,6 +46,7 @@ from mpitune.settings import require_seconds
 from mpitune.studies import dismiss, join, serve
 
 Space = dict[str, BaseDistribution]
+Numbers = dict[int | float, str]  # of a range, in Hydra's order, with Hydra's texts
 MOST_TRIED = 50  # values of a choice that are composed before any job begins
 SILENT = "returned nothing"  # the user attribute of a job that did
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -114,21 +117,26 @@ def _sweep(
         why = str(error).splitlines()[0]
         raise UsageError(f"hydra.sweeper.params: {why}: give sweeps of Hydra, such as lr: interval(0.1, 1)") from error
     space: Space = {str(name): _given(str(name), given) for name, given in (keys["search_space"] or {}).items()}
-    fixed: dict[str, str] = {}
+    ranges, line = dict[str, Numbers](), dict[str, str | None]()
+    before = random.getstate()
+    random.seed(keys["seed"] or 0)  # shuffle(...) has the same order when the command is repeated
     for override in {override.get_key_element(): override for override in parsed}.values():  # the last word counts
         name = override.get_key_element()
         space.pop(name, None)
+        if override.is_range_sweep():
+            ranges[name] = _numbers(override)
         if override.is_sweep_override():
-            space[name] = _distribution(override)
+            space[name], line[name] = _distribution(override), None
         else:
-            said = f"{name}={override.get_value_element_as_str()}"
-            fixed[name] = str(override.input_line) if override.is_delete() else said
+            line[name] = f"{name}={override.get_value_element_as_str()}"
+    random.setstate(before)
     study = _study(keys, space)
     job = Job(
-        context, task, config, space, list(fixed.values()), _located(keys["custom_search_space"]),
-        len(study.directions) == 1 and _is_whole(keys), Singleton.get_state(),
+        context, task, config, space, line,
+        {name: known for name, known in ranges.items() if isinstance(space[name], FloatDistribution)},
+        _located(keys["custom_search_space"]), len(study.directions) == 1 and _is_whole(keys), Singleton.get_state(),
     )  # fmt: skip
-    n_trials = _begun(study, space, keys)
+    n_trials = _begun(study, space, ranges, keys)
     folder = Path(str(config.hydra.sweep.dir))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +151,7 @@ def _sweep(
     )  # fmt: skip
     optimize(
         study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=() if rate else [_end_failed],
-        space=" ".join([*(over.input_line for over in parsed if over.is_sweep_override()), *job.fixed, _said(config)]),
+        space=" ".join([*(str(override.input_line) for override in parsed), _said(config)]),
         window=keys["n_jobs"] if keys["window"] is None else keys["window"], options=options,
     )  # fmt: skip
     complete = study.get_trials(states=[TrialState.COMPLETE])
@@ -217,7 +225,7 @@ def _located(name: str | None) -> Any:
         raise UsageError(f"{name} cannot be imported: {error}") from error
 
 
-def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int:
+def _begun(study: Study, space: Space, ranges: Mapping[str, Numbers], keys: Mapping[str, Any]) -> int:
     """How many trials there are to run: all combinations where none are asked for, which then wait in the study."""
     require_whole("hydra.sweeper.n_trials", n_trials := keys["n_trials"], 1)
     if not _is_whole(keys):
@@ -228,7 +236,7 @@ def _begun(study: Study, space: Space, keys: Mapping[str, Any]) -> int:
         return int(n_trials)
     if keys["custom_search_space"] is not None:
         raise UsageError("hydra.sweeper.n_trials is missing: with custom_search_space nobody else knows how many")
-    points = itertools.product(*(_values(name, part) for name, part in space.items()))
+    points = itertools.product(*(ranges.get(name) or _values(name, part) for name, part in space.items()))
     known = bool(study.trials)  # in a storage
     for point in itertools.islice(points, n_trials):
         study.enqueue_trial(dict(zip(space, point, strict=True)), skip_if_exists=known)
@@ -255,16 +263,35 @@ def _distribution(override: Override) -> BaseDistribution:
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
         return FloatDistribution(low, high, log=log)
+    if override.is_range_sweep():
+        numbers = _numbers(override)
+        kind = IntDistribution if all(isinstance(number, int) for number in numbers) else FloatDistribution
+        return kind(min(numbers), max(numbers), step=abs(sweep.step))
     values: list[Any] = list(override.sweep_iterator())
     if not values:
         raise UsageError(f"{override.input_line}: there is no value")
-    if override.is_range_sweep() and len(values) > 1 and not sweep.shuffle:
-        step = values[1] - values[0]
-        if step > 0 and all(type(value) is int for value in values):
-            return IntDistribution(values[0], values[-1], step=step)
     plain = [value if isinstance(value, int | float) else None for value in values]
-    texts = list(override.sweep_string_iterator())
+    texts = map(Transformer.str, values)  # shuffle() has another order whenever it is asked
     return CategoricalDistribution([text if value is None else value for value, text in zip(plain, texts, strict=True)])
+
+
+def _numbers(override: Override) -> Numbers:
+    """Those of a range. Optuna counts its steps in decimals, Hydra in bits: 0.24 is "0.24000000000000002" there."""
+    sweep: Any = override.value()
+    try:
+        values = [*sweep.range()]
+    except (HydraException, ValueError) as error:
+        raise UsageError(f"{override.input_line}: {error}") from error
+    if not values:
+        raise UsageError(f"{override.input_line}: there is no value")
+    start, step = Decimal(str(sweep.start)), Decimal(str(sweep.step))
+    pairs = [
+        (value if isinstance(value, int) else float(start + n * step), Transformer.str(value))
+        for n, value in enumerate(values)
+    ]
+    if sweep.shuffle:
+        random.shuffle(pairs)
+    return dict(pairs)
 
 
 def _given(name: str, given: Any) -> BaseDistribution:
@@ -280,11 +307,6 @@ def _given(name: str, given: Any) -> BaseDistribution:
     raise UsageError(f"hydra.sweeper.search_space.{name}.type={kind}: give int, float or categorical")
 
 
-def _words(name: str, value: Any) -> str:
-    """An override, as Hydra reads it."""
-    return f"{name}={str(value).lower() if isinstance(value, bool) else 'null' if value is None else value}"
-
-
 @dataclass
 class Job:
     """The objective: Hydra's job, with its own configuration, folder and log."""
@@ -293,7 +315,8 @@ class Job:
     task: TaskFunction
     config: DictConfig
     space: Space
-    fixed: list[str]
+    line: dict[str, str | None]  # the command line in its order, None where a parameter is swept
+    ranges: dict[str, Numbers]  # those of fractions
     custom: Any  # a user's function of the configuration and a trial, which suggests more
     may_be_silent: bool  # return nothing, as it is started for what it writes
     singletons: Any
@@ -314,12 +337,20 @@ class Job:
             try:
                 self._composed(point)
             except Exception as error:
-                said = " ".join(_words(name, value) for name, value in point.items())
+                said = " ".join(self._word(name, value) for name, value in point.items())
                 raise UsageError(f"the job {said} cannot be configured: {str(error).strip()}") from error
 
     def _composed(self, params: Mapping[str, Any]) -> DictConfig:
-        words = [_words(name, value) for name, value in params.items()]
-        return self.context.config_loader.load_sweep_config(self.config, [*words, *self.fixed])
+        said = {name: self._word(name, value) for name, value in params.items()}
+        words = [said[name] for name in said if name not in self.line]  # first, as the command line counts more
+        words += [said[name] if text is None else text for name, text in self.line.items()]
+        return self.context.config_loader.load_sweep_config(self.config, words)
+
+    def _word(self, name: str, value: Any) -> str:
+        """An override, as Hydra reads it. A number of a range has the text of the one that is nearest."""
+        if numbers := self.ranges.get(name):
+            return f"{name}={numbers[min(numbers, key=lambda number: abs(number - value))]}"
+        return f"{name}={'null' if value is None else value}"
 
     def __call__(self, trial: optuna.Trial) -> Any:
         for name, part in self.space.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import multiprocessing
+import os
 import pickle
 import signal
 import sys
@@ -24,7 +26,7 @@ from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keepi
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import of_this_process, packed
+from mpitune.processes.process import in_child, of_this_process, packed
 from mpitune.processes.stops import Stopped
 from mpitune.ranks import launch
 from mpitune.ranks.launch import connect, launched
@@ -96,6 +98,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             What was finished is in the results folder; with one, a script that is ended by this has status 75.
     """
     options = options or RunOptions()
+    if options.workers != 0 and multiprocessing.current_process().daemon:
+        raise UsageError("a process of a Pool may start no workers: give workers=0, or take a ProcessPoolExecutor")
     name = type(experiment).__name__
     with ExitStack() as stack:
         transport = join(options)
@@ -134,6 +138,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
 
 def join(options: RunOptions) -> Transport:
     """The wires to the other ranks of a script, for who is `alone`. Raises UsageError."""
+    if in_child() and any(other.size > 1 for other in _parting):
+        raise UsageError("a study begins in a child of the script, on several ranks: begin it in the script itself")
     transport = connect(launched(), options.expect_nodes, options.heartbeat_timeout)
     if transport.size > 1 and threading.get_ident() in _studying:
         raise UsageError("a study begins within another one, on several ranks: begin it when that has ended")
@@ -223,10 +229,19 @@ def leads() -> bool:
     return threading.get_ident() in _leaders
 
 
+def _begin_child() -> None:
+    """In a fork no other thread lives that may have had the lock."""
+    if not leads():
+        _one._at_fork_reinit()  # type: ignore[attr-defined]
+        for kept in (_leaders, _studying, before):
+            kept.clear()
+
+
 _one = threading.RLock()
 _leaders: list[int] = []  # threads that have it, one as often as it does
 _studying: set[int] = set()  # threads that run a study
 before: list[Callable[[], None]] = []  # end what uses the wires between studies
+os.register_at_fork(after_in_child=_begin_child)
 _parting: list[Transport] = []  # the transport that is closed when this script ends
 
 

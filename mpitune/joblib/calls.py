@@ -12,8 +12,6 @@ import functools
 import io
 import itertools
 import logging
-import multiprocessing
-import os
 import pickle
 import threading
 import weakref
@@ -34,7 +32,7 @@ from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
 from mpitune.joblib.pickles import Arrays, read_call
 from mpitune.options import RunOptions
-from mpitune.processes.process import IN_WORKER, WithSource, installed_modules_of, packed_error
+from mpitune.processes.process import WithSource, in_child, installed_modules_of, packed_error
 from mpitune.sklearn import callbacks
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
@@ -103,7 +101,6 @@ class Service:
         self._ended = threading.Event()
         self._ended.set()
         self._is_over = False
-        self._pid = os.getpid()
         self._callers: Counter[threading.Thread] = Counter()  # how many calls of each are open
         # Held while a call is added, and while a run is closed that has none; told when a thread has none any more.
         self._changed = threading.Condition()
@@ -113,8 +110,7 @@ class Service:
     @property
     def is_open(self) -> bool:
         """Whether this thread may have calls made: not in a worker, a fork or another child, nor within a study."""
-        is_child = multiprocessing.parent_process() is not None or os.getpid() != self._pid
-        return not is_child and not IN_WORKER and not studies.leads()
+        return not in_child() and not studies.leads()
 
     def works_for_others(self, caller: threading.Thread | None) -> bool:
         """Whether calls of other threads than this one are open, which still live."""
@@ -209,7 +205,7 @@ class Service:
 
     def close(self) -> None:
         """End all calls and all workers, on all nodes, and wait for that."""
-        if os.getpid() != self._pid:  # a fork, which has none
+        if in_child():  # which has none
             return
         self._close_run()
         self._ended.wait()

@@ -242,6 +242,7 @@ class _Descriptor:
 
 
 _lock = threading.Lock()  # of these two, as searches of several threads ask
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _servers: dict[Any, ForkServer] = {}
 _ended: list[ForkServer] = []  # or are about to
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import linecache
+import multiprocessing
 import os
 import pickle
 import pickletools
@@ -29,12 +30,18 @@ WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are 
 # As this process began: later, a thread that starts a worker sets it for a moment.
 IN_WORKER = WORKERS_HERE in os.environ
 _PR_SET_PDEATHSIG = 1
+_FIRST = os.getpid()
 
 
 def started_at(pid: int) -> float:
     """The Unix time at which a process began. Raises OSError."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # see proc_pid_stat(5)
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def in_child() -> bool:
+    """Whether another process has started this one: this is a worker, a fork, or a process of multiprocessing."""
+    return IN_WORKER or os.getpid() != _FIRST or multiprocessing.parent_process() is not None
 
 
 def can_be_sent(thing: object) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import multiprocessing
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from sklearn.utils.validation import _num_samples
 from mpitune import svm
 from mpitune.devices.choose import CPU, environment
 from mpitune.processes.fork_server import server_for
-from mpitune.processes.process import IN_WORKER
+from mpitune.processes.process import in_child
 from mpitune.ranks.launch import launched
 from mpitune.sklearn.answers import standard
 from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
@@ -239,7 +238,7 @@ class Where:
 
 def why_here(search: Any) -> str:
     """Why all fits of a search are made in this process, without a study: "inside" of a worker, "asked"; or ""."""
-    if multiprocessing.parent_process() is not None or IN_WORKER:
+    if in_child():
         return "inside"
     return "asked" if search.workers == 0 and search.results is None and launched().size == 1 else ""
 

@@ -22,7 +22,7 @@ from typing import Any
 from mpitune.errors import Caller, Exit, UsageError, called_from
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import of_this_process
+from mpitune.processes.process import in_child, of_this_process
 from mpitune.ranks.launch import hide
 from mpitune.settings import Parser
 
@@ -127,7 +127,7 @@ class _OnImport(MetaPathFinder):
 
 
 def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType) -> None:
-    """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`, or runs within another study."""
+    """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`, or runs within a study or a child."""
     theirs = optuna.study.Study.optimize
 
     @functools.wraps(theirs)
@@ -143,8 +143,8 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
         from mpitune.optuna import optimize as ours
         from mpitune.studies import leads
 
-        if n_jobs == 1 or leads():
-            theirs(self, func, n_trials, timeout, 1, *args, **more)
+        if n_jobs == 1 or leads() or in_child():
+            theirs(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:
             with called_from(Caller.ARGUMENTS):  # a script has no other options
                 ours(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)

@@ -58,7 +58,7 @@ def started(command: list[str]) -> subprocess.Popen[str]:
 def printed(command: list[str]) -> str:
     """What a command prints, which must succeed."""
     process = started(command)
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
 
@@ -125,6 +125,37 @@ def test_optuna_alone_continues_a_killed_study(where: str, tmp_path: Path) -> No
     assert done.stdout.split()[1:] == ["30"], done.stderr
     # and here once more, with trials of Optuna's among ours
     assert printed(through(script, 3, where, tmp_path / "killed", workers=2)) == done.stdout
+
+
+CHILDREN = """
+import multiprocessing as mp, sys, joblib, optuna
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+def child(path):
+    backend = optuna.storages.journal.JournalFileBackend(path)
+    storage = optuna.storages.JournalStorage(backend)
+    study = optuna.create_study(study_name="p", storage=storage, load_if_exists=True)
+    study.optimize(lambda trial: trial.suggest_float("x", -1, 1) ** 2, n_trials=3)
+    return len(joblib.Parallel(2)(joblib.delayed(abs)(i) for i in range(2))), len(study.trials)
+def alone():
+    study = optuna.create_study()
+    study.optimize(lambda trial: trial.suggest_float("x", -1, 1), n_trials=3)
+    sys.exit(len(study.trials))
+fork = mp.get_context("fork")
+child(sys.argv[1])  # after calls there are threads, one of which has a lock
+with fork.Pool(2) as pool:
+    print(sum(n for n, _ in pool.map(child, [sys.argv[1]] * 2, chunksize=1)), child(sys.argv[1])[1])
+process = fork.Process(target=alone)
+process.start()
+process.join()
+print(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_children_of_a_script_run_optunas_own_loop(ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(CHILDREN)
+    command = through(tmp_path / "s.py", tmp_path / "p.log", workers=2, ranks=ranks)
+    assert printed(command) == "4 12\n3\n"
 
 
 @pytest.mark.slow

@@ -202,7 +202,8 @@ CHOSEN = "@chosen"  # the user attribute of a trial whose objective chose its pa
 def chosen_of(result: Result, what: str) -> Any:
     """What an objective that chooses its parameters said: "params", "state" or "error"; None where it does not."""
     said = result.user_attrs.get(CHOSEN)
-    return said.get(what) if isinstance(said, dict) else None
+    value = said.get(what) if isinstance(said, dict) else None
+    return value if isinstance(value, dict if what == "params" else str) else None  # a journal may say anything
 
 
 def state_of(outcomes: Sequence[Outcome]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from mpitune.errors import Exit, UsageError
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.steps import LOG
+from mpitune.optuna import optimize
 from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folder, written_whole
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
@@ -372,3 +374,42 @@ def test_nothing_in_the_code_unpickles_files() -> None:
                 assert word not in text, f"{path.name} uses {word.strip()}"
             assert text.count("torch.load(") <= text.count("weights_only=True"), path.name
             assert text.count("np.load(") <= text.count("allow_pickle=False"), path.name
+
+
+HOSTILE: list[tuple[tuple[str, ...], Any]] = [
+    ((), [[]]), (("trial",), {"a": 1}), (("trial", "number"), 3), (("trial", "complete"), "COMPLETE"),
+    (("trial", "params"), []), (("trial", "params", "x"), [0.5, "{}"]), (("trial", "params", "x"), ["inf", "{}"]),
+    (("trial", "steps"), [[]]), (("trial", "system_attrs"), 1e300), (("state",), "RUNNING"), (("stopped",), {}),
+    (("values",), []), (("values",), ["1e999"]), (("study",), None), (("cause",), 3),
+]  # fmt: skip
+
+
+def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Path, trap: Trap) -> None:
+    """CMA-ES keeps a pickle of itself in the attributes of a trial."""
+    optuna = pytest.importorskip("optuna")
+    pytest.importorskip("cmaes")
+    folder = tmp_path / "r"
+
+    def run(n: int) -> None:
+        sampler = optuna.samplers.CmaEsSampler(seed=1, popsize=4)
+        study = optuna.create_study(sampler=sampler, study_name="s")
+        how = RunOptions(results=folder, workers=0, quiet=True)
+        optimize(study, lambda trial: trial.suggest_float("x", 0, 1) * trial.suggest_float("y", 0, 1), n, options=how)
+
+    run(7)
+    whole = [json.loads(line) for line in (folder / NAME).read_bytes().splitlines()]
+    code = {f"{kind}:optimizer:0": pickle.dumps(trap).hex() for kind in ("cma", "cmawm", "sepcma")}
+    for *path, value in [*((*path, value) for path, value in HOSTILE), ("trial", "system_attrs", code)]:
+        records = copy.deepcopy(whole)
+        (said,) = (record["attrs"] for record in records if record.get("key") == "t000006")
+        *way, last = "@optuna", *path
+        for name in way:
+            said = said[name]
+        said[last] = value
+        (folder / NAME).write_bytes(journal_of(records))
+        if value is code:
+            run(9)
+        else:
+            with pytest.raises(UsageError, match=r"^trial 6 in the journal is none that Optuna could have.*--restart$"):
+                run(9)
+    assert not trap.path.exists()

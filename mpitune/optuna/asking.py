@@ -23,6 +23,7 @@ from mpitune.errors import UsageError
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import ASKED, OURS, packed_params, says_all, unpacked_params
 from mpitune.processes.process import packed
+from mpitune.settings import without_address
 from mpitune.trial import Trial
 
 log = get_logger("optuna.study")  # whose verbosity the user sets
@@ -42,6 +43,7 @@ class Asking:
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._seed, self._window = study, seed, window
         self._view = view_of(study, seed, keeps=True)
+        self._view.several = window > 1
         goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
         self._goes_through_all = isinstance(goes_on, BruteForceSampler)
         self._enqueued: set[int] = set()  # trials that were, and run here
@@ -64,6 +66,7 @@ class Asking:
             self._view.trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
         self._attrs: dict[int, dict[str, Any]] = {}  # the study's, as the sampler left them when it was asked
+        self.raised: dict[int, Exception] = {}  # by the sampler as it was asked for an open trial, which fails of it
 
     def view_of_workers(self) -> View:
         """What every worker knows at its start."""
@@ -106,7 +109,10 @@ class Asking:
             self._enqueued.add(number)
             attrs = {"user_attrs": enqueued.user_attrs, "system_attrs": enqueued.system_attrs}
             self._view.trials[number] = running(number, **attrs)
-        params, space = self._view.propose(number)
+        try:
+            params, space = self._view.propose(number)
+        except Exception as error:  # as in Optuna 5, where the objective meets it
+            params, space, self.raised[number] = {}, {}, error
         others = self._view.trials[:-1]
         if self._goes_through_all and enqueued is None and self.open and any(t.params == params for t in others):
             self._view.trials = others
@@ -121,6 +127,8 @@ class Asking:
             "number": number, "known": self._n_known + len(self._news),
             "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs,
         }  # fmt: skip
+        if number in self.raised:
+            asked["raised"] = without_address(repr(self.raised[number]))
         if not says_all(list(space.values())):
             asked["pickled"] = base64.b64encode(packed((params, space))).decode()
         return Trial(f"t{number:06}", {ASKED: json.dumps(asked)})
@@ -132,6 +140,9 @@ class Asking:
         """
         number = self.open.pop(0)
         ended = ended or copy.copy(self._view.trials[number])
+        # CMA-ES unpickles what it has kept: from here, never from a journal.
+        kept = {name: value for name, value in ended.system_attrs.items() if ":optimizer" not in name}
+        ended.system_attrs = kept | self._view.trials[number].system_attrs
         complete, ended.datetime_complete = ended.datetime_complete, None
         self._view.trials[number] = ended
         self._view.stopped &= not self._goes_through_all  # it says so again

@@ -81,6 +81,8 @@ class InWorker:
         values: list[float] | None = None
         state, cause, raised = TrialState.FAIL, "", b""
         try:
+            if "raised" in asked:
+                raise RuntimeError(f"the sampler raised {asked['raised']}")
             returned = self._function(of_optuna)
             several = returned if isinstance(returned, Sequence) else [returned]
             if refused := _check_values_are_feasible(of_optuna.study, several):

@@ -38,7 +38,7 @@ from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.objective import InWorker
-from mpitune.optuna.records import ATTRIBUTE, unpacked_trial, whole
+from mpitune.optuna.records import ATTRIBUTE, read_said
 from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.storage.table import last_line
@@ -92,18 +92,19 @@ class Leader:
             cause = result.error
             told = self.asking.tell(None, None, TrialState.FAIL)
         else:
+            ended, values, state = read_said(said, number, len(self.study.directions))
             cause = said["cause"]
             self.stopped |= said["stopped"]
-            ended = unpacked_trial(said["trial"])
             if given is not None:
                 self._require_kept(given)
                 ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
-            told = self.asking.tell(ended, whole(said["values"]), TrialState[said["state"]])
-            for name, value in said["study"].items():
+            for name, value in said["study"].items():  # also where the sampler's `after_trial` raises
                 self.study.set_user_attr(name, value)
+            told = self.asking.tell(ended, values, state)
         self.bar.update(time.monotonic() - self.began, self.study)
         _say(self.study, told, cause)
-        if raised and not isinstance(error := unpacked_error(raised), self.catch):
+        error = self.asking.raised.pop(number, None) or (unpacked_error(raised) if raised else None)
+        if error is not None and not isinstance(error, self.catch):
             self.raised = error
             return
         for callback in self.callbacks:

@@ -5,18 +5,63 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json, json_to_distribution
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
+from mpitune.errors import UsageError, shortened
 from mpitune.optimize.strategies.view import running
+from mpitune.storage.records import UNREADABLE
 
 NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
 ASKED = "@asked"  # the parameter of the engine's trial
 OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
+
+
+class _Trial(Struct):
+    """A trial that its objective has left, as `packed_trial` makes it."""
+
+    number: int
+    start: str
+    complete: str
+    params: dict[str, tuple[float, str]]
+    steps: list[tuple[int, Any]]
+    user_attrs: dict[str, Any]
+    system_attrs: dict[str, Any]
+
+
+class _Said(Struct):
+    """What a worker says of a trial. Anyone may have written the journal that has it."""
+
+    trial: _Trial
+    values: list[Any] | None
+    state: Literal["COMPLETE", "PRUNED", "FAIL"]
+    cause: str
+    stopped: bool
+    study: dict[str, Any]
+
+
+def read_said(said: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState]:
+    """The trial of this number, its values, and what became of it. Raises UsageError where it is none."""
+    try:
+        msgspec.convert(said, _Said)
+        trial, values, state = unpacked_trial(said["trial"]), whole(said["values"]), TrialState[said["state"]]
+        fit = values is None if state != TrialState.COMPLETE else (
+            len(values) == n_values and all(type(value) is float and value == value for value in values)
+        )  # fmt: skip
+        if trial.number != number or not fit:
+            raise ValueError(f"number {trial.number}, {state.name}, values {values}")
+    except UNREADABLE as error:
+        raise UsageError(
+            f"trial {number} in the journal is none that Optuna could have ({shortened(str(error))}): use another "
+            "results folder, or --restart"
+        ) from error
+    return trial, values, state
 
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Searches by this package and by scikit-learn, made at random: 37 in make test, 1,063 more in make check.
 
-Any number of others:
+Any number of others, and of studies of Optuna:
 
 python -m tests.differential --seed 7 --searches 20000
+python -m tests.differential.doors --seed 7 --studies 20000
 """
 
 import subprocess
@@ -12,7 +13,9 @@ import pytest
 
 from tests.differential.__main__ import RANKS, run, seed_of
 from tests.differential.case import case_of
+from tests.differential.doors import difference
 from tests.helpers import ROOT, mpirun_command
+from tests.mpitune.optuna.made import quiet
 
 SEED = 37
 # A process that runs some with workers first starts a server for them; so few tests do.
@@ -52,3 +55,20 @@ def test_a_case_is_made_of_its_seed_alone() -> None:
 @pytest.mark.parametrize(("way", "first", "count"), MANY)
 def test_many_searches(way: str, first: int, count: int) -> None:
     _searched(way, first, count)
+
+
+def _studied(way: str, first: int, count: int) -> None:
+    quiet()
+    assert not list(filter(None, (difference(number, way) for number in range(first, first + count))))
+
+
+@pytest.mark.parametrize(("way", "first", "count"), [("alone", 0, 12), ("window", 12, 6), ("workers", 20, 4)])
+def test_studies_of_optuna_have_the_results_of_their_reference(way: str, first: int, count: int) -> None:
+    _studied(way, first, count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [100, 150])
+@pytest.mark.parametrize("way", ["alone", "window", "workers", "resumed"])
+def test_many_studies_of_optuna(way: str, first: int) -> None:
+    _studied(way, first, 50)

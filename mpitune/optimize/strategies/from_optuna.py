@@ -92,6 +92,7 @@ class _Asking(Sampler):
         ways = [library.study.StudyDirection(2 if up else 1) for up in problem.objectives.values()]
         pruner = pruner or library.pruners.NopPruner()
         self._view = View(name_of(problem.seed), ways, sampler, pruner, problem.seed, keeps=True)
+        self._view.several = problem.window > 1
         self._states = library.trial.TrialState
         self._open: dict[int, Any] = {}
 

@@ -80,6 +80,7 @@ class View(InMemoryStorage):
         # All copies share these, which are slow to make: one thing at a time draws from them, after it has seeded them.
         self._random = [source for source in _sources(self._parts) if isinstance(source, RANDOM)]
         self._seed, self._keeps, self.stopped = seed, keeps, False
+        self.several = True  # whether several trials may run at a time
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -150,11 +151,11 @@ class View(InMemoryStorage):
         params = dict(trial.relative_params)
         space = dict(trial.relative_search_space or {})
         sampler = getattr(study.sampler, "_base_sampler", study.sampler)
-        lies = isinstance(sampler, TPESampler) and sampler._constant_liar and not space
+        lies = isinstance(sampler, TPESampler) and sampler._constant_liar and not space and self.several
         if lies or not is_optunas(sampler):  # it looks at the parameters of running trials, or keeps a state
             for name, drawn_from in intersection_search_space(study.get_trials(deepcopy=False)).items():
                 trial._suggest(name, drawn_from)
-        elif isinstance(sampler, BruteForceSampler):
+        elif isinstance(sampler, BruteForceSampler) and self.several:
             while after := _next(study.get_trials(deepcopy=False, states=ENDED), trial.params):
                 trial._suggest(*after)
         self.stopped |= study._stop_flag

@@ -24,7 +24,8 @@ class Made:
     def __init__(self, number: int):
         draw = random.Random(number)
         self.n_values = draw.choice((1, 1, 1, 2, 3))
-        self.block = made_block(draw, "p", 3)
+        self.block = made_block(draw, "p", draw.choice((0, 0, 3)))
+        self.stops = draw.choice((-1, -1, -1, draw.randint(2, 14)))
         self.fails = draw.choice((0.0, 0.1, 0.3))
         self.steps = draw.choice((0, 4, 9)) if self.n_values == 1 else 0
         self.constrained = draw.random() < 0.3 and hasattr(optuna.Trial, "set_constraint")
@@ -32,6 +33,10 @@ class Made:
     def __call__(self, trial: Any) -> Any:
         loss = run_block(self.block, trial, "")
         trial.set_user_attr("loss", loss)
+        trial.set_user_attr("seen", [other.value for other in trial.study.trials if other.state.name == "PRUNED"])
+        trial.study.set_user_attr("last", trial.number)
+        if trial.number == self.stops:
+            trial.study.stop()
         if self.constrained:
             trial.set_constraint("loss", loss - 2)
         for step in range(self.steps):
@@ -88,29 +93,74 @@ def run_block(block: list[tuple[Any, ...]], trial: Any, suffix: str) -> float:
     return loss
 
 
+def over(trial: Any) -> list[float]:
+    """The constraints of a trial, for samplers."""
+    return [trial.user_attrs["loss"] - 2]
+
+
+def made_sampler(draw: random.Random, number: int, made: Made) -> Any:
+    """A sampler with its options, which the objective can have."""
+    of, one = optuna.samplers, made.n_values == 1
+    crossovers = ("Uniform", "BLXAlpha", "SPX", "SBX", "VSBX", "UNDX")
+    begin, constrained = draw.choice((1, 4)), {"constraints_func": over} if draw.random() < 0.3 else {}
+
+    def genetic() -> dict[str, Any]:
+        crossover = getattr(of.nsgaii, f"{draw.choice(crossovers)}Crossover")()
+        return {"population_size": draw.choice((4, 5)), "crossover": crossover, "swapping_prob": 0.3, **constrained}
+
+    flat = {name: more for kind, name, *more in made.block if kind in ("float", "int", "choice")}
+    listed = {name: more[0] if len(more) == 1 else more[:2] for name, more in flat.items()}
+
+    def flag() -> bool:
+        return draw.random() < 0.5
+
+    def independent() -> Any:
+        return of.TPESampler(seed=number, multivariate=False) if flag() else None
+
+    kinds: dict[str, Callable[[], Any]] = {
+        "tpe": lambda: of.TPESampler(
+            seed=number, n_startup_trials=begin, multivariate=flag(), constant_liar=flag(), **constrained),
+        "group": lambda: of.TPESampler(seed=number, n_startup_trials=begin, multivariate=True, group=True),
+        "default": lambda: of.TPESampler(seed=number, n_startup_trials=begin),
+        "random": lambda: of.RandomSampler(seed=number),
+        "nsga2": lambda: of.NSGAIISampler(seed=number, **genetic()),
+        "nsga3": lambda: of.NSGAIIISampler(seed=number, **genetic()),
+        "qmc": lambda: of.QMCSampler(
+            seed=number, qmc_type=draw.choice(("sobol", "halton")), scramble=flag(), independent_sampler=independent(),
+            warn_independent_sampling=False),
+        "brute": lambda: of.BruteForceSampler(seed=number),
+        "grid": lambda: of.GridSampler(listed, seed=number),
+        "fixed": lambda: of.PartialFixedSampler(
+            {name: values[0] for name, values in list(listed.items())[:1]}, of.TPESampler(seed=number)),
+    }  # fmt: skip
+    if one:
+        how: dict[str, Any] = draw.choice(({}, {"with_margin": True}, {"lr_adapt": True}, {"use_separable_cma": True}))
+        kinds["cma"] = lambda: of.CmaEsSampler(
+            seed=number, n_startup_trials=begin, popsize=draw.choice((None, 4)), consider_pruned_trials=flag(),
+            independent_sampler=independent(), warn_independent_sampling=False, **how)  # fmt: skip
+    if repr(made.block).count("'float'") > repr(made.block).count("'step': 0.25"):
+        del kinds["brute"]  # which needs steps
+    if one and draw.random() < 0.2:  # which is slow
+        kinds = {"gp": lambda: of.GPSampler(seed=number, n_startup_trials=4)}
+    return kinds[draw.choice([*kinds, "cma", "cma", "default"] if "cma" in kinds else [*kinds])]()
+
+
 def made_study(number: int, **more: Any) -> optuna.Study:
     """A study for the objective of this number, with a sampler and a pruner of the same."""
-    draw = random.Random(-number - 1)
-    n_values = Made(number).n_values
-    samplers: list[Callable[[], Any]] = [
-        lambda: optuna.samplers.TPESampler(seed=number, n_startup_trials=4),
-        lambda: optuna.samplers.TPESampler(seed=number, n_startup_trials=4, multivariate=True, group=True),
-        lambda: optuna.samplers.TPESampler(seed=number, n_startup_trials=4, constant_liar=True),
-        lambda: optuna.samplers.RandomSampler(seed=number),
-        lambda: optuna.samplers.NSGAIISampler(seed=number, population_size=5),
-        lambda: optuna.samplers.QMCSampler(seed=number),
-    ]
-    if n_values == 1:
-        samplers.append(lambda: optuna.samplers.CmaEsSampler(seed=number, n_startup_trials=3))
+    draw, made = random.Random(-number - 1), Made(number)
+    sampler = made_sampler(draw, number, made)
     pruners = (
         optuna.pruners.MedianPruner(n_startup_trials=3),
         optuna.pruners.SuccessiveHalvingPruner(),
         optuna.pruners.HyperbandPruner(min_resource=1, max_resource=9),
         optuna.pruners.PatientPruner(optuna.pruners.MedianPruner(n_startup_trials=2), 1),
+        optuna.pruners.PercentilePruner(30, n_startup_trials=2, n_warmup_steps=1),
+        optuna.pruners.ThresholdPruner(upper=5),
+        optuna.pruners.WilcoxonPruner(n_startup_steps=2),
         optuna.pruners.NopPruner(),
     )
-    ways = [draw.choice(("minimize", "maximize")) for _ in range(n_values)]
-    return optuna.create_study(directions=ways, sampler=draw.choice(samplers)(), pruner=draw.choice(pruners), **more)
+    ways = [draw.choice(("minimize", "maximize")) for _ in range(made.n_values)]
+    return optuna.create_study(directions=ways, sampler=sampler, pruner=draw.choice(pruners), **more)
 
 
 def digest(study: optuna.Study) -> str:

@@ -73,18 +73,6 @@ def killed(command: list[str], seconds: float) -> None:
     process.communicate()
 
 
-def test_random_objectives_have_the_same_study_with_two_workers() -> None:
-    assert printed(through(MADE, 0, 20, workers=2)) == printed(through(MADE, 0, 20, workers=0))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(20, 200, 60))
-def test_many_random_objectives_have_the_same_study_on_any_layout(first: int) -> None:
-    expected = printed(through(MADE, first, first + 60, workers=0))
-    for workers, ranks in ((1, 0), (2, 0), (4, 0), (1, 3)):
-        assert printed(through(MADE, first, first + 60, workers=workers, ranks=ranks)) == expected
-
-
 @pytest.mark.slow
 def test_three_ranks_have_the_same_study() -> None:
     assert printed(through(MADE, 0, 3, workers=1, ranks=3)) == printed(through(MADE, 0, 3, workers=0))

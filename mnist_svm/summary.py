@@ -49,7 +49,7 @@ def summarised(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarr
         summary["standard_deviation"] = float(errors[:, g, c].std())
         flat = errors.reshape(len(errors), -1).T
         points = [{"point": n} for n in range(len(flat))]
-        winner = Winner(flat, points, maximize=False, taken=g * errors.shape[2] + c)
+        winner = Winner(flat, points, maximize=False, name="error", taken=g * errors.shape[2] + c)
         if len(flat) > 1:
             summary["corrected_error"], summary["corrected_interval"] = winner.corrected, winner.interval
             summary["points_as_good"] = len(winner.as_good)

@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 def interval_text(interval: Sequence[float] | None) -> str:
     """The interval of an error, low and high, for the end of a line; nothing where there is none."""
-    return f" (95 % interval {max(0.0, interval[0]):.2%} to {interval[1]:.2%})" if interval else ""
+    return f" (95 % interval {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
 
 
 def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:

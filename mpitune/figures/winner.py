@@ -1,13 +1,21 @@
 """What the best of several candidates is worth, from their scores on the same folds.
 
-The best score is too high, as it is the best: the choice prefers candidates that these samples flatter. The *corrected*
-score chooses on folds that are drawn with replacement, and scores on those that were left out, over all draws or 1,000
-of them: so no sample helps to choose what it scores. It is the idea of I. Tsamardinos, E. Greasidou, G. Borboudakis
-(BBC-CV, Machine Learning 107, 2018) for folds in place of samples, so scores alone are enough; R. J. Tibshirani,
-R. Tibshirani (Annals of Applied Statistics 3, 2009) were the first to correct by folds.
+The choice prefers candidates that these samples flatter. The *corrected* score chooses on folds that are drawn with
+replacement, and scores on those that were left out, over all draws or 1,000 of them: so no sample helps to choose what
+it scores. It is the idea of I. Tsamardinos, E. Greasidou, G. Borboudakis (BBC-CV, Machine Learning 107, 2018) for folds
+in place of samples, so scores alone are enough; R. J. Tibshirani, R. Tibshirani (Annals of Applied Statistics 3, 2009)
+were the first to correct by folds. What a draw has chosen is compared with the winner on the same folds, so it does not
+count which folds are hard. The gain over the default is corrected alike: without it, it would be called more than
+chance in a fifth of searches where nothing can be learnt.
 
-Its interval has the variance of C. Nadeau, Y. Bengio (Machine Learning 52, 2003), as that over folds is too small:
-S. Bates, T. Hastie, R. Tibshirani (Journal of the American Statistical Association, 2023) say by how much.
+Intervals have the variance of C. Nadeau, Y. Bengio (Machine Learning 52, 2003), as that over folds is too small:
+S. Bates, T. Hastie, R. Tibshirani (Journal of the American Statistical Association, 2023) say by how much. Repeats have
+their samples in common, so they add no test samples: R. R. Bouckaert, E. Frank (PAKDD 2004).
+
+Two scores are too low by their folds, more than the choice makes them too high, so these are not corrected. Windows of
+a series train on a part of the samples. And r2 divides by the variance of its fold: with m samples whose errors are
+normal and apart from the rest, the mean of 1 / variance is (m - 1) / (m - 3) of that of many samples, so about
+3 / (m - 3) of 1 - r2 is lost.
 """
 
 from __future__ import annotations
@@ -20,15 +28,27 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.figures.statistics import Interval
+from mpitune.figures.statistics import LEVEL, Interval
 
 EXACT = 7  # folds up to which all draws are made
 DRAWS = 1000
 AT_ONCE = 10**6  # numbers
 Params = Sequence[Mapping[str, Any]]
-NO_CROSS_VALIDATION = (
-    "the splits are not all of a cross-validation: where they have test samples in common, the correction is too small"
-)
+OVERLAP = "the splits have test samples in common: the correction is too small"
+LEFT = "not corrected for the {} that the race left, so what is corrected is rather too good"
+WINDOWS = "not corrected for the choice, as windows train on a part of the samples, which makes scores rather too low"
+OF_FOLDS = "not corrected for the choice, as {} is too low by itself on small folds"
+TO_VARIANCE = "r2", "explained_variance", "d2_"  # scores that divide by what a fold has of variance
+SHARES = "acc", "balanced_acc", "top_k", "f1", "precision", "recall", "jaccard", "roc_auc", "auc", "average_precision"
+NO_BOUNDS = -math.inf, math.inf
+BOUNDS = {  # by how the name of a score begins
+    SHARES: (0.0, 1.0),
+    ("rand_score", "homogeneity", "completeness", "v_measure", "fowlkes_mallows", "normalized_mutual"): (0.0, 1.0),
+    ("matthews_corrcoef", "adjusted_"): (-1.0, 1.0),
+    TO_VARIANCE: (-math.inf, 1.0),
+    ("neg_",): (-math.inf, 0.0),
+    ("error",): (0.0, math.inf),
+}
 
 
 class Winner:
@@ -40,24 +60,33 @@ class Winner:
         maximize: whether more is better.
         repeats: of the cross-validation; folds of one come one after the other.
         ratio: samples of a fold by those of its training where splits are not all of a cross-validation.
+        kind: of such splits: "windows" of a series, "parts" that have no test sample in common, else "".
+        test: samples of a fold; 0 where that is not known.
+        name: of the score, as scikit-learn's "accuracy" or "r2". Intervals end at its bounds, see `BOUNDS`.
+        level: of the intervals, and of the test of who is as good.
         taken: the candidate that was taken as the best, where others may be equal; None for the first of them.
+        left: candidates that a race has left, whose scores are not all known.
 
     Attributes:
         candidate: its number, the first of those with the best mean.
-        score: its mean, which is too good.
-        corrected: the mean that its choice is worth, `score` at most; None where there is one fold.
-        interval: of 95 % about `corrected`; None where folds are fewer than three.
+        score: its mean, which the choice has made better than it is.
+        corrected: the mean that its choice is worth, never better than `score`; None where there is one fold. It is
+            `score` where `not_corrected` says why.
+        interval: about `corrected`; None where folds are fewer than three.
         as_good: numbers of the candidates that a paired test over the folds does not find worse, the best first.
         default_candidate, default: the number of the default and its mean; None where it is no candidate.
-        gain, gain_interval: by how much the winner is better than the default, not corrected for the choice.
-        default_will_do: whether the default's score reaches the corrected one.
+        gain, gain_interval: by how much the winner is better than the default, corrected for the choice.
+        default_will_do: whether no gain is left by that.
+        n_candidates: of how many it is the best.
+        not_corrected: why the bias is of the folds; "" where it is of the choice.
         notes: lines that the text has besides.
 
     Raises:
-        UsageError: no candidate has all its scores.
+        UsageError: no candidate has all its scores, or the level is none.
     """
 
     default: float | None = None
+    corrected: float | None = None
     gain: float | None = None
     gain_interval: Interval | None = None
     default_will_do = False
@@ -69,43 +98,64 @@ class Winner:
         maximize: bool = True,
         repeats: int = 1,
         ratio: float | None = None,
+        kind: str = "",
+        test: float = 0.0,
+        name: str = "",
+        level: float = LEVEL,
         taken: int | None = None,
+        left: int = 0,
     ) -> None:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
             raise UsageError("no candidate has a finite score on every fold")
+        if not 0 < level < 1:
+            raise UsageError(f"level={level}: give one between 0 and 1")
         table = np.ascontiguousarray(sign * scores[whole])  # so means are scikit-learn's to the last digit
         means, k = table.mean(axis=1), table.shape[1]
         best = int(means.argmax() if taken is None else np.flatnonzero(whole == taken)[0])
-        good = means == means[best]
-        self.scores, self.params, self.n_folds = scores, params, k
-        self.notes = [] if ratio is None else [NO_CROSS_VALIDATION]
+        good, losses = means == means[best], table[best] - table
+        self.scores, self.params, self.n_folds, self.name, self.level = scores, params, k, name, level
+        self.not_corrected, self.notes = (
+            "",
+            [OVERLAP] * (ratio is not None and not kind) + [LEFT.format(left)] * (left > 0),
+        )
         self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
-        self._n_whole, self._n_tied = len(whole), int(good.sum()) - 1
+        self._bounds = _bounds(name, scores[whole])
+        self.n_candidates, self._n_whole, self._n_tied = len(params), len(whole), int(good.sum()) - 1
         self.candidate, self.score = int(whole[best]), float(sign * means[best])
-        self.corrected: float | None = None
+        flattery = 0.0
         if k > 1:
             parts = np.split(table, repeats if repeats < k else 1, axis=1)
-            again = np.mean([chosen_again(part) for part in parts]) if len(table) > 1 else means[best]
-            self.corrected = float(sign * min(means[best], again))
-            good |= self._as_good(table[best] - table)
-        self.interval = self._interval(self.corrected, table[best])
+            flattery = max(0.0, float(np.mean([flattered(part, best) for part in parts])))
+            if kind == "windows":
+                self.not_corrected = WINDOWS
+            elif name.lower().startswith(TO_VARIANCE) and 0 < flattery <= _lost(self.score, test):
+                self.not_corrected = OF_FOLDS.format(name)
+            self.corrected = self.score if self.not_corrected else self.score - sign * flattery
+            good |= losses.mean(axis=1) <= self._reach(losses, level)
+        self.interval = self.about(self.corrected, table[best])
         order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))
         self.as_good = [int(whole[n]) for n in order]
         self.default_candidate = next((number for number in whole.tolist() if not params[number]), None)
         if self.default_candidate is not None:
-            gains = table[best] - table[whole == self.default_candidate][0]
-            self.default, self.gain = float(scores[self.default_candidate].mean()), float(gains.mean())
-            self.gain_interval = self._interval(self.gain, gains)
-            self.default_will_do = self.corrected is not None and sign * (self.default - self.corrected) >= 0
+            self.default = float(scores[self.default_candidate].mean())
+            if k > 1:
+                gains = losses[whole == self.default_candidate][0]
+                self.gain = float(gains.mean()) - flattery
+                self.default_will_do = self.gain <= 1e-12 * abs(self.score)  # but for rounding
+                half = self.half_of(gains)
+                self.gain_interval = None if half is None else Interval(self.gain - half, self.gain + half)
 
     def half_of(self, values: np.ndarray) -> float | None:
-        """Half of the 95 % interval of their mean; None where folds are fewer than three."""
-        return None if self.n_folds < 3 else float(self._reach(values, 0.975))
+        """Half of the interval of their mean; None where folds are fewer than three."""
+        return None if self.n_folds < 3 else float(self._reach(values, (1 + self.level) / 2))
 
-    def _as_good(self, losses: np.ndarray) -> np.ndarray:
-        """Which candidates a one-sided paired t-test does not find worse, by what each loses on each fold, (n, k)."""
-        return np.asarray(losses.mean(axis=1) <= self._reach(losses, 0.95))
+    def about(self, middle: float | None, values: np.ndarray) -> Interval | None:
+        """The interval about it by these values of the score on each fold."""
+        half = self.half_of(values)
+        if half is None or middle is None:
+            return None
+        return Interval(*(float(end) for end in np.clip((middle - half, middle + half), *self._bounds)))
 
     def _reach(self, values: np.ndarray, level: float) -> np.ndarray:
         """Student's quantile of a mean over folds, which are the last axis, with the corrected variance."""
@@ -114,21 +164,17 @@ class Winner:
         k = self.n_folds
         return np.asarray(stdtrit(k - 1, level) * np.sqrt((1 / k + self._ratio) * values.var(axis=-1, ddof=1)))
 
-    def _interval(self, middle: float | None, values: np.ndarray) -> Interval | None:
-        half = self.half_of(values)
-        return None if half is None or middle is None else Interval(middle - half, middle + half)
-
     def __str__(self) -> str:
-        n, tied = len(self.params), self._n_tied
-        left_out = f", {n - self._n_whole} left out" * (n > self._n_whole)
+        n, tied = self.n_candidates, self._n_tied
+        by, left_out = f" by {self.name}" * bool(self.name), f", {n - self._n_whole} left out" * (n > self._n_whole)
         chosen = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.params[self.candidate].items()}
-        lines = [f"best of {n}{left_out}: {chosen}: {self.score:.4f}; {self.correction}"]
+        lines = [f"best of {n}{by}{left_out}: {chosen}: {self.score:.4f}; {self.correction}"]
         same = f"; {tied} {'has' if tied == 1 else 'have'} the same score, the first was taken" * (tied > 0)
         if self.n_folds > 1:
             lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
         if self.default is not None:
-            lines.append(f"the default: {self.default:.4f}; {self._verdict}")
-        return "\n".join(lines + self.notes)
+            lines.append(f"the default: {self.default:.4f}; {self._verdict(self.default)}")
+        return "\n".join([*lines, *filter(None, [self.not_corrected]), *self.notes])
 
     __repr__ = __str__  # what a notebook shows
 
@@ -137,22 +183,33 @@ class Winner:
         """What its score is worth, in words."""
         if self.corrected is None:
             return "one fold says nothing of the choice"
-        text = f"corrected for the choice {self.corrected:.4f}"
+        text = "not corrected" if self.not_corrected else f"corrected for the choice {self.corrected:.4f}"
         if self._n_whole == 1:
-            text = "no choice to correct for" if len(self.params) == 1 else "no other has all folds to correct it by"
+            text = "no choice to correct for" if self.n_candidates == 1 else "no other has all folds to correct it by"
         if (ends := self.interval) is None:
             return f"{text} (two folds: roughly, and without an interval)"
-        return f"{text} (95 %: {ends.low:.4f} to {ends.high:.4f})"
+        return f"{text} ({100 * self.level:g} %: {ends.low:.4f} to {ends.high:.4f})"
 
-    @property
-    def _verdict(self) -> str:
+    def _verdict(self, default: float) -> str:
         if self.default_candidate == self.candidate:
             return "it is the winner"
-        text, ends = f"the winner is better by {self.gain:+.4f}", self.gain_interval
-        if ends is None:
+        text, ends = f"the winner is better by {abs(self.score - default):+.4f}", self.gain_interval
+        if ends is None or self.gain is None:
             return f"{text}: folds are too few to say if by chance"
-        chance = "no more than" if self.default_will_do else "more than" if ends.low > 0 else "within"
-        return f"{text} +- {(ends.high - ends.low) / 2:.4f}: that is {chance} chance"
+        text += f", corrected for the choice {self.gain:+.4f} +- {(ends.high - ends.low) / 2:.4f}"
+        chance = "that is more than chance" if ends.low > 0 else "not shown to be more than chance"
+        return f"{text}: {chance}"
+
+
+def _lost(score: float, test: float) -> float:
+    """What a score that divides by a fold's variance loses on so many samples: see above."""
+    return 3 * (1 - score) / (test - 3) if test > 3 else math.inf
+
+
+def _bounds(name: str, scores: np.ndarray) -> tuple[float, float]:
+    """Of a score by its name; none where a score is beyond them, so that it is another of this name."""
+    low, high = next((ends for begins, ends in BOUNDS.items() if name.lower().startswith(begins)), NO_BOUNDS)
+    return (low, high) if low <= scores.min() and scores.max() <= high else NO_BOUNDS
 
 
 def mean_of(folds: Sequence[float]) -> float:
@@ -164,22 +221,25 @@ def mean_of(folds: Sequence[float]) -> float:
 def winner_among(
     folds: Sequence[Sequence[float]], params: Params, maximize: bool, repeats: int = 1, *, taken: int, **how: Any
 ) -> Winner | None:
-    """By the values of each on its folds, none of what is incomplete; None of one candidate or one fold.
+    """By the values of each on its folds, none of what cannot win; None of one candidate or one fold.
 
     For the rest see `Winner`.
     """
     k = max(map(len, folds), default=0)
     scores = np.array([values if len(values) == k else [math.nan] * k for values in folds])
+    left = sum(0 < len(values) < k for values in folds)
     if k < 2 or len(folds) < 2 or not np.isfinite(scores[taken]).all():
         return None
-    return Winner(scores, params, maximize, repeats if k % repeats == 0 < k - repeats else 1, taken=taken, **how)
+    repeats = repeats if k % repeats == 0 < k - repeats else 1
+    return Winner(scores, params, maximize, repeats, taken=taken, left=left, **how)
 
 
-def chosen_again(scores: np.ndarray) -> float:
-    """The mean score, on folds left out, of what is chosen on folds drawn with replacement.
+def flattered(scores: np.ndarray, winner: int) -> float:
+    """How much better the winner is than what is chosen on folds drawn with replacement: the mean on those left out.
 
     Args:
         scores: float (n_candidates, n_folds), of which more is better, at least two folds.
+        winner: its number.
     """
     drawn, weights = draws(scores.shape[1])
     size = max(1, AT_ONCE // len(scores))
@@ -189,7 +249,7 @@ def chosen_again(scores: np.ndarray) -> float:
         size = (np.abs(scores) @ some.T)[sums.argmax(axis=0), np.arange(len(some))]
         near = sums.max(axis=0) - 1e-12 * size  # those that differ from the best by rounding are equal to it
         best = (sums >= near).argmax(axis=0)
-        found.append((scores[best] * left).sum(axis=1) / left.sum(axis=1))
+        found.append(((scores[winner] - scores[best]) * left).sum(axis=1) / left.sum(axis=1))
     return float(weights @ np.concatenate(found))
 
 

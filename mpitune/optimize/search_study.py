@@ -189,12 +189,13 @@ class SearchStudy:
         if len(self.objectives) != 1:
             return None
         ((name, up),) = self.objectives.items()
-        known = [trial.folds if trial.state == COMPLETE else {} for trial in self.trials]
+        known = [trial.folds if trial.state in (COMPLETE, PRUNED) else {} for trial in self.trials]
         folds = [[each[fold][name] for fold in sorted(each)] for each in known]
         if not any(folds):
             return None
         taken = self.trials.index(self.best)
-        return winner_among(folds, [trial.params for trial in self.trials], up, self.repeats, taken=taken)
+        params = [trial.params for trial in self.trials]
+        return winner_among(folds, params, up, self.repeats, taken=taken, name=name)
 
     def _complete(self) -> list[TrialRecord]:
         return [trial for trial in self.trials if trial.state == COMPLETE]

@@ -17,6 +17,7 @@ from mpitune.trial import (
     FAILED,
     FOLDS,
     INFEASIBLE,
+    PRUNED,
     Outcome,
     Parameter,
     Result,
@@ -100,7 +101,7 @@ class ReportedStudy:
         candidates: in the journal's order.
         running: whether a job holds the folder.
         goals: names of those of a search, where none was asked for.
-        repeats, ratio: of the cross-validation, see `Winner`.
+        repeats, how: of the cross-validation and its score, see `Winner`.
         chosen: parameters of the best, where the experiment says which it took of equal ones.
     """
 
@@ -112,7 +113,7 @@ class ReportedStudy:
     running: bool = False
     goals: Sequence[str] = ()
     repeats: int = 1
-    ratio: float | None = None
+    how: Mapping[str, Any] = field(default_factory=dict)
     chosen: Mapping[str, Parameter] | None = None
 
     @cached_property
@@ -132,9 +133,10 @@ class ReportedStudy:
         if self.goal is None or self.best is None or self.best.label or not self.history.complete:
             return None
         numbered = sorted(self.candidates, key=lambda candidate: candidate.number)
-        folds = [candidate.folds if candidate.state == COMPLETE else [] for candidate in numbered]
+        may_win = COMPLETE, PRUNED, "incomplete"  # but for what a race has left
+        folds = [candidate.folds if candidate.state in may_win else [] for candidate in numbered]
         params, taken = [candidate.params for candidate in numbered], numbered.index(self.best)
-        return winner_among(folds, params, self.goal.maximize, self.repeats, ratio=self.ratio, taken=taken)
+        return winner_among(folds, params, self.goal.maximize, self.repeats, taken=taken, **self.how)
 
     @cached_property
     def valued(self) -> list[Candidate]:

@@ -81,9 +81,11 @@ def report_of(
     candidates = read_candidates(history, searched, reporting.no_parameters, reporting.counts(history))
     names = [one.name for one in goals]
     folds = history.runs[-1].get("folds", {}) if history.runs else {}
+    how = {"name": searched.name if searched else ""}
+    how |= {name: folds[name] for name in ("ratio", "kind", "test", "name") if name in folds}
     study = ReportedStudy(
         folder, settings["experiment"], history, searched, candidates, is_running(folder), names,
-        folds.get("repeats", repeats_of(settings)), folds.get("ratio"), reporting.best(history),
+        folds.get("repeats", repeats_of(settings)), how, reporting.best(history),
     )  # fmt: skip
     return Report(study, reporting.sections(history, data))
 

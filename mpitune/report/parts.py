@@ -64,11 +64,12 @@ def _answer(study: ReportedStudy) -> list[Fact]:
         return []
     note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
     n = sum(candidate.state == COMPLETE for candidate in study.candidates)
-    note += f". It is the best of {n}, so it is too optimistic: only data that had no part in the choice tell."
-    if study.winner and study.winner.corrected is not None:
-        worth, *ends = (words(end, goal.percent) for end in (study.winner.corrected, *(study.winner.interval or ())))
-        interval = f" (95 %: {' to '.join(ends)})" if ends else ""
-        note += f" Corrected for the choice by its folds it is {worth}{interval}."
+    note += f". It is the best of {n}, and the choice flatters it: only data that had no part in it tell."
+    if (winner := study.winner) and winner.corrected is not None:
+        worth, *ends = (words(end, goal.percent) for end in (winner.corrected, *(winner.interval or ())))
+        interval = f" ({100 * winner.level:g} %: {' to '.join(ends)})" if ends else ""
+        what = "Not corrected" if winner.not_corrected else "Corrected"
+        note += f" {what} for the choice by its folds it is {worth}{interval}."
     return [
         Fact("best parameters", _words_of(best.params), _words_of(best.label)),
         Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),
@@ -129,8 +130,8 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
         params = winner.params[n]  # values alone fit beside the axis
         name = ", ".join(_short(params.get(name, "-")) for name in searched) if params else "the default"
         names[n] = f"{name} ({n})" if name in bars else name
-        mean, half = float(winner.scores[n].mean()), winner.half_of(winner.scores[n])
-        bars[names[n]] = (mean, None, None) if half is None else (mean, mean - half, mean + half)
+        mean = float(winner.scores[n].mean())
+        bars[names[n]] = (mean, *(winner.about(mean, winner.scores[n]) or (None, None)))
     about = f"{'. '.join(str(winner).splitlines())}. Each has its values of {', '.join(searched)}"
     about += " and its interval of 95 %, in blue those that are as good as the best"
     about += f"; the best {len(shown)} of {len(order)} are drawn." if len(shown) < len(order) else "."

@@ -26,6 +26,7 @@ from mpitune.sklearn.evaluator import Config, Evaluator
 from mpitune.sklearn.race import FoldRace, counts
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
+from mpitune.sklearn.winner import score_name
 from mpitune.storage.lines import read_header
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial, Window
 
@@ -163,8 +164,8 @@ class Folds(Experiment):
             several = isinstance(self.tasks[0].kwargs["scorer"], _MultimetricScorer)
             name = "test_scores" if not several else f"test_scores:{refit}"
             goal = f"maximize {name}" if not several or isinstance(refit, str) else ""
-        repeats, ratio = getattr(self.search, "_splits", (1, None))
-        folds = {} if (repeats, ratio) == (1, None) else {"repeats": repeats, "ratio": ratio}
+        folds = dict(getattr(self.search, "_splits", {}))
+        folds |= {"name": score_name(self.search, refit if isinstance(refit, str) else None)} if goal else {}
         folds |= {} if self.race is None else self.race.note
         return Reporting(goal, stopped=lambda: self.limit.reached, folds=folds, counts=counts)
 

@@ -85,7 +85,7 @@ class FoldRace:
     def __init__(self, search: Any, where: Where) -> None:
         self._tasks = {(task.candidate, task.split): task for task in where.tasks}
         self._by_key = {task.key: task for task in where.tasks}
-        splits, (repeats, _) = 1 + max(task.split for task in where.tasks), search._splits
+        splits, repeats = 1 + max(task.split for task in where.tasks), search._splits.get("repeats", 1)
         self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
         self._metric, self._together = search.refit, {**where.last_fits, **({0: None} if search.default else {})}
         self._losses: dict[Place, float | None] = {}
@@ -152,5 +152,5 @@ class FoldRace:
         said = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
         if made := len(answers) - len(kept):
             said += f", but {made:,} of these were made, as slots would have waited"
-        sure = f"the winner of all folds is kept with probability {self._folds['race']:g} over the order of the folds"
+        sure = f"the winner of all folds is kept in {100 * self._folds['race']:g} % of searches and orders of their folds"
         return kept, f"{said}; {sure}"

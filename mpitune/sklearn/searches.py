@@ -23,6 +23,7 @@ import sklearn.model_selection as theirs
 from joblib import parallel_config
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
+from sklearn.utils.validation import _num_samples
 from threadpoolctl import threadpool_limits
 
 from mpitune.devices.choose import usable_cores
@@ -46,7 +47,7 @@ from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Added, Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
-from mpitune.sklearn.winner import Careful, winner_of_search
+from mpitune.sklearn.winner import Careful, score_name, winner_of
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
         self._began = time.monotonic()
-        self._splits: tuple[int, float | None] = getattr(self.cv, "n_repeats", 1), None
+        self._splits: dict[str, Any] = {"repeats": getattr(self.cv, "n_repeats", 1)}
         self._all_finite = False  # the scores of the fits that a race has made
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
@@ -138,7 +139,7 @@ class OnEngine(Added, _search.BaseSearchCV):
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
         if isinstance(refit, Careful):
-            return refit(results, *self._splits)
+            return refit(results, name=score_name(self, refit.metric), **self._splits)
         return super()._select_best_index(refit, refit_metric, results)
 
     def _mask_what_is_missing(self) -> None:
@@ -187,7 +188,7 @@ class OnEngine(Added, _search.BaseSearchCV):
             return self._plans[-1]
         if name == "winner_" and "cv_results_" in vars(self):
             try:
-                return winner_of_search(self)
+                return winner_of(self)
             except UsageError as error:
                 raise AttributeError(f"winner_: {error}", name=name, obj=self) from error
         return object.__getattribute__(self, name)  # raises what it raised before this was asked
@@ -209,7 +210,8 @@ class OnEngine(Added, _search.BaseSearchCV):
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
         self._plans.append(where.plan)
         if not hasattr(self, "aggressive_elimination"):  # whose folds are parts of folds
-            self._splits = splits_of(tasks)
+            first = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
+            self._splits = splits_of([(task["train"], task["test"]) for task in first], _num_samples(tasks[0].args[0]))
         if isinstance(self.refit, Careful):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()

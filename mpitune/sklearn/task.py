@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import _num_samples
 
 from mpitune.settings import without_address
 from mpitune.trial import FOLDS, Trial
@@ -62,19 +61,22 @@ class Task:
         return Trial(self.key, {"split": self.split, **parameters})
 
 
-def splits_of(tasks: Sequence[Task]) -> tuple[int, float | None]:
-    """Repeats of the cross-validation; for other splits 1, and the samples of a fold by those of its training."""
-    samples = np.arange(_num_samples(tasks[0].args[0]))
-    splits = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
-    tests = [samples[split["test"]] for split in splits]
-    repeats, rest = divmod(sum(map(len, tests)), len(samples))
+def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:
+    """What `Winner` is told of (training, test) splits of n samples: `repeats`, or `ratio` and `kind`; and `test`."""
+    samples = np.arange(n)
+    tests, trained = [samples[test] for _, test in splits], [len(samples[train]) for train, _ in splits]
+    sizes = np.array([len(test) for test in tests])
+    how = {"test": float(sizes.mean())}
+    repeats, rest = divmod(int(sizes.sum()), n)
     if repeats and not rest and len(tests) % repeats == 0:
         k = len(tests) // repeats
         parts = [np.concatenate(tests[begin : begin + k]) for begin in range(0, len(tests), k)]
         if all(len(part) == len(np.unique(part)) for part in parts):
-            return repeats, None
-    ratios = [len(test) / max(1, len(samples[split["train"]])) for test, split in zip(tests, splits, strict=True)]
-    return 1, float(np.mean(ratios))
+            return {"repeats": repeats, **how}
+    apart = len(np.unique(np.concatenate(tests))) == sizes.sum()
+    whole = np.mean(sizes + trained) > 0.9 * n  # all samples have a part in nearly every split
+    kind = "" if not apart else "parts" if whole else "windows"
+    return {"ratio": float(np.mean(sizes / np.maximum(trained, 1))), "kind": kind, **how}
 
 
 def _scalar(value: Any) -> float | int | str:

@@ -1,4 +1,4 @@
-"""What the winner of a search is worth, from `cv_results_`; and choices of a candidate that know it."""
+"""What the winner of a search is worth; and choices of a candidate that know it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,36 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier, is_regressor
+from sklearn.model_selection import BaseShuffleSplit, LeavePGroupsOut, LeavePOut, TimeSeriesSplit
+from sklearn.pipeline import Pipeline
 
 from mpitune.errors import UsageError
+from mpitune.figures.statistics import LEVEL
 from mpitune.figures.winner import Winner
+from mpitune.sklearn.task import splits_of
 
-LEFT = "{} candidates without all folds are not corrected for"
 FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
+ONE = "taken for one cross-validation of {} folds: give the fitted search, or repeats= of a repeated one"
 
 
 def winner_of(
-    results: Mapping[str, Any], metric: str = "score", *, repeats: int = 1, ratio: float | None = None
+    found: Any,
+    metric: str | None = None,
+    *,
+    repeats: int | None = None,
+    ratio: float | None = None,
+    level: float = LEVEL,
 ) -> Winner:
-    """What the best candidate of any search of scikit-learn is worth, from its `cv_results_`.
+    """What the best candidate of any search of scikit-learn is worth.
 
     Args:
-        results: `cv_results_`; of a halving search the candidates of the last iteration count.
-        metric: the scorer's name where there are several.
-        repeats: of the cross-validation.
-        ratio: samples of a fold by those of its training, where splits are not all of a cross-validation.
+        found: the fitted search, or its `cv_results_`, which does not say how samples were split; of a halving search
+            the candidates of the last iteration count.
+        metric: the scorer's name where there are several; None for that of the refit.
+        repeats: of the cross-validation, where `found` does not know.
+        ratio: samples of a fold by those of its training, where splits are random and `found` does not know.
+        level: of the intervals.
 
     Raises:
         UsageError: there is no such score, or no candidate has all scores.
@@ -38,37 +50,78 @@ def winner_of(
         >>> X, y = load_iris(return_X_y=True)
         >>> tree = DecisionTreeClassifier(random_state=0)
         >>> search = GridSearchCV(tree, [{}, {"max_depth": [1, 2, 3, 4]}], cv=5).fit(X, y)
-        >>> print(winner_of(search.cv_results_))
-        best of 5: {'max_depth': 4}: 0.9667; corrected for the choice 0.9545 (95 %: 0.8785 to 1.0305)
+        >>> print(winner_of(search))
+        best of 5 by accuracy: {'max_depth': 4}: 0.9667; corrected for the choice 0.9545 (95 %: 0.8785 to 1.0000)
         as good on these 5 folds: 4 of 5
-        the default: 0.9600; the winner is better by +0.0067 +- 0.0278: that is no more than chance
+        the default: 0.9600; the winner is better by +0.0067, corrected for the choice -0.0055 +- 0.0278: not shown to \
+be more than chance
     """
+    given: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
+    given |= {} if ratio is None else {"ratio": ratio}
+    if isinstance(found, Mapping):
+        winner = _of_results(found, metric or "score", level=level, **given)
+        if not given and any(winner.n_folds % n == 0 for n in range(2, winner.n_folds // 2 + 1)):
+            winner.notes.append(ONE.format(winner.n_folds))
+        return winner
+    results, refit = found.cv_results_, getattr(found.refit, "metric", found.refit)
+    metric = metric or (refit if isinstance(refit, str) and f"mean_test_{refit}" in results else "score")
+    how = {"name": score_name(found, metric), **splits_known(found, ratio), **given}
+    winner = _of_results(results, metric, level=level, raced=getattr(found, "race", None) is not None, **how)
+    chosen = getattr(found, "best_index_", winner.candidate)
+    if chosen != winner.candidate and (mean := np.mean(winner.scores[chosen])) != winner.score:
+        winner.notes.append(f"refitted is candidate {chosen}: {dict(winner.params[chosen])}: {mean:.4f}")
+    return winner
+
+
+def _of_results(results: Mapping[str, Any], metric: str, raced: bool = False, **how: Any) -> Winner:
     if f"mean_test_{metric}" not in results:
         known = ", ".join(name.removeprefix("mean_test_") for name in results if name.startswith("mean_test_"))
         raise UsageError(f"cv_results_ has no score {metric!r}, but {known}: name one of them")
     n_splits = sum(name.startswith("split") and name.endswith(f"_test_{metric}") for name in results)
-    if repeats < 1 or n_splits % repeats:
+    if (repeats := how.get("repeats", 1)) < 1 or n_splits % repeats:
         raise UsageError(f"repeats={repeats}: {n_splits} splits are not so many repeats of a cross-validation")
     columns = [results[f"split{n}_test_{metric}"] for n in range(n_splits)]
     scores: np.ndarray = np.column_stack([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns])
-    if "iter" in results:
-        scores[np.asarray(results["iter"]) != max(results["iter"])] = np.nan
-    found = Winner(scores, results["params"], repeats=repeats, ratio=ratio)
-    found.notes += [FEWER] if "iter" in results else []
-    return found
+    last = np.asarray(results.get("iter", np.zeros(len(scores))))
+    scores[last != last.max()] = np.nan
+    known = np.isfinite(scores).sum(axis=1)
+    left = int(np.sum((known < n_splits) & (known == results["n_splits_evaluated"]))) if raced else 0
+    winner = Winner(scores, results["params"], left=left, **{"name": metric if metric != "score" else "", **how})
+    winner.n_candidates = int(np.sum(last == last.max()))
+    winner.notes += [FEWER] if "iter" in results else []
+    return winner
 
 
-def winner_of_search(search: Any) -> Winner:
-    """`winner_of` for a fitted search, which knows its score and its splits."""
-    refit, results, (repeats, ratio) = getattr(search.refit, "metric", search.refit), search.cv_results_, search._splits
-    found = winner_of(results, refit if isinstance(refit, str) else "score", repeats=repeats, ratio=ratio)
-    n_left = int(np.sum(results.get("n_splits_evaluated", search.n_splits_) < search.n_splits_))
-    if n_left and getattr(search, "race", None) is not None:
-        found.notes.append(LEFT.format(n_left))
-    chosen = getattr(search, "best_index_", found.candidate)
-    if (mean := np.mean(found.scores[chosen])) != found.score:
-        found.notes.append(f"refitted is candidate {chosen}: {dict(found.params[chosen])}: {mean:.4f}")
-    return found
+def score_name(search: Any, metric: str | None = None) -> str:
+    """What the score is called, in scikit-learn's words where it is one of its; "" where that is not known."""
+    scoring, metric = search.scoring, "" if metric in (None, "score") else str(metric)
+    if isinstance(scoring, str):
+        return scoring
+    if isinstance(scoring, list | tuple | set | Mapping) or (scoring is not None and metric):
+        return metric
+    if scoring is None:
+        estimator = search.estimator.steps[-1][1] if isinstance(search.estimator, Pipeline) else search.estimator
+        usual = estimator.score.__module__.split(".")[0] in ("sklearn", "mpitune")
+        return "" if not usual else "accuracy" if is_classifier(estimator) else "r2" if is_regressor(estimator) else ""
+    name = getattr(getattr(scoring, "_score_func", scoring), "__name__", "")
+    return "neg_" * (getattr(scoring, "_sign", 1) < 0) + name.removesuffix("_score")
+
+
+def splits_known(search: Any, ratio: float | None = None) -> dict[str, Any]:
+    """How a fitted search has split its samples, as far as it knows: see `splits_of`. Raises UsageError."""
+    if (own := getattr(search, "_splits", None)) is not None:
+        return dict(own)
+    cv, n = search.cv, 100 * (1 + search.n_splits_)  # samples that stand for those that it had
+    if isinstance(cv, list | tuple):
+        return splits_of(cv, 1 + max(int(np.max(part)) for pair in cv for part in pair))
+    if not isinstance(cv, BaseShuffleSplit | TimeSeriesSplit | LeavePOut | LeavePGroupsOut):
+        return {"repeats": getattr(cv, "n_repeats", 1)}
+    if ratio is None:
+        sizes = [getattr(cv, name, None) for name in ("test_size", "train_size", "max_train_size", "p", "n_groups")]
+        if any(isinstance(size, numbers.Integral) for size in sizes):
+            raise UsageError(f"{cv}: give ratio=, the samples of a fold by those of its training")
+        ratio = splits_of(list(cv.split(np.zeros(n), np.zeros(n), np.arange(n))), n)["ratio"]
+    return {"kind": "windows" if isinstance(cv, TimeSeriesSplit) else "", "ratio": ratio}
 
 
 @dataclass(frozen=True)
@@ -122,9 +175,9 @@ class Careful:
                 raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
         return [[_rank(params, name) for name in self.order] for params in candidates]
 
-    def __call__(self, results: Mapping[str, Any], repeats: int = 1, ratio: float | None = None) -> int:
-        """The number of the candidate to refit, from `cv_results_`. For the rest see `winner_of`."""
-        winner = winner_of(results, self.metric, repeats=repeats, ratio=ratio)
+    def __call__(self, results: Mapping[str, Any], **how: Any) -> int:
+        """The number of the candidate to refit, from `cv_results_`. For the rest see `Winner`."""
+        winner = _of_results(results, self.metric, **how)
         if self.order:
             return min(winner.as_good, key=self._ranks(results["params"]).__getitem__)
         default = winner.default_candidate

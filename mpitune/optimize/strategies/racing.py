@@ -10,7 +10,9 @@ the winner should be that of all folds with at least that probability; docs/sear
 With two or three folds s says little by itself. It is moderated by those of the other candidates: G. K. Smyth, "Linear
 models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004. The differences
 have the leader's folds in common, so C candidates give s at most (m - 1) (C - 1) / 2 degrees of freedom. The first test
-is after 1 + k / 5 folds. And folds come in an order that their number alone decides, since those of sorted data differ.
+is after 1 + k / 5 folds, and after 3 of 4 or 5. And folds come in an order that their number alone decides, since those
+of sorted data differ. So the probability is one over data sets: where one fold decides, as the first one of a series
+that trains on few samples, it may be that of 50 % or less for this data set, and its order is always the same.
 
 Each look is a round in which slots wait for the last. Looks at 1, 2, 4 ... times the first number of folds are few.
 """
@@ -78,7 +80,7 @@ class Race:
     ):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
         self._doubling, self._together = doubling, together or {}
-        self._folds, self._first = folds, min(1 + math.ceil(folds / 5), folds)
+        self._folds, self._first = folds, min(max(1 + math.ceil(folds / 5), min(3, folds - 1)), folds)
         rng, each = np.random.default_rng(folds), folds // repeats
         self.order = [int(each * n + fold) for n in rng.permutation(repeats) for fold in rng.permutation(each)]
         self._left = 1 - confidence  # the chance to lose the winner that may still be taken

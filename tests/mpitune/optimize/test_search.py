@@ -586,7 +586,8 @@ def test_a_race_says_what_its_winner_is_worth(tmp_path: Path) -> None:
     scores = np.full((10, 10), np.nan)
     for trial in whole:
         scores[trial.number] = [loss(SimpleNamespace(params=trial.params, fold=n)) for n in range(10)]
-    right = Winner(scores, [trial.params for trial in study.trials], maximize=False, repeats=2)
+    how: dict[str, Any] = dict(maximize=False, repeats=2, name="loss", left=10 - len(whole))
+    right = Winner(scores, [trial.params for trial in study.trials], **how)
     assert 1 < len(whole) < 10 and right.corrected > right.score == study.best_value
     assert right.correction in study.report().splitlines()[2]
     assert str(load(tmp_path).winner_) == str(study.winner) == str(right)

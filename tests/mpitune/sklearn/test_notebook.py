@@ -29,7 +29,8 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
     assert "sk-estimator" in fresh and "candidates" not in fresh
     text = below_the_diagram(search.fit(X, Y))
     assert text.startswith(
-        "6 candidates, 1 of them failed\nmean_test_score, best of 6, 1 left out: {&#x27;n_neighbors&#x27;: 7}: 0.9800; "
+        "6 candidates, 1 of them failed\nmean_test_score, best of 6 by accuracy, 1 left out: "
+        "{&#x27;n_neighbors&#x27;: 7}: 0.9800; "
     )
     assert "\nas good on these 5 folds: 5 of 6</pre>" in text
     assert text.count("<img ") == 1
@@ -47,7 +48,8 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
 def test_the_score_is_that_of_refit(arguments: dict[str, Any], name: str) -> None:
     search = GridSearchCV(KNN, {"n_neighbors": [1, 3]}, cv=5, workers=0, **arguments).fit(X, Y)
     score, text = search.cv_results_[f"mean_test_{name}"][1], below_the_diagram(search)
-    winner = f"mean_test_{name}, best of 2: {{&#x27;n_neighbors&#x27;: 3}}: {score:.4f}; corrected"
+    by = "accuracy" if name == "score" else name
+    winner = f"mean_test_{name}, best of 2 by {by}: {{&#x27;n_neighbors&#x27;: 3}}: {score:.4f}; corrected"
     assert (winner if arguments["refit"] else f"mean_test_{name}, the best: n_neighbors=3: {score:.6g}") in text
 
 
@@ -56,7 +58,7 @@ def test_a_halving_search_shows_the_best_of_its_last_iteration() -> None:
     text = below_the_diagram(search)
     assert search.cv_results_["iter"][search.best_index_] == 1
     best = f"{{&#x27;n_neighbors&#x27;: {search.best_params_['n_neighbors']}}}: {search.best_score_:.4f}"
-    assert text.startswith(f"8 candidates in 2 iterations\nmean_test_score, best of 8, 6 left out: {best}; ")
+    assert text.startswith(f"8 candidates in 2 iterations\nmean_test_score, best of 2 by accuracy: {best}; ")
 
 
 def test_as_text_it_is_scikit_learns() -> None:

@@ -11,6 +11,9 @@ import pytest
 import sklearn.model_selection as theirs
 from scipy import stats
 from sklearn.base import clone
+from sklearn.metrics import make_scorer, mean_squared_error
+from sklearn.neighbors import KernelDensity, KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from mpitune import load
@@ -108,16 +111,17 @@ def test_the_winner_of_a_regression_is_that_of_the_formulas(cv: Any, repeats: in
             min(found.score, np.mean([by_all_draws(part) for part in np.split(scores, 3, axis=1)]))
         )
     half = t.ppf(0.975) * np.sqrt((1 / k + ratio) * scores[best].var(ddof=1))
-    assert found.interval == pytest.approx((found.corrected - half, found.corrected + half))
+    assert found.interval == pytest.approx((found.corrected - half, min(found.corrected + half, 0)))
     gains = scores[best] - scores[0]
     half = t.ppf(0.975) * np.sqrt((1 / k + ratio) * gains.var(ddof=1))
-    assert (found.default, found.gain) == pytest.approx((scores[0].mean(), gains.mean()))
-    assert found.gain_interval == pytest.approx((gains.mean() - half, gains.mean() + half))
+    gain = found.corrected - scores[0].mean()  # what the same draws leave of it
+    assert (found.default, found.gain) == pytest.approx((scores[0].mean(), gain))
+    assert found.gain_interval == pytest.approx((gain - half, gain + half))
     worse = (scores[best] - scores).mean(axis=1)
     limits = t.ppf(0.95) * np.sqrt((1 / k + ratio) * (scores[best] - scores).var(axis=1, ddof=1))
     assert set(found.as_good) == set(np.flatnonzero(worse <= limits))
-    own = winner_of(results, repeats=repeats, ratio=ratio)
-    assert (own.corrected, own.interval) == (found.corrected, found.interval)
+    told = winner_of(results, "score", **({"repeats": repeats} if k != 6 else {"ratio": ratio}))
+    assert (told.corrected, told.as_good) == (found.corrected, found.as_good)
     assert ("in common" in str(found)) is (k == 6)
 
 
@@ -129,14 +133,119 @@ def test_what_has_no_ground_is_said() -> None:
     assert "one fold says nothing" in said([[1], [2]]) and "without an interval" in said([[1, 2], [2, 3]])
     assert "3 of 3; 1 has the same score, the first was taken" in said([[1, 2, 3], [3, 2, 1], [2, 1, 1]])
     assert said([[1, 2, 3], [np.nan, 9, 9], [5, 6, 8]]).startswith("best of 3, 1 left out: {'a': 2}: 6.3333")
-    assert "is more than chance" in said([[1, 2, 3], [4, 5, 6.1]])
+    assert "that is more than chance" in said([[1, 2, 3], [4, 5, 6.1]])
     with pytest.raises(ValueError, match="no candidate has a finite score"):
         said([[np.nan, 1.0]])
+
+
+def test_coins_are_hardly_ever_more_than_chance() -> None:
+    """Folds of 12 coins, whose truth is a half: if the gain is not corrected, it is said in a fifth of searches."""
+    said, kept = 0, np.random.default_rng(0)
+    for _ in range(200):
+        scores = kept.binomial(12, 0.5, (200, 5)) / 12
+        said += "is more than chance" in str(Winner(scores, [{}, *[{"a": 1}] * 199]))
+    assert said <= 2
+    scores = kept.normal(size=(20, 12))  # folds that are hard for all change nothing, though draws are few
+    found, hard = (Winner(s, [{}, *[{"a": 1}] * 19], name="r") for s in (scores, scores + 1e3 * kept.normal(size=12)))
+    assert hard.score - hard.corrected == pytest.approx(found.score - found.corrected)
+    assert hard.gain == pytest.approx(found.gain) and hard.as_good == found.as_good
+
+
+EVERY = np.arange(150)
+WINDOWS, OVERLAP, PLAIN = "windows train on a part", "test samples in common", ""
+
+
+@pytest.mark.parametrize(
+    ("cv", "said"),
+    [
+        (theirs.TimeSeriesSplit(5), WINDOWS),
+        (theirs.TimeSeriesSplit(5, max_train_size=30), WINDOWS),
+        ([(EVERY[:n], EVERY[n : n + 20]) for n in (40, 60, 80)], WINDOWS),
+        (theirs.StratifiedShuffleSplit(4, test_size=0.2, random_state=0), OVERLAP),
+        (theirs.PredefinedSplit(np.where(EVERY % 10 < 3, EVERY % 10, -1)), PLAIN),
+        (theirs.RepeatedStratifiedKFold(n_splits=5, n_repeats=3, random_state=0), PLAIN),
+        (theirs.LeaveOneGroupOut(), PLAIN),
+        (3, PLAIN),
+    ],
+)
+def test_what_the_splits_are_is_known_of_any_search(cv: Any, said: str) -> None:
+    order, how = np.random.default_rng(0).permutation(150), {"cv": cv, "scoring": "neg_log_loss"}
+    given = (X[order], Y[order]), {"groups": EVERY % 10}
+    grid = {"max_depth": [1, 2, 3], "min_samples_leaf": [1, 9]}
+    ours = GridSearchCV(TREE, grid, workers=0, **how).fit(*given[0], **given[1])
+    own = theirs.GridSearchCV(TREE, grid, **how).fit(*given[0], **given[1])
+    told = {"ratio": ours._splits["ratio"]} if getattr(cv, "max_train_size", None) else {}
+    found = winner_of(own, **told)
+    if not isinstance(cv, theirs.PredefinedSplit):  # which does not say that it is not all of a cross-validation
+        assert str(found) == str(ours.winner_)
+    assert bool(ours.winner_.not_corrected) is (said == WINDOWS) <= (ours.winner_.corrected == ours.winner_.score)
+    assert all((words in str(ours.winner_)) is (words == said) for words in (WINDOWS, OVERLAP))
+    assert ("taken for one cross-validation" in str(winner_of(own.cv_results_))) is (found.n_folds in (4, 10, 15))
+    assert winner_of(own, **told, level=0.5).interval.low > found.interval.low and "by neg_log_loss" in str(found)
+
+
+def test_sizes_that_nobody_knows_are_asked_for() -> None:
+    search = theirs.GridSearchCV(TREE, GRID, cv=theirs.ShuffleSplit(4, test_size=30, random_state=0)).fit(X, Y)
+    with pytest.raises(UsageError, match="give ratio=, the samples of a fold by those of its training"):
+        winner_of(search)
+    assert str(winner_of(search, ratio=30 / 120)) == str(GridSearchCV(TREE, GRID, cv=search.cv).fit(X, Y).winner_)
+
+
+def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
+    """Of normal numbers, whose r2 of a fold is -1 / (n - 3) in the mean, and that of many is 0."""
+    scores = np.random.default_rng(0).normal(0.3, 0.05, (30, 5))
+    for test, corrected in ((0, False), (3, False), (8, False), (44, False), (400, True)):
+        found = Winner(scores, [{"a": 1}] * 30, name="r2", test=test)
+        assert (found.corrected < found.score) is corrected is not found.not_corrected.startswith("not corrected")
+        assert Winner(scores, [{"a": 1}] * 30, name="accuracy", test=test).corrected < found.score
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "ends"),
+    [
+        ("accuracy", (0.9, 1.0, 1.0), (0.5, 1.0)),
+        ("AUC", (0.9, 1.0, 1.0), (0.5, 1.0)),
+        ("accuracy", (90, 100, 100), (60, 120)),  # in per cent, so it is another score
+        ("r2", (-3, 0.9, 1.0), (-9, 1.0)),
+        ("matthews_corrcoef", (-1.0, -0.9, 0.9), (-1.0, 1.0)),
+        ("neg_log_loss", (-0.1, -0.5, -0.01), (-2, 0)),
+        ("error", (0.1, 0.0, 0.0), (0.0, 0.4)),
+        ("profit", (0.9, 1.0, 1.0), (0.5, 1.2)),
+    ],
+)
+def test_intervals_end_at_the_bounds_of_a_score(name: str, scores: Any, ends: Any) -> None:
+    low, high = Winner(np.array([scores], float), [{"a": 1}], name=name).interval
+    for end, bound in zip((low, high), ends, strict=True):
+        assert end == bound if bound in (0.0, 1.0, -1.0) and name != "profit" else abs(end - bound) < abs(bound)
+    with pytest.raises(UsageError, match="level=95: give one between 0 and 1"):
+        Winner(np.ones((2, 3)), [{}, {}], level=95)
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "name"),
+    [
+        (TREE, {}, "accuracy"),
+        (KNeighborsClassifier(), {}, "accuracy"),
+        (make_pipeline(DecisionTreeRegressor()), {}, "r2"),
+        (TREE, {"scoring": "roc_auc_ovr"}, "roc_auc_ovr"),
+        (TREE, {"scoring": make_scorer(mean_squared_error, greater_is_better=False)}, "neg_mean_squared_error"),
+        (TREE, {"scoring": {"auc": "roc_auc_ovr", "acc": "accuracy"}, "refit": "auc"}, "auc"),
+        (KernelDensity(), {}, ""),
+    ],
+)
+def test_the_score_is_named(model: Any, how: Any, name: str) -> None:
+    for kind in (theirs.GridSearchCV, GridSearchCV):
+        text = str(winner_of(kind(model, [{}], cv=3, **how).fit(X, Y)))
+        assert text.startswith(f"best of 1{f' by {name}' if name else ''}: {{}}: ")
 
 
 def test_halving_and_several_scores() -> None:
     search = HalvingGridSearchCV(TREE, [{}, GRID], cv=5, random_state=0, workers=0).fit(X, Y)
     assert search.winner_.candidate == search.best_index_ and "of the last iteration" in str(search.winner_)
+    last = search.n_candidates_[-1]
+    assert str(search.winner_).startswith(f"best of {last} by accuracy: ") and f": {last} of {last}" in str(
+        search.winner_
+    )
     scores: dict[str, Any] = {"scoring": ["accuracy", "f1_macro"], "cv": 5}
     several = GridSearchCV(TREE, GRID, refit="f1_macro", **scores).fit(X, Y)
     assert several.winner_.score == several.best_score_
@@ -256,7 +365,7 @@ def test_a_race_keeps_the_default_and_says_whom_it_left() -> None:
     search = GridSearchCV(TREE, grid, cv=10, race=0.95, default=True, workers=0).fit(X, Y)
     evaluated = search.cv_results_["n_splits_evaluated"]
     assert search.winner_.default is not None and evaluated[0] == 10 > min(evaluated)
-    assert f"{(evaluated < 10).sum()} candidates without all folds are not corrected for" in str(search.winner_)
+    assert f"not corrected for the {(evaluated < 10).sum()} that the race left, so" in str(search.winner_)
 
 
 def test_a_candidate_that_diverges_is_no_reason_to_take_others_for_equal() -> None:

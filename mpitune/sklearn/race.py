@@ -152,5 +152,5 @@ class FoldRace:
         said = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
         if made := len(answers) - len(kept):
             said += f", but {made:,} of these were made, as slots would have waited"
-        sure = f"the winner of all folds is kept in {100 * self._folds['race']:g} % of searches and orders of their folds"
+        sure = f"the winner of all folds is kept in {100 * self._folds['race']:g} % of searches and orders of folds"
         return kept, f"{said}; {sure}"

@@ -212,7 +212,12 @@ def test_racing_spares_folds_and_finds_the_winner() -> None:
 
 
 def test_folds_of_a_race_come_in_an_order_of_their_number_alone() -> None:
-    """Not that of the data; the folds of a repeat together. The first look is after a fifth of them and one."""
+    """Not that of the data; the folds of a repeat together. The first look is after a fifth of them and one.
+
+    After two of five a winner is lost in a quarter of data sets in some order, after three in a seventh.
+    """
+    looks = {2: 2, 3: 2, 4: 3, 5: 3, 6: 3, 10: 3, 11: 4}
+    assert {k: len(Race([0, 1], k).next_folds()) // 2 for k in looks} == looks
     orders = [Race(range(3), 20, repeats=4).order for _ in range(2)]
     assert orders[0] == orders[1] and sorted(orders[0]) == list(range(20)) and orders[0] != list(range(20))
     assert all(len({fold // 5 for fold in orders[0][n : n + 5]}) == 1 for n in range(0, 20, 5))

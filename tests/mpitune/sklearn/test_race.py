@@ -102,7 +102,7 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     assert search.best_index_ == whole.best_index_ and (search.predict(X) == whole.predict(X)).all()
     said, spared = capsys.readouterr().err, (~wanted).sum()
     assert f"race: {spared} of 400 fits spared" in said and (workers == 2 or ("were made" in said) == at_once)
-    assert "kept in 95 % of searches and orders of their folds" in said
+    assert "kept in 95 % of searches and orders of folds" in said
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ class _RanksPart:
                         require_unused(self.folder, files)
                         succeeds = partial(succession, self.experiment, options, self.folder)
                         if options.join:
-                            journal = join(self.folder, header, self.job)
+                            journal = join(self.folder, header, self.job, files or ())
                         else:
                             journal = Journal(
                                 self.folder, header, options.restart,

@@ -13,11 +13,11 @@ import shutil
 import stat
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from mpitune.errors import UsageError
+from mpitune.locks import try_lock
 from mpitune.storage.waiting import waiting
 
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
@@ -27,6 +27,7 @@ TRIALS = "trials"  # the folder of the folders of a search's trials
 JOBS = "jobs"  # the folder of jobs that have joined it
 ALIVE = "alive"  # in the folder of each: touched as long as it lives
 CLAIMS = "claims"  # there, see `mpitune.storage.jobs`
+PART = re.compile(r"\..+\.\d+\.part")  # a file that is being written
 _LEVELS = 4  # of folders in the folder of a study
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed
 
@@ -146,21 +147,53 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(path.name, dir_fd=folder, ignore_errors=True)
 
 
-def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
-    """Copy a folder, which appears under its new name when it is complete. No link is followed.
+def link_in(path: Path) -> str | None:
+    """What a link says, None where there is none. Raises OSError for something else, and a link on the way there."""
+    with suppress(FileNotFoundError), _parent_of(path) as folder:
+        return os.readlink(path.name, dir_fd=folder)
+    return None
 
-    Links in it are copied as links: one that leads into the folder leads into its copy. Files named in `but` have that
-    text in the copy, or are not there where it is empty. Raises OSError, also for a pipe or a device.
-    """
-    part = f".{target.name}.{os.getpid()}"
-    with _parent_of(source / "any") as old, _parent_of(target) as folder:
-        copy = Path(f"/proc/self/fd/{folder}", part)
-        ignore = shutil.ignore_patterns(*but)
-        clear = partial(shutil.rmtree, part, dir_fd=folder, ignore_errors=True)
-        clear()  # what a process has left that was killed and had this number
+
+def put_link(path: Path, to: str) -> None:
+    """Make a link, or have it lead elsewhere, in one step. Raises OSError."""
+    part = _part_of(path)
+    with _parent_of(path) as folder:
         try:
+            os.symlink(to, part, dir_fd=folder)
+            os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
+
+
+def remove_file(path: Path) -> bool:
+    """Remove a file or link. Returns whether it was there, and nobody else has removed it."""
+    with suppress(OSError), _parent_of(path) as folder:
+        os.unlink(path.name, dir_fd=folder)
+        return True
+    return False
+
+
+def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
+    """Copy a folder to a new one. No link is followed, and pipes, sockets and devices are left out.
+
+    Links in it are copied as links: one that leads into the folder leads into its copy. Files and folders with a name
+    of the patterns in `but` have that text in the copy, or are not there where it is empty. Raises OSError; then there
+    is no copy.
+    """
+
+    def left_out(below: str, names: list[str]) -> set[str]:
+        kinds = {name: stat.S_IFMT(os.lstat(os.path.join(below, name)).st_mode) for name in names}
+        others = {name for name, kind in kinds.items() if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)}
+        return others | shutil.ignore_patterns(*but)(below, names)
+
+    with _parent_of(source / "any") as old, _parent_of(target) as folder:
+        os.mkdir(target.name, dir_fd=folder)
+        copy = Path(f"/proc/self/fd/{folder}", target.name)
+        try:
+            how: Any = {"symlinks": True, "dirs_exist_ok": True, "ignore": left_out}
             try:
-                shutil.copytree(f"/proc/self/fd/{old}", copy, symlinks=True, ignore=ignore, copy_function=copy_file)
+                shutil.copytree(f"/proc/self/fd/{old}", copy, copy_function=copy_file, **how)
             except (shutil.Error, RecursionError) as error:  # the first of a list of errors; too deep folders
                 name, why = error.args[0][0][::2] if isinstance(error, shutil.Error) else (".", "too many folders")
                 raise OSError(errno.EIO, f"{name.replace(f'/proc/self/fd/{old}', str(source))}: {why}") from error
@@ -171,10 +204,11 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
                         link.symlink_to(f"{target}{leads.removeprefix(str(source))}")
             for name, text in but.items():
                 if text:
-                    (copy / name).write_text(text)
-            os.rename(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            clear()
+                    with written_whole(target / name, "w", durable=False) as file:
+                        file.write(text)
+        except BaseException:
+            shutil.rmtree(target.name, dir_fd=folder, ignore_errors=True)
+            raise
 
 
 def copy_file(source: str, target: str) -> None:
@@ -208,15 +242,14 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
     surrogate pair in it is escaped. A link of that name is replaced, and none in the folder of a study is followed.
     """
     slow = f"folder {path.parent} has not answered"
-    part = f".{path.name}.{int(os.urandom(6).hex(), 16)}.part"  # processes of several hosts may have the same number
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    part = _part_of(path)
     text: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with waiting(slow):
         make_folder(path.parent)
     with _parent_of(path) as folder:
         try:
             with waiting(slow):
-                descriptor = os.open(part, flags, 0o666, dir_fd=folder)
+                descriptor = open_part(part, folder)
             with open(descriptor, mode, **text) as file:
                 yield file
                 with waiting(slow):
@@ -229,28 +262,61 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
                 os.unlink(part, dir_fd=folder)
 
 
+def _part_of(path: Path) -> str:
+    """A name for a part of a file. Processes of several hosts may have the same number, so it is random."""
+    return f".{path.name}.{int(os.urandom(6).hex(), 16)}.part"
+
+
+def open_part(name: str, folder: int) -> int:
+    """A descriptor of a new file in an open folder. It is locked, so that nobody takes it for one that was left."""
+    while True:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        with suppress(OSError):  # there are no locks
+            try_lock(descriptor)
+        if os.fstat(descriptor).st_nlink:  # else somebody was faster
+            return descriptor
+        os.close(descriptor)
+
+
 def written_first(path: Path, content: bytes) -> None:
     """Write a file whole, unless there is one of that name. Raises OSError, also where there are no hard links."""
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
-    try:
-        with written_whole(part) as file:
-            file.write(content)
-        with suppress(FileExistsError):
-            os.link(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    part = _part_of(path)
+    with _parent_of(path) as folder:
+        try:
+            with open(open_part(part, folder), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                with suppress(FileExistsError):
+                    os.link(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what writers of `written_whole` that were killed left in a folder. No writer may be at work there."""
+def remove_parts(folder: Path, alone: bool) -> None:
+    """Remove parts of files that killed writers have left in a folder.
+
+    alone: whether no writer can be at work there. Else those stay that a writer has locked, or that have no lock.
+    """
     try:
         with _parent_of(folder / "any") as descriptor:
             for name in os.listdir(f"/proc/self/fd/{descriptor}"):
-                if re.fullmatch(r"\..+\.\d+\.part", name):
+                if PART.fullmatch(name) and (alone or _is_left(name, descriptor)):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=descriptor)
     except FileNotFoundError:
         return
+
+
+def _is_left(name: str, folder: int) -> bool:
+    try:
+        part = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    with suppress(OSError), open(part, "wb", closefd=True):  # there are no locks
+        return stat.S_ISREG(os.fstat(part).st_mode) and try_lock(part)
+    return False
 
 
 def sync_folder(folder: Path) -> None:

@@ -25,7 +25,7 @@ from msgspec import Meta, Struct
 
 from mpitune.errors import UsageError
 from mpitune.storage.arrays import array_path
-from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder
+from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, open_part
 from mpitune.storage.history import leave_out, require_same_study
 from mpitune.storage.lines import LONGEST_LINE, header_of
 from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
@@ -72,21 +72,20 @@ class Claims:
         """Claim these batches. False where another claim came first, which is to be read then."""
         claim = Claim(self._job, list(batches))
         part, place = f".{self._job}.{self._n}.part", self._folder.descriptor
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(part, flags, 0o666, dir_fd=place)
-        try:
-            with open(descriptor, "wb") as file:
+        with open(open_part(part, place), "wb") as file:
+            try:
                 file.write(msgspec.json.encode(claim))
-            os.link(part, f"{self._n + 1:08}", src_dir_fd=place, dst_dir_fd=place)
-        except FileExistsError:
-            if os.stat(part, dir_fd=place).st_nlink == 1:  # else NFS has made the link, and has asked twice
-                return False
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            raise UsageError(no_links(self._path, error)) from error
-        finally:
-            os.unlink(part, dir_fd=place)
+                file.flush()
+                os.link(part, f"{self._n + 1:08}", src_dir_fd=place, dst_dir_fd=place)
+            except FileExistsError:
+                if os.stat(part, dir_fd=place).st_nlink == 1:  # else NFS has made the link, and has asked twice
+                    return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                raise UsageError(no_links(self._path, error)) from error
+            finally:
+                os.unlink(part, dir_fd=place)
         self._n += 1
         self.owner.update(dict.fromkeys(claim.batches, claim.job))
         return True

@@ -37,7 +37,9 @@ from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
 from mpitune.storage.earlier import MADE, MOVED, keep_before, move_before, require_moved
 from mpitune.storage.files import (
     ALIVE,
+    CLAIMS,
     JOBS,
+    TRIALS,
     job_folders,
     make_folder,
     regular_file,
@@ -114,8 +116,7 @@ class Journal:
                     require_same_study(folder, theirs, mine, fix=fix)
                 self.history = history
                 self._cut(history.size)
-            for place in (folder, folder / "arrays"):
-                remove_parts(place)
+            _remove_parts(folder, files, alone=True)
         except OSError as error:
             raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
         self.shared: io.FileIO | None = None  # see `join`
@@ -244,7 +245,17 @@ class Journal:
         self.close()
 
 
-def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
+def _remove_parts(folder: Path, files: Collection[str], alone: bool) -> None:
+    """Remove parts of files that killed jobs have left. files: of the report, of which some are folders."""
+    for place in (folder, folder / "arrays"):
+        remove_parts(place, alone)
+    others = [place for job in job_folders(folder) for place in (job, job / "arrays")]
+    for place in (folder / TRIALS, folder / JOBS / CLAIMS, *others, *(folder / name for name in files)):
+        with suppress(OSError):  # it is no folder
+            remove_parts(place, alone)
+
+
+def join(folder: Path, header: Mapping[str, Any], job: str, files: Collection[str] = ()) -> Journal:
     """The journal of a job that joins others in the study of this folder, which is begun if it is not there.
 
     Its history is that of all jobs. The file of the study stays locked as long as this job lives, where there are
@@ -274,6 +285,7 @@ def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
         fix = "give another results folder"
         require_same_study(folder, settings, header["settings"], fix=fix)
         make_folder(folder / JOBS / job)  # not through a link
+        _remove_parts(folder, files, alone=False)
     except BlockingIOError as error:
         raise UsageError(
             f"a job that does not join others is writing to {folder}: wait for it, or give another results folder"

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.values import NoValue
-from mpitune.storage.files import remove_folder
+from mpitune.storage.files import written_whole
 from mpitune.sweeps.metrics import Metric, metric_in
 from mpitune.sweeps.stopping import AT_BANDS, band_behind, bands_of
 from mpitune.trial import CHOSEN, PRUNED, Evaluation
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
+VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 NO_METRIC = "exit_status"  # the value of runs whose sweep file has no metric: always 0, as the others have failed
 PARAMS, ARGS = "sweep-params.yaml", "sweep-args.json"  # in the trial's folder
+SHORTEST = 4  # characters of a variable's value that is not shown wherever it stands
 MOST_STEPS = 1000  # of a trial that are kept
 ARGUMENTS = re.compile(r"unrecognized arguments|arguments are required|[Nn]o such option")  # a script that reads others
 
@@ -35,6 +38,8 @@ class Program(Command):
         paths: Where each parameter is in the configuration: `("optimizer", "lr")` is nested.
         sweep_id: Begins the id of each run.
     """
+
+    anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb", "mlruns", "events.out.tfevents.*")
 
     def __init__(self, content: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]], sweep_id: str):
         program = str(content.get("program"))
@@ -50,9 +55,6 @@ class Program(Command):
     def __call__(self, trial: ObjectiveTrial) -> Evaluation:
         folder, limits = trial.folder, json.loads(trial.stop or "{}")
         early, sign = self.content.get("early_terminate", {}), -1 if self._maximize else 1
-        for left in ("wandb", "mlruns"):  # by an attempt before
-            remove_folder(folder / left)
-        (folder / OUTPUT).unlink(missing_ok=True)
 
         # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
         run = f"{self.sweep_id}-t{trial._segment.number:06}-{os.urandom(4).hex()}"
@@ -65,8 +67,14 @@ class Program(Command):
             return metric, band_behind(losses, limits, early.get("strict", True))
 
         enough = (lambda: look()[1] is not None) if limits or trial._tell else None
-        failed = self.run(trial, self._words(trial, folder), self._variables(folder, run), enough)
-        metric, band = look()
+        words, said = self._words(trial, folder)
+        try:
+            failed = self._named(self.run(trial, words, self._variables(folder, run), enough, said))
+            metric, band = look()
+        except OSError as error:  # there is no such program, for instance
+            raise RuntimeError(self._named(str(error))) from None
+        finally:
+            self._name_in_output(folder / OUTPUT)
         if band is None and (failed or metric.end is None):
             raise self._error(failed, metric)
         name, steps = self.content["metric"]["name"], sorted(metric.steps.items())[:band]
@@ -78,7 +86,7 @@ class Program(Command):
         attrs: dict[str, Any] = {AT_BANDS: {str(b): sign * steps[b - 1][1] for b in bands}} if bands else {}
         if band is not None:
             attrs[CHOSEN] = {"state": PRUNED}
-        return Evaluation(folder.name, {name: end, **kept}, read=("folder",), user_attrs=attrs)
+        return Evaluation(trial._segment.key, {name: end, **kept}, read=("folder",), user_attrs=attrs)
 
     @property
     def _maximize(self) -> bool:
@@ -102,8 +110,22 @@ class Program(Command):
             return NoValue(f"it has logged nothing: log {name} by wandb.log, or print it as a line of JSON")
         return NoValue(f"it has logged no {name}, but {there}: name one of these in metric, or log {name}")
 
-    def _words(self, trial: ObjectiveTrial, folder: Path) -> list[str]:
-        """The command of a trial. Its parameters are in two files, too."""
+    def _named(self, text: str) -> str:
+        """A text with the names of the command's environment variables where it has their values."""
+        for name in {name for word in self.words for name in VARIABLE.findall(word)}:
+            if len(value := os.environ.get(name, "")) >= SHORTEST:
+                text = text.replace(value, f"${{envvar:{name}}}")
+        return text
+
+    def _name_in_output(self, output: Path) -> None:
+        with suppress(OSError):  # there is none
+            before = output.read_text(errors="surrogateescape")
+            if (text := self._named(before)) != before:
+                with written_whole(output, durable=False) as file:
+                    file.write(text.encode(errors="surrogateescape"))
+
+    def _words(self, trial: ObjectiveTrial, folder: Path) -> tuple[list[str], list[str]]:
+        """The command of a trial, and as it is shown to people. Its parameters are in two files, too."""
         import yaml
 
         config: dict[str, Any] = {}
@@ -113,17 +135,21 @@ class Program(Command):
                 inside = inside.setdefault(group, {})
             inside[self.paths[name][-1]] = value
         params = {"wandb_version": 1, **{name: {"value": value} for name, value in config.items()}}
-        (folder / PARAMS).write_text(yaml.safe_dump(params, sort_keys=False))
-        (folder / ARGS).write_text(json.dumps(config))
+        for name, text in {PARAMS: yaml.safe_dump(params, sort_keys=False), ARGS: json.dumps(config)}.items():
+            with written_whole(folder / name, "w", durable=False) as file:
+                file.write(text)
         macros = {
             "env": ["/usr/bin/env"], "interpreter": [sys.executable], "folder": [str(folder)],
             "args_json_file": [str(folder / ARGS)], **arguments(config),
         }  # fmt: skip
         words = [word.format(hosts=",".join(trial.hosts), nodes=len(trial.hosts)) for word in self.launcher or ()]
+        said = list(words)
         for word in self.words:
             macro = MACRO.fullmatch(word)
-            words += macros.get(macro[1] if macro else "", [with_variables(word)])
-        return words
+            given = macros.get(macro[1] if macro else "")
+            words += [with_variables(word)] if given is None else given
+            said += [word] if given is None else given
+        return words, said
 
     def _variables(self, folder: Path, run: str) -> dict[str, str]:
         own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "DIR": str(folder), "SWEEP_PARAM_PATH": str(folder / PARAMS)}
@@ -138,7 +164,7 @@ class Program(Command):
 
 def with_variables(word: str) -> str:
     """A word with the values of environment variables; as W&B's agent, with the name of one that is not there."""
-    return re.sub(r"\$\{envvar:([A-Z0-9_]*)\}", lambda found: os.environ.get(found[1], found[1]), word)
+    return VARIABLE.sub(lambda found: os.environ.get(found[1], found[1]), word)
 
 
 def arguments(config: Mapping[str, Any]) -> dict[str, list[str]]:

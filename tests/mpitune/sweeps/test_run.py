@@ -269,3 +269,45 @@ def test_a_run_file_is_read_as_it_grows() -> None:
     for length in (0, 7, 12, 32767, 32768, 90_000, len(whole) - 1):
         read = list(_records(whole[:length]))
         assert read == contents[: len(read)] and len(read) < len(contents)
+
+
+DIES = """
+import json, os, sys, uuid
+from pathlib import Path
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+folder = Path(sys.argv[1])
+first = not (folder / "again").exists()
+(folder / "again").touch()
+events, store = EventFileWriter(str(folder / uuid.uuid4().hex)), folder / "mlruns" / "0" / uuid.uuid4().hex / "metrics"
+store.mkdir(parents=True)
+for step in (1, 2):
+    value = 1000.0 + step if first else 1 / step
+    print(json.dumps({"loss": value, "token": os.environ["TOKEN"]}), flush=True)
+    events.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=value)])))
+    with open(store / "loss", "a") as file:
+        file.write(f"1 {value} {step}\\n")
+events.close()
+if first:
+    os._exit(9)
+sys.exit("no memory" if float(sys.argv[-1].split("=")[1]) > 0.7 else 0)
+"""
+
+
+@pytest.mark.parametrize("read", ["json", "tensorboard", "mlflow"])
+def test_an_attempt_is_known_by_what_it_has_logged_itself(read: str, tmp_path: Path) -> None:
+    """The one before died of its own, and left other values. And a variable's value stands nowhere but its name."""
+    pytest.importorskip("tensorboard")
+    command = ["${interpreter}", "${program}", "${folder}", "--token", "${envvar:TOKEN}", "${args}"]
+    file = written(
+        tmp_path, DIES, parameters={"lr": {"min": 0.1, "max": 1.0}}, run_cap=4, command=command, mpitune={"read": read}
+    )
+    ran(file, "--workers", 2, "--track", "tensorboard:board", status=3, TOKEN="s3cr3t-value", MLFLOW_TRACKING_URI="-")
+    results = tmp_path / "results" / "sweep"
+    rows = table(results / "trials.csv")
+    assert [row["value_loss"] for row in rows] == ["0.5" if float(row["param_lr"]) <= 0.7 else "" for row in rows]
+    assert "--token '${envvar:TOKEN}'" in next(row["error"] for row in rows if row["error"])
+    assert '"token": "${envvar:TOKEN}"' in (results / "trials" / "t000000" / "output.txt").read_text()
+    places = [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()]
+    assert not places

@@ -1,11 +1,27 @@
 """The rooms of docs/architecture.md import each other as pyproject.toml says, and a rank needs no heavy library."""
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.helpers import ROOT
+from tests.install.rooms import rooms
+
+# Methods that write to paths. For what lies in the folder of a study `mpitune.storage.files` has functions instead.
+WRITES = set("write_text write_bytes copy2 copyfile copytree savez savetxt savefig to_csv symlink symlink_to".split())
+WRITES_OF = {("shutil", "copy"), ("shutil", "move"), ("np", "save"), ("OmegaConf", "save")}
+OTHERS = {  # files that write elsewhere, or are these functions
+    "common/data.py": "downloads of data sets",
+    "mnist_nn/parallel/log.py": "the log of a training",
+    "mpitune/exchange/formats.py": "what is exported, to the path that the user names",
+    "mpitune/exchange/live.py": "a file that `open_lock` has opened",
+    "mpitune/locks.py": "files of locks",
+    "mpitune/processes/fork_server.py": "a file in memory",
+    "mpitune/storage/files.py": "these functions",
+    "mpitune/svm/compiling.py": "/proc",
+}
 
 
 def test_imports_go_in_one_direction() -> None:
@@ -39,3 +55,26 @@ def test_every_file_that_a_page_names_is_there() -> None:
     }
     assert len(named) > 50
     assert not [(page, name) for page, name in sorted(named) if name not in files]
+
+
+def test_what_is_written_to_a_folder_of_results_is_written_by_its_functions() -> None:
+    """No call opens a path for writing where a stranger may have put a link or a pipe."""
+    found: dict[str, list[str]] = {}
+    for path in (path for room in sorted(rooms()) for path in (ROOT / room).rglob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        if writing := [f"{call.lineno}: {ast.unparse(call)[:80]}" for call in calls if _writes(call)]:
+            found[path.relative_to(ROOT).as_posix()] = writing
+    assert {name: calls for name, calls in found.items() if name not in OTHERS} == {} and OTHERS.keys() <= found.keys()
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether a call opens a path for writing, other than a descriptor of one of the functions."""
+    on, _, name = ast.unparse(call.func).rpartition(".")
+    first = ast.unparse(call.args[0]) if call.args else ""
+    if name not in ("open", "fdopen", "FileIO"):
+        return (name in WRITES or (on, name) in WRITES_OF) and first != "file"  # as `written_whole` has opened it
+    modes = [*call.args[0 if on and name == "open" else 1 :], *(word.value for word in call.keywords)]
+    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
+    writes = any(re.search("[wax+]", text) for text in texts)
+    writes |= on == "os" and any(re.search("O_(WRONLY|RDWR|CREAT)", ast.unparse(mode)) for mode in modes)
+    return writes and not re.match(r"(regular_file|open_part)\(|os.devnull|STREAMS|n$", first)

@@ -18,13 +18,13 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
+from mpitune.optimize.attempts import AttemptFolder, folder_at
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, same, shown
-from mpitune.optimize.steps import folder_of
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.storage.earlier import Earlier
-from mpitune.storage.files import TRIALS, copy_folder, make_folder
+from mpitune.storage.files import TRIALS
 from mpitune.trial import Outcome, Parameter, Trial
 
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any|Quantile|Weighted)\(")  # how a parameter begins
@@ -104,12 +104,15 @@ class Carried(Matching):
         problem: of this search.
         strategy: its strategy.
         folder: of all its trials' folders.
+        job: see `AttemptFolder`.
         earlier: the studies before, the oldest first.
         hears: of each trial that gets a result, before it is kept.
     """
 
-    def __init__(self, problem: Problem, strategy: Any, folder: Path, earlier: Sequence[Earlier], hears: Hears):
-        self._problem, self._folder, self._hears = problem, folder, hears
+    def __init__(
+        self, problem: Problem, strategy: Any, folder: Path, job: str, earlier: Sequence[Earlier], hears: Hears
+    ):
+        self._problem, self._folder, self._job, self._hears = problem, folder, job, hears
         self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
         spaces = [parts_of(study.settings.get("space")) for study in earlier]
         self._spaces = [*spaces, parts_of(problem.space.described())]
@@ -166,14 +169,9 @@ class Carried(Matching):
     def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
         """The trial's folder is copied where a later stage may go on from it."""
         segment = TrialSegment.of(outcome.trial)
-        old, new = _folder(earlier, key), folder_of(segment, self._folder)
-        if segment.until and not segment.last and old.exists() and not new.exists():
-            make_folder(self._folder)
-            try:
-                copy_folder(old, new, {})
-            except OSError:  # another job may have been first
-                if not new.exists():
-                    raise
+        old, new = folder_at(_folder(earlier, key)), self._folder / _folder(earlier, segment.key).name
+        if segment.until and not segment.last and old is not None and old.exists() and not new.exists():
+            AttemptFolder(segment, self._folder, self._job).begin_with(old)
         self._hears(outcome)
 
     def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:

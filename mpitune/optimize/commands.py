@@ -28,7 +28,7 @@ from mpitune.optimize.values import NoValue
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds
-from mpitune.storage.files import regular_file
+from mpitune.storage.files import read_at_most, regular_file
 from mpitune.trial import Evaluation
 
 OUTPUT = "output.txt"  # in the trial's folder
@@ -41,6 +41,7 @@ QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 # Words that only a shell understands, and those that begin with > or <, as 2>&1, or end with a semicolon.
 FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+MOST_OF_RESULT = 64 << 20  # bytes of a file with values
 LOOK_S = 0.5  # between two looks at whether a program may end
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
@@ -84,6 +85,8 @@ class Command:
                 raise UsageError(f"environment={{{name!r}: {value!r}}} of the command: give texts")
         self._names()  # raises
         self.launcher = launcher and words_of(launcher, "launcher")
+
+    anew: tuple[str, ...] = (OUTPUT,)  # patterns of what an attempt does not take over, as it is not its own
 
     @property
     def staged(self) -> bool:
@@ -136,13 +139,16 @@ class Command:
         given |= {**nodes, **trial.params}
         words = [word for template in templates if (word := _filled(template, given)) is not None]
         environment = {name: _filled(text, given) or "" for name, text in self.environment.items()}
+        path = Path(_filled(self.result or "", given) or "")
+        before = _state_of(path)
         if failed := self.run(trial, words, environment):
             raise RuntimeError(failed)
         if self.result is None:
             return _last_object(trial.folder / OUTPUT)
-        path = Path(_filled(self.result, given) or "")
         try:
-            return dict(json.loads(path.read_text()))
+            if before and before == _state_of(path):
+                raise ValueError("what is there was written before")
+            return dict(json.loads(read_at_most(path, MOST_OF_RESULT)))
         except (OSError, ValueError, TypeError) as error:
             raise NoValue(
                 f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
@@ -154,20 +160,22 @@ class Command:
         words: Sequence[str],
         environment: Mapping[str, str],
         enough: Callable[[], bool] | None = None,
+        said: Sequence[str] = (),
     ) -> str:
         """Run a program with these variables until it ends, or `enough` says so, which is asked now and then.
 
-        Returns why it failed, "" if it did not.
+        Returns why it failed, "" if it did not; `said` are its words as they stand there if they have secrets.
         """
+        shown = shlex.join(said or words)
         output, around = trial.folder / OUTPUT, dict(os.environ)
         if trial.hosts and trial.device == "cuda":
             del around["CUDA_VISIBLE_DEVICES"]  # names of this node's GPUs, which mean nothing on another
         status, late = _run(words, {**around, **environment}, output, self.timeout, enough)
         if late:
-            return f"no end within {self.timeout:g} s: {shlex.join(words)} was killed, see {output}"
+            return f"no end within {self.timeout:g} s: {shown} was killed, see {output}"
         if status != 0:
             ended = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            return f"{ended}: {shlex.join(words)}: {_last_line(output)}"
+            return f"{ended}: {shown}: {_last_line(output)}"
         return ""
 
     def _names(self) -> set[str]:
@@ -241,6 +249,15 @@ def _run(
 def _kill(group: int, by: int = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, by)
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """What tells a file from one that was written anew; empty where there is none."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return ()
+    return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _last_line(output: Path) -> str:

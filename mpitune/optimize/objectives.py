@@ -40,10 +40,11 @@ import numpy as np
 from mpitune.devices.choose import hosts_here
 from mpitune.errors import mended
 from mpitune.experiment import WorkerContext
-from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, folder_of, is_stop
+from mpitune.optimize.attempts import AttemptFolder
+from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, is_stop
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, NoAttribute, NoValue, as_json, values_of
-from mpitune.storage.files import make_folder
+from mpitune.processes.keeper import scratch_folder
 from mpitune.trial import Batch, Evaluation, Trial, halves, seed_of
 
 
@@ -67,7 +68,7 @@ class ObjectiveTrial:
     fold: int
     _segment: TrialSegment  # which has the parameters as a journal holds them
     _study_seed: int
-    _folders: Path  # of all trials
+    _attempt: AttemptFolder
     _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
     user_attrs: dict[str, Any] = field(default_factory=dict)
     _begin: Callable[[ObjectiveTrial], Any] | None = None  # what takes in its reports, as `Steps` does
@@ -114,11 +115,9 @@ class ObjectiveTrial:
 
     @cached_property
     def folder(self) -> Path:
-        """The trial's own folder, kept across its stages, a retry and a restart. It is made when first asked for."""
+        """This attempt's own folder, with what earlier stages and attempts left. It is made when first asked for."""
         self._read.add("folder")
-        folder = folder_of(self._segment, self._folders)
-        make_folder(folder)
-        return folder
+        return self._attempt.make()
 
     def set_user_attr(self, name: str, value: Any) -> None:
         """Say more of the trial than its values: for `constraints_func` of a sampler of Optuna, for `study.trials`.
@@ -175,7 +174,8 @@ def current_trial() -> ObjectiveTrial:
 
 
 def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> NoTrial:
-    return NoTrial({}, "cpu", 0, 0, -1, TrialSegment(0, {}), 0, Path(), _begin=begin)
+    nothing = TrialSegment(0, {})
+    return NoTrial({}, "cpu", 0, 0, -1, nothing, 0, AttemptFolder(nothing, Path()), _begin=begin)
 
 
 @contextmanager
@@ -202,9 +202,17 @@ class Trials(list[ObjectiveTrial]):
 
 
 class TrialEvaluator:
-    """Evaluates the batches of a search in a worker. folder: of all trials' folders."""
+    """Evaluates the batches of a search in a worker.
 
-    def __init__(self, objective: Any, problem: Problem, folder: Path, worker: WorkerContext, tracked: bool = False):
+    Args:
+        folder: of all trials' folders.
+        job: see `AttemptFolder`.
+        tracked: whether steps are told while a trial runs.
+    """
+
+    def __init__(
+        self, objective: Any, problem: Problem, folder: Path, job: str, worker: WorkerContext, tracked: bool = False
+    ):
         if isinstance(objective, type):
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
@@ -214,6 +222,7 @@ class TrialEvaluator:
         self._stops_itself = getattr(objective, "staged", False)  # as a command does
         self._call: Callable[[Any], Any] = objective  # of an `ObjectiveTrial`, or of a list of them
         self._problem, self._worker, self._folder, self._tracked = problem, worker, folder, tracked
+        self._job, self._anew = job, getattr(objective, "anew", ())
         self._names = list(problem.objectives)
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
@@ -225,11 +234,10 @@ class TrialEvaluator:
 
     def _result(self, trial: Trial) -> Evaluation:
         segment = TrialSegment.of(trial)
-        if segment.parent:
-            folder_of(segment, self._folder)  # also where the objective does not ask for it: later trials may
         given = self._given(segment, self._begun)
         with as_current(given):
             values = self._values(given)
+        given._attempt.finish()
         if isinstance(values, Evaluation):
             return values
         return Evaluation(trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs)
@@ -237,12 +245,13 @@ class TrialEvaluator:
     def _given(self, segment: TrialSegment, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
         return ObjectiveTrial(
             self._problem.space.given(segment.point), self._worker.device,
-            segment.start, segment.until, segment.fold, segment, self._problem.seed, self._folder,
+            segment.start, segment.until, segment.fold, segment, self._problem.seed,
+            AttemptFolder(segment, self._folder, self._job, self._anew),
             _begin=begin, _tell=TellSteps(self._worker.tell, segment.key) if self._tracked else None,
         )  # fmt: skip
 
     def _begun(self, given: ObjectiveTrial) -> Steps:
-        log = StepLog(folder_of(given._segment, self._folder))
+        log = StepLog(given._attempt.path)
         return Steps(self._names, given._segment, log, self._worker, given.user_attrs, given._tell)
 
     def _values(self, given: ObjectiveTrial) -> Any:
@@ -289,7 +298,9 @@ class GroupEvaluator(TrialEvaluator):
         read = tuple(sorted(set[str]().union(*(trial._read for trial in given.values()))))
         for (place, trial), key in zip(given.items(), (trial.key for trial in batch), strict=True):
             try:
-                yield Evaluation(key, values_of(returned[place], self._names), read=read, user_attrs=trial.user_attrs)
+                values = values_of(returned[place], self._names)
+                trial._attempt.finish()
+                yield Evaluation(key, values, read=read, user_attrs=trial.user_attrs)
             except InvalidReturnValue as invalid:
                 yield Evaluation(key, error=f"{invalid.prefix}{invalid}")
 
@@ -299,11 +310,9 @@ class GroupEvaluator(TrialEvaluator):
         Raises InvalidReturnValue for anything but as many values, and where it has sorted its list.
         """
         n, first = self._problem.together, next(iter(given.values()))
-        with TemporaryDirectory(prefix="copies-") as scratch, as_current(_nobody(_no_steps)):
-            trials = [
-                given.get(place) or replace(first, _folders=Path(scratch, str(place)), user_attrs={})
-                for place in range(n)
-            ]
+        with TemporaryDirectory(dir=scratch_folder(), prefix="copies-") as scratch, as_current(_nobody(_no_steps)):
+            folders = [AttemptFolder(first._segment, Path(scratch, str(place))) for place in range(n)]
+            trials = [given.get(n) or replace(first, _attempt=own, user_attrs={}) for n, own in enumerate(folders)]
             returned = self._call(asked := Trials(trials))
         if any(trial is not other for trial, other in zip(trials, asked, strict=True)):
             raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")

@@ -217,6 +217,7 @@ def search(
         of_ranks = transport.gather(slots)
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
+        job = transport.broadcast(os.urandom(4).hex() if options.join else "")
         said = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = transport.broadcast(
             _usual_size(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
@@ -232,7 +233,7 @@ def search(
             window=problem.window,
             enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
             together=problem.together or None,
-            task=WorkersPart(objective, problem, folder / TRIALS, bool(options.track)),
+            task=WorkersPart(objective, problem, folder / TRIALS, job, bool(options.track)),
             plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=said),
         )
         try:

@@ -15,7 +15,7 @@ from mpitune.engine.tracking import STEPS
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, NoValue, values_of
-from mpitune.storage.files import copy_folder, read_at_most, regular_file, remove_folder
+from mpitune.storage.files import read_at_most, regular_file
 
 LOG = "steps.jsonl"  # in a trial's folder: the values of its steps
 MOST_OF_LOG = 64 << 20  # bytes of it
@@ -56,7 +56,7 @@ class Steps:
     Args:
         names: of the values that it must have.
         log: what an earlier attempt or stage has said.
-        user_attrs: of the trial; what the log has is added.
+        user_attrs: of the trial; what the log has is added as far as this attempt goes on from there.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class Steps:
         self._tell = tell
         self._names, self._log, self._worker, self._user_attrs = names, log, worker, user_attrs
         self._start, self._until, self._number = segment.start, segment.until, segment.number
-        user_attrs.update(log.user_attrs)
         self._before = int(0 in log.steps)  # 1 where steps begin at 0: step n is then the one after n others
         self._values = {n: v for n, v in log.steps.items() if not self._until or n + self._before <= self._until}
         known = max(self._values, default=-1) + self._before
@@ -101,7 +100,10 @@ class Steps:
                 "it keeps checkpoints, so it must say where it is: yield {'step': ..., ...} or report(..., step=...), "
                 "from 0 or 1"
             )
-        last = self._last = _step(values.pop("step", 1 if self._last is None else self._last + 1), self._last)
+        first, known = self._last is None, self._last or 0
+        last = self._last = _step(values.pop("step", known + 1), None if first else known)
+        if first:
+            self._go_on_after(last - 1)
         self._before = self._before or int(last == 0)
         end_before(self._values, last)
         self._values[last] = values
@@ -110,6 +112,12 @@ class Steps:
         self._worker.report_step(self._done, self._until)
         if self._tell is not None:
             self._tell(self._values)
+
+    def _go_on_after(self, step: int) -> None:
+        """Take over what was said by `set_user_attr` up to this step; what came later is of an attempt that died."""
+        said = [attrs for n, attrs in self._log.user_attrs.items() if n <= step]
+        own = dict(self._user_attrs)
+        self._user_attrs.update({**(said[-1] if said else {}), **own})
 
     def values(self, returned: Mapping[str, float] | None = None) -> dict[str, float]:
         """What was returned, else the last values; and those of each step since the start of the stage as name@step.
@@ -126,6 +134,8 @@ class Steps:
                 "it said nothing after its steps: yield its values, or call trial.report({...}, step=...), after each"
             )
         end = max(self._values)
+        if self._last is None:
+            self._go_on_after(end)
         if end + self._before < self._until:
             fix = f"give max_steps={end + self._before}"
             if self._start and not self._before and end == self._until - 1:
@@ -150,7 +160,7 @@ def _step(value: Any, last: int | None) -> int:
     return int(number)
 
 
-def end_before(steps: dict[int, dict[str, float]], n: int) -> None:
+def end_before(steps: dict[int, Any], n: int) -> None:
     """Forget step n and later ones, which are in order: they are of an attempt that died, and another goes on there."""
     while steps and next(reversed(steps)) >= n:
         steps.popitem()
@@ -163,7 +173,7 @@ class StepLog:
         self._path = folder / LOG
         self._unwritten: list[str] = []
         self.steps: dict[int, dict[str, float]] = {}
-        self.user_attrs: dict[str, Any] = {}
+        self.user_attrs: dict[int, dict[str, Any]] = {}  # all that was said by each step
         try:
             content = read_at_most(self._path, MOST_OF_LOG)
         except FileNotFoundError:
@@ -173,8 +183,8 @@ class StepLog:
                 n, values, *more = json.loads(line)
                 read = {name: float(value) for name, value in values.items()}
                 end_before(self.steps, int(n))
-                self.steps[int(n)] = read
-                self.user_attrs.update(*more)
+                end_before(self.user_attrs, int(n))
+                self.steps[int(n)], self.user_attrs[int(n)] = read, dict(*more)
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 continue  # what a crash left of a line
         if content and not content.endswith(b"\n"):
@@ -191,20 +201,3 @@ class StepLog:
             with open(regular_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
                 file.writelines(self._unwritten)
             self._unwritten.clear()
-
-
-def folder_of(segment: TrialSegment, trials: Path) -> Path:
-    """The folder of a segment, which begins with a copy of its parent's where it has one."""
-    if not segment.parent:
-        return trials / f"t{segment.number:06}"
-    own, parent = _of_stage(segment.key, trials), _of_stage(segment.parent, trials)
-    remove_folder(_of_stage(f"t{segment.number:06}/{(segment.stage or 0) - 2}", trials))  # all have their copies
-    if not own.exists() and parent.exists():
-        how_counted = json.dumps([0, {}]) + "\n" if 0 in StepLog(parent).steps else ""
-        copy_folder(parent, own, {LOG: how_counted})
-    return own
-
-
-def _of_stage(key: str, trials: Path) -> Path:
-    """The folder of a stage whose checkpoint may be handed on; the first has that of its trial."""
-    return trials / key.removesuffix("/0").replace("/", "-")

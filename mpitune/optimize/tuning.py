@@ -38,6 +38,7 @@ class WorkersPart:
     objective: Any
     problem: Problem
     folder: Path  # of all trials' folders
+    job: str = ""  # see `AttemptFolder`
     tracked: bool = False  # whether steps are told while a trial runs
 
 
@@ -109,7 +110,7 @@ class Tuning(Experiment):
     def objective(self, worker: WorkerContext) -> Objective:
         problem = self.task.problem
         kind = GroupEvaluator if problem.together else TrialEvaluator
-        return kind(self.task.objective, problem, self.task.folder, worker, self.task.tracked)
+        return kind(self.task.objective, problem, self.task.folder, self.task.job, worker, self.task.tracked)
 
     def called(self) -> Mapping[str, Any]:
         objective = self.task.objective
@@ -123,7 +124,8 @@ class Tuning(Experiment):
 
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         assert self.plan is not None
-        self.plan.carried[:] = [Carried(self.task.problem, self.plan.strategy, self.task.folder, earlier, self._hear)]
+        problem, folder, job = self.task.problem, self.task.folder, self.task.job
+        self.plan.carried[:] = [Carried(problem, self.plan.strategy, folder, job, earlier, self._hear)]
         return self.plan.carried[0]
 
     def searches(self) -> Iterable[Rounds]:

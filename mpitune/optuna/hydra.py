@@ -35,6 +35,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import Caller, Exit, StudyError, UsageError, called_from, mended
+from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import TrialSegment
@@ -43,6 +44,7 @@ from mpitune.options import RunOptions
 from mpitune.optuna.optimizing import optimize
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds
+from mpitune.storage.files import written_whole
 from mpitune.studies import dismiss, join, serve
 
 Space = dict[str, BaseDistribution]
@@ -135,12 +137,13 @@ def _sweep(
         context, task, config, space, line,
         {name: known for name, known in ranges.items() if isinstance(space[name], FloatDistribution)},
         _located(keys["custom_search_space"]), len(study.directions) == 1 and _is_whole(keys), Singleton.get_state(),
+        os.urandom(4).hex() if keys["join"] else "",
     )  # fmt: skip
     n_trials = _begun(study, space, ranges, keys)
     folder = Path(str(config.hydra.sweep.dir))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(config, folder / "multirun.yaml")
+        _save(config, folder / "multirun.yaml")
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror}): give another hydra.sweep.dir") from error
     job.check()
@@ -165,7 +168,7 @@ def _sweep(
             f"hydra.sweeper.max_failure_rate={rate:g}"
         )
     if complete and not silent:
-        _save(study, folder / "optimization_results.yaml")
+        _save(OmegaConf.create(_found(study)), folder / "optimization_results.yaml")
 
 
 def _end_failed(study: Study, trial: FrozenTrial) -> None:
@@ -320,6 +323,7 @@ class Job:
     custom: Any  # a user's function of the configuration and a trial, which suggests more
     may_be_silent: bool  # return nothing, as it is started for what it writes
     singletons: Any
+    joined: str  # digits of this job where others have joined, see `AttemptFolder`
 
     @property
     def __wrapped__(self) -> TaskFunction:
@@ -367,7 +371,8 @@ class Job:
         folder = Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute()
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
         segment, pruning = TrialSegment(trial.number, {}), Pruning(trial)
-        given = ObjectiveTrial(dict(trial.params), device, 0, 0, -1, segment, 0, folder, _begin=lambda _: pruning)
+        own = AttemptFolder(segment, folder, self.joined)
+        given = ObjectiveTrial(dict(trial.params), device, 0, 0, -1, segment, 0, own, _begin=lambda _: pruning)
         try:
             with as_current(given):
                 ended = run_job(
@@ -379,6 +384,7 @@ class Job:
                 trial.set_user_attr(name, value)
         if ended.status != JobStatus.COMPLETED:
             raise ended._return_value
+        own.finish()
         if ended.return_value is None and self.may_be_silent:
             trial.set_user_attr(SILENT, True)
             return 0.0
@@ -409,11 +415,16 @@ class Pruning:
             raise optuna.TrialPruned
 
 
-def _save(study: Study, path: Path) -> None:
+def _save(config: DictConfig, path: Path) -> None:
+    with written_whole(path, "w") as file:
+        file.write(OmegaConf.to_yaml(config))
+
+
+def _found(study: Study) -> dict[str, Any]:
     """As hydra-optuna-sweeper writes it."""
     said: dict[str, Any] = {"name": "mpitune"}
     if len(study.directions) == 1:
         said |= {"best_params": study.best_params, "best_value": study.best_value}
     else:
         said["solutions"] = [{"params": trial.params, "values": trial.values} for trial in study.best_trials]
-    OmegaConf.save(OmegaConf.create(said), path)
+    return said

@@ -19,7 +19,9 @@ import ctypes
 import os
 import pickle
 import resource
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -36,7 +38,7 @@ END = signal.SIGRTMIN  # to a keeper: end the worker and all that it has started
 GRACE_S = 2.0  # from SIGTERM to SIGKILL
 LONGEST_PAUSE_S = 5.0  # between two looks at what SIGKILL has not ended, such as a process in the kernel
 _PR_SET_CHILD_SUBREAPER = 36
-_kept = False
+_kept, _scratch = False, ""
 
 
 class Later:
@@ -65,11 +67,20 @@ def has_keeper() -> bool:
     return _kept
 
 
+def scratch_folder() -> str | None:
+    """A folder for temporary files of this worker, which go with it however it ends; None in other processes."""
+    if _kept:
+        os.makedirs(_scratch, 0o700, exist_ok=True)
+    return _scratch or None
+
+
 def begin(parent: int, work: Callable[..., None], *pipes: Connection) -> None:
     """Entry point of the outer keeper, whose grandchild calls `work` with the pipes, which it alone keeps open."""
     # From here on it does not end by END alone. The rank's end sends it too.
     signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the rank may have been started with this signal ignored
+    global _scratch
+    _scratch = os.path.join(tempfile.gettempdir(), f"mpitune-{os.urandom(8).hex()}")
     for how in (END, signal.SIGKILL):
         die_with(parent, END)
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -77,7 +88,9 @@ def begin(parent: int, work: Callable[..., None], *pipes: Connection) -> None:
         parent = os.getpid()
         if child := os.fork():
             _become_keeper(pipes)
-            _end_as(_keep(child, how))
+            status = _keep(child, how)
+            shutil.rmtree(_scratch, ignore_errors=True)
+            _end_as(status)
     _become_worker(parent)
     work(*pipes)
 

@@ -195,3 +195,27 @@ def test_a_copy_of_the_trial_reports_nothing_and_a_search_within_has_its_own() -
     study = searched(objective, LINE, n_trials=2)
     assert [list(trial.steps) for trial in study.trials] == [[1], [1]]
     assert current_trial().params == {}
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("strategy", ["random", Halving(4, 4)])
+def test_what_an_attempt_said_before_it_died_counts_as_far_as_another_goes_on(strategy: Any, resumes: bool) -> None:
+    def objective(trial: Any) -> None:
+        state = trial.folder / "done"
+        first, done = not state.exists(), int(state.read_text()) if state.exists() and resumes else 0
+        if not done:
+            trial.set_user_attr("size", trial.number)
+        if first:
+            trial.set_user_attr("never", "in the log")
+        for step in range(done + 1, 5):
+            if first and step == 3:
+                trial.set_user_attr("diverged_at", step)
+            trial.report({"loss": 9.0 if first and step > 2 else 1 / step}, step)
+            state.write_text(str(min(step, 2) if first else step))
+            if first and step == 3:
+                raise RuntimeError("a full disk, say")
+
+    study = searched(objective, LINE, strategy=strategy, n_trials=2, workers=1)
+    never = {"never": "in the log"} if resumes else {}
+    for trial in study.trials:
+        assert trial.user_attrs == {"size": trial.number, **never} and trial.steps[4] == {"loss": 0.25}, trial

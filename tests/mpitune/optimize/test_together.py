@@ -161,13 +161,30 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
 
     study = searched(objective, X, n_trials=3, together=7, results=tmp_path / "r")
     assert [trial.user_attrs["place"] for trial in study.trials] == [0, 1, 2]
-    folders = sorted((tmp_path / "r" / "trials").iterdir())
+    folders = sorted((tmp_path / "r" / "trials").glob("t*"))
     assert [(folder / "place").read_text() for folder in folders] == ["0", "1", "2"]
     history = read_study(tmp_path / "r")
     assert all(result.read == ("folder", "seed") for result in history.results.values())
     how: dict[str, Any] = {"adapt": {"trial.place": ...}, "minimize": "seed", "together": 2, "results": tmp_path / "r"}
     again = searched(objective, X, n_trials=3, **how)  # which could not take two
     assert [trial.values for trial in again.trials] == [trial.values for trial in study.trials]
+
+
+def test_copies_of_a_killed_list_go_with_their_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def objective(trials: Any) -> list[float]:
+        for trial in trials:
+            (trial.folder / "checkpoint").write_text("")
+        if not (mark := tmp_path / "killed").exists():
+            mark.write_text(str(len(list((tmp_path / "tmp").rglob("checkpoint")))))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [trial.params["x"] for trial in trials]
+
+    searched(objective, X, n_trials=2, together=9, workers=1, results=tmp_path / "r")
+    assert (tmp_path / "killed").read_text() == "7" and not list((tmp_path / "tmp").iterdir())
 
 
 @pytest.mark.parametrize("workers", [0, 2])

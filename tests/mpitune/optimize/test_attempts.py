@@ -1,0 +1,114 @@
+"""Each attempt of each job has its own folder, whoever wakes; the class is used as evaluators in several jobs do."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import RunOptions
+from mpitune.optimize.attempts import AttemptFolder
+from mpitune.optimize.strategies import Halving, Racing
+from mpitune.optimize.strategies.base import TrialSegment
+from tests.mpitune.optimize.objectives import SPACE, searched
+
+
+def began(trials: Path, job: str, stage: int | None = None, wrote: str = "") -> AttemptFolder:
+    """An attempt at trial 7 that has written its name, after those that it has found."""
+    attempt = AttemptFolder(TrialSegment(7, {}, stage), trials, job)
+    state = attempt.make() / "state"
+    state.write_text((state.read_text() if state.exists() else "") + (wrote or job))
+    return attempt
+
+
+def test_jobs_do_not_meet_in_a_trial_s_folder(tmp_path: Path) -> None:
+    def found() -> str:
+        return (tmp_path / "t000007" / "state").read_text()
+
+    sleeper = began(tmp_path, "a")
+    other = began(tmp_path, "b")  # which takes it for dead
+    assert sleeper.path != other.path and found() == "ab"
+    other.finish()
+    (sleeper.path / "state").write_text("awake")
+    sleeper.finish()
+    assert found() == "ab"  # the first that has finished stays the trial's
+    died = began(tmp_path, "b", 1, "-died")
+    assert died.path == other.path and found() == "ab-died"  # its own job goes on there
+    late = began(tmp_path, "a", 0, "late")  # which knows nothing of it
+    late.finish()
+    retry = began(tmp_path, "c", 1)
+    retry.finish()
+    assert found() == "ab-diedlatec" and not late.path.exists()  # its stage is over: nobody goes on from there
+    died.finish()
+    assert found() == "ab-diedlatec"
+    began(tmp_path, "a", 0, "later").finish()
+    assert found() == "ab-diedlatec"  # which is further
+    last = began(tmp_path, "a", 2)
+    assert retry.path.exists() and found() == "ab-diedlateca"
+    last.finish()
+    assert not retry.path.exists() and found() == "ab-diedlateca"
+
+
+def test_an_attempt_of_a_job_alone_takes_over_and_removes_what_was_before(tmp_path: Path) -> None:
+    died = began(tmp_path, "", 0, "1")
+    os.mkfifo(died.path / "socket")
+    (died.path / "latest").symlink_to(died.path / "state")
+    again = began(tmp_path, "", 0, "2")
+    assert again.path.name == ".t000007.2" and not died.path.exists()
+    assert (again.path / "latest").read_text() == "12" and not (again.path / "socket").exists()
+    again.finish()
+    assert began(tmp_path, "", 1).path == again.path and sorted(os.listdir(tmp_path)) == [".t000007.2", "t000007"]
+    (tmp_path / "t000007").unlink()
+    again.path.rename(tmp_path / "t000007")  # as a copy that has followed links
+    assert (began(tmp_path, "x", 1, "3").path / "state").read_text() == "123"
+
+
+def test_a_folder_is_copied_as_it_was_at_one_moment(tmp_path: Path) -> None:
+    """The first file says what the others are like; a job that is awake writes them all the time."""
+    awake = began(tmp_path, "a").path
+    over = threading.Event()
+
+    def write() -> None:
+        n = 0
+        while not over.is_set():
+            n += 1
+            for name in range(40):
+                (awake / f"{name:02}").write_text(str(n))
+            time.sleep(0.5)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        time.sleep(0.2)
+        for job in ("b", "c", "d"):
+            (tmp_path / "t000007").unlink()
+            (tmp_path / "t000007").symlink_to(awake.name)
+            copy = began(tmp_path, job).path
+            assert len({(copy / f"{name:02}").read_text() for name in range(40)}) == 1
+    finally:
+        over.set()
+        writer.join()
+
+
+@pytest.mark.parametrize("strategy", [Racing(folds=4, sampler="random", repeats=2), Halving(4, 2)])
+def test_folds_that_run_at_once_and_stages_have_their_folders(strategy: Any, tmp_path: Path) -> None:
+    def objective(trial: Any) -> Any:
+        mark = trial.folder / "begun"
+        first = not mark.exists()
+        mark.touch()
+        assert first or trial.fold < 0
+        time.sleep(0.02)
+        for step in range(trial.start + 1, 5):
+            yield {"step": step, "loss": trial.params["x"] + trial.fold % 2}
+        assert mark.exists() and trial.folder.parent == tmp_path / "r" / "trials"
+
+    options = RunOptions(quiet=True)
+    study = searched(
+        objective, SPACE, strategy=strategy, n_trials=6, workers=2, results=tmp_path / "r", options=options
+    )
+    assert not [trial.error for trial in study.trials if trial.error]
+    assert all((tmp_path / "r" / "trials" / f"t{number:06}" / "begun").exists() for number in range(6))

@@ -27,23 +27,28 @@ from mpitune.svm.solver.path import solve_paths
 
 NICENESS = 10  # of who compiles while others work: ten of them have as much of a processor as one of these
 COMPILES = "warm-up-0.lock"  # of the process that compiles
+COMPILING = "compiling the solver (once per machine, about 10 to 30 s)"
 
 log = logging.getLogger(__name__)
 
 
 @functools.cache
-def warm_up() -> None:
+def warm_up(*, many: bool = False) -> None:
     """Have everything compiled, so that no trial is charged for it.
 
     Of several processes one compiles; the others wait, then find it in numba's cache. Where no cache folder can be
-    written, each compiles for itself.
+    written, each compiles for itself. A line comes first, also where another process compiles, which may say nothing;
+    of `many` workers, whose rank shows what they do, the one that compiles says it.
     """
     if not _is_kept():
+        if not many:
+            log.warning(COMPILING)
         with ExitStack() as held:
             with suppress(OSError):  # no folder can be written
                 held.enter_context(locked(private_folder(local=True) / COMPILES))
             if not _is_kept():
-                log.warning("compiling the solver (once per machine, about 10 to 30 s)")
+                if many:
+                    log.warning(COMPILING)
                 compile_all()
                 with suppress(OSError):
                     proof().touch()

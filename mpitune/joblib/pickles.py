@@ -8,7 +8,7 @@ import pickle
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,13 @@ def read_call(content: bytes, data: Data, writeable: bool = False) -> Any:
     return pickle.loads(content)
 
 
-def packed_call(thing: Any, arrays: dict[str, np.ndarray]) -> bytes:
-    """A thing without its large arrays, whose contents are added to those of that name."""
+def packed_call(
+    thing: Any, arrays: dict[str, np.ndarray], reducers: Mapping[type, Callable[[Any], Any]] | None = None
+) -> bytes:
+    """A thing without its large arrays, whose contents are added to those of that name.
+
+    reducers: of classes, what stands for their objects, as in `copyreg`.
+    """
 
     def keep(array: np.ndarray) -> str:
         name, content = _named(array)
@@ -54,7 +59,9 @@ def packed_call(thing: Any, arrays: dict[str, np.ndarray]) -> bytes:
         return name
 
     file = io.BytesIO()
-    Writer(file, keep, LARGE).dump(thing)
+    writer = Writer(file, keep, LARGE)
+    writer.dispatch_table.update(reducers or {})
+    writer.dump(thing)
     return file.getvalue()
 
 

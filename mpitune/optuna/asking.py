@@ -21,8 +21,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import ASKED, OURS, packed_params, says_all, unpacked_params
-from mpitune.processes.process import packed
+from mpitune.optuna.records import ASKED, OURS, packed_params, plain, says_all, unpacked_params
+from mpitune.processes.process import can_be_sent, packed
 from mpitune.settings import without_address
 from mpitune.trial import Trial
 
@@ -48,6 +48,7 @@ class Asking:
         self._goes_through_all = isinstance(goes_on, BruteForceSampler)
         self._enqueued: set[int] = set()  # trials that were, and run here
         self._news: list[FrozenTrial] = []  # what workers have not been told
+        self._new_attrs: list[tuple[int, dict[str, Any]]] = []  # nor that: after so many results the study got these
         self._look()
         ended = [trial for trial in self._view.trials if trial.state.is_finished()]
         ours = [trial for trial in ended if OURS in trial.system_attrs]
@@ -65,7 +66,7 @@ class Asking:
             attrs = {name: value for name, value in trial.system_attrs.items() if name in joint["attrs"]}
             self._view.trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
-        self._attrs: dict[int, dict[str, Any]] = {}  # the study's, as the sampler left them when it was asked
+        self._attrs: dict[int, dict[str, Any]] = {}  # the study's own ones, as the sampler left them when asked
         self.raised: dict[int, Exception] = {}  # by the sampler as it was asked for an open trial, which fails of it
 
     def view_of_workers(self) -> View:
@@ -83,11 +84,22 @@ class Asking:
         self._view.trials = [*self._view.trials, *new]
         self._news += [trial for trial in new if trial.state.is_finished()]
 
+    def _look_at_attrs(self) -> None:
+        """See user attributes that the study has got since, as by a callback."""
+        view, study = self._view, self._study
+        known = view.get_study_user_attrs(view.study_id)
+        now = study._storage.get_study_user_attrs(study._study_id)
+        new = {name: value for name, value in now.items() if name not in known or not _is_same(known[name], value)}
+        for name, value in now.items():
+            view.set_study_user_attr(view.study_id, name, value)
+        if sent := {name: value for name, value in new.items() if can_be_sent(value)}:
+            self._new_attrs.append((self._n_known + len(self._news), sent))
+
     def news(self) -> list[bytes]:
-        """Results that workers hear of before later trials."""
-        news, self._news = self._news, []
+        """Results and attributes of the study that workers hear of before later trials."""
+        news, self._news, attrs, self._new_attrs = self._news, [], self._new_attrs, []
         self._n_known += len(news)
-        return [packed(news)] if news else []
+        return [packed((news, attrs))] if news or attrs else []
 
     @property
     def stopped(self) -> bool:
@@ -98,6 +110,7 @@ class Asking:
         """The next trial for a worker; None where all known points are done or open: others need to be told first."""
         if not self.open:
             self._look()  # as by a callback
+        self._look_at_attrs()
         enqueued = next((trial for trial in self._view.trials if trial.state == TrialState.WAITING), None)
         number = len(self._view.trials) if enqueued is None else enqueued.number
         for seen in [seen for seen in sorted(self._hidden) if seen <= number - self._window]:
@@ -125,12 +138,13 @@ class Asking:
         trial.system_attrs = {**trial.system_attrs, OURS: {"params": joint, "attrs": sorted(trial.system_attrs)}}
         asked = {
             "number": number, "known": self._n_known + len(self._news),
-            "user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs,
+            "user_attrs": plain(trial.user_attrs), "system_attrs": plain(trial.system_attrs),
         }  # fmt: skip
         if number in self.raised:
             asked["raised"] = without_address(repr(self.raised[number]))
-        if not says_all(list(space.values())):
-            asked["pickled"] = base64.b64encode(packed((params, space))).decode()
+        if not says_all([trial.user_attrs, trial.system_attrs, *space.values()]):
+            content = packed((params, space, trial.user_attrs, trial.system_attrs))
+            asked["pickled"] = base64.b64encode(content).decode()
         return Trial(f"t{number:06}", {ASKED: json.dumps(asked)})
 
     def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
@@ -168,7 +182,7 @@ class Asking:
             )
         known, ids = attrs_of(self._study), lambda: {trial.number: trial._trial_id for trial in existing}
         for name, value in with_parents(self._attrs.pop(told.number), ids).items():
-            if (before := known.get(name)) is not value and packed(before) != packed(value):
+            if name not in known or not _is_same(known[name], value):
                 storage.set_study_system_attr(self._study._study_id, name, value)
         if told.number == len(existing):
             # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.
@@ -186,6 +200,11 @@ class Asking:
             storage.set_trial_system_attr(trial_id, name, value)
         storage.set_trial_state_values(trial_id, TrialState.RUNNING)
         storage.set_trial_state_values(trial_id, told.state, told.values)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two attributes are the same, of which nobody knows what their == says."""
+    return one is other or (can_be_sent(one) and can_be_sent(other) and packed(one) == packed(other))
 
 
 def attrs_of(study: Study) -> dict[str, Any]:

@@ -7,14 +7,16 @@ import gc
 import json
 import math
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from optuna.exceptions import TrialPruned
 from optuna.logging import get_logger, set_verbosity
+from optuna.study import Study
 from optuna.study._tell import _check_values_are_feasible
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
@@ -24,10 +26,18 @@ from mpitune.experiment import Data
 from mpitune.joblib.pickles import read_call
 from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
-from mpitune.optimize.strategies.view import View
-from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params
+from mpitune.optimize.strategies.view import View, ViewedStudy
+from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params, whole
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
+
+
+def study_here() -> Study:
+    """The study of the trial that runs here: what the objective has in place of its own."""
+    return _study
+
+
+_study = Study.__new__(ViewedStudy)
 
 
 @dataclass
@@ -35,12 +45,13 @@ class InWorker:
     """Evaluates trials. It hears of results in the order in which the study has them.
 
     Attributes:
-        packed: the user's objective, without its large arrays.
+        packed: the user's objective, without its large arrays, and with `study_here` for its study.
         view: of the study, with what is known at the start.
         names: of its values.
         constraints: the `constraints_func` of the sampler.
         collects: whether garbage is collected after each trial.
         verbosity: of Optuna's log.
+        held: modules that have the user's study, and its names there.
     """
 
     packed: bytes
@@ -49,6 +60,7 @@ class InWorker:
     constraints: Callable[[FrozenTrial], Sequence[float]] | None
     collects: bool
     verbosity: int
+    held: Sequence[tuple[str, str]]
 
     keeps_worker = True
 
@@ -57,14 +69,19 @@ class InWorker:
 
         tell: tells rank 0 the steps of a running trial, where trackers follow.
         """
+        global _study
         set_verbosity(self.verbosity)
+        _study = self._study = Study.__new__(ViewedStudy)
         self._function = read_call(self.packed, data)
         self._told, self._tell = self.view.trials, tell
+        self._attrs = [(0, self.view.get_study_user_attrs(self.view.study_id))]
         return self
 
     def hear(self, content: bytes) -> None:
-        """Results that later trials may see."""
-        self._told += pickle.loads(content)
+        """Results and attributes of the study that later trials may see."""
+        told, attrs = pickle.loads(content)
+        self._told += told
+        self._attrs += attrs
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -74,8 +91,8 @@ class InWorker:
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         asked = json.loads(str(trial.params[ASKED]))
-        before = dict(self.view.get_study_user_attrs(self.view.study_id))
         of_optuna = self._begun(asked)
+        before = self.view.get_study_user_attrs(self.view.study_id)
         tell = None if self._tell is None else TellSteps(self._tell, trial.key)
         self.view.reported = lambda of: tell and tell.is_due and tell(_steps(of, self.names[0]))
         values: list[float] | None = None
@@ -83,7 +100,8 @@ class InWorker:
         try:
             if "raised" in asked:
                 raise RuntimeError(f"the sampler raised {asked['raised']}")
-            returned = self._function(of_optuna)
+            with self._held():
+                returned = self._function(of_optuna)
             several = returned if isinstance(returned, Sequence) else [returned]
             if refused := _check_values_are_feasible(of_optuna.study, several):
                 cause = f"the objective returned {returned!r}: {refused}"
@@ -95,13 +113,15 @@ class InWorker:
             cause = own_traceback(error)
             raised = packed_error(error, cause)
         ended = self.view.get_trial(asked["number"])
-        ended.datetime_complete = datetime.now()
+        ended.datetime_complete, news = datetime.now(), self.view.new_attrs(before)
         said = {
             "trial": packed_trial(ended), "values": plain(values), "state": state.name, "cause": cause,
-            "stopped": of_optuna.study._stop_flag, "study": plain(self.view.new_attrs(before)),
+            "stopped": of_optuna.study._stop_flag, "study": plain(news),
         }  # fmt: skip
-        given = None if says_all(ended) else _sent(ended)
-        messages = packed((ended.number, raised, given)) if raised or given else b""
+        messages = b""
+        if raised or not says_all([ended, news]):
+            ended.user_attrs, news = (_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))
+            messages = packed((ended.number, raised, ended, news))
         states = {TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
         attrs = {
             **plain(ended.user_attrs), **(self._constraints(ended) if values else {}), ATTRIBUTE: said,
@@ -112,15 +132,34 @@ class InWorker:
         shown = {**dict(zip(self.names, values or (), strict=False)), **of_steps}
         return Evaluation(trial.key, shown, messages=messages, user_attrs=attrs)
 
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Meanwhile modules have the study as the trial sees it under their names for it."""
+        homes = [(vars(sys.modules[module]), name) for module, name in self.held if module in sys.modules]
+        before = [home.get(name) for home, name in homes]
+        try:
+            for home, name in homes:
+                home[name] = self._study
+            yield
+        finally:
+            for (home, name), study in zip(homes, before, strict=True):
+                home[name] = study
+
     def _begun(self, asked: Mapping[str, Any]) -> OptunaTrial:
         """The trial that rank 0 has asked for, the last of the study as it sees it."""
-        number, pickled = asked["number"], asked.get("pickled")
-        self.view.show(self._told[: asked["known"]], number)
-        self.view.begin(user_attrs=asked["user_attrs"], system_attrs=asked["system_attrs"])
-        if pickled:  # rank 0 has just made it: no journal is read for it
-            content = base64.b64decode(pickled)
-            return self.view.trial(number, pickle.loads(content))
-        return self.view.trial(number, unpacked_params(asked["system_attrs"][OURS]["params"]))
+        number, known = asked["number"], asked["known"]
+        seen = {name: value for n, new in self._attrs if n <= known for name, value in new.items()}
+        self.view.show(self._told[:known], number, seen)
+        if pickled := asked.get("pickled"):  # rank 0 has just made it: no journal is read for it
+            params, space, *attrs = pickle.loads(base64.b64decode(pickled))
+        else:
+            attrs = [whole(asked["user_attrs"]), whole(asked["system_attrs"])]
+            params, space = unpacked_params(attrs[1][OURS]["params"])
+        self.view.begin(user_attrs=attrs[0], system_attrs=attrs[1])
+        trial = self.view.trial(number, (params, space))
+        self._study.__dict__ = vars(trial.study)
+        trial.study = self._study
+        return trial
 
     def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
         """What `set_constraint` of Optuna 5 was told, or the sampler's function says, as journals have it."""
@@ -130,14 +169,13 @@ class InWorker:
         return {CONSTRAINTS: finite(said)} if said else {}
 
 
-def _sent(trial: FrozenTrial) -> FrozenTrial:
-    """A trial with texts for attributes that cannot go to another process, such as a lock, which it says."""
-    if lost := [name for name, value in trial.user_attrs.items() if not can_be_sent(value)]:
+def _sent(number: int, attrs: dict[str, Any]) -> dict[str, Any]:
+    """Attributes with texts for those that cannot go to another process, such as a lock, which it says."""
+    if lost := [name for name, value in attrs.items() if not can_be_sent(value)]:
         get_logger("optuna.study").warning(
-            "Trial %d: %s cannot be sent from its worker, so the study gets a text of it", trial.number, ", ".join(lost)
+            "Trial %d: %s cannot be sent from its worker, so the study gets a text of it", number, ", ".join(lost)
         )
-        trial.user_attrs = {**trial.user_attrs, **{name: str(trial.user_attrs[name]) for name in lost}}
-    return trial
+    return attrs | {name: str(attrs[name]) for name in lost}
 
 
 def _steps(trial: FrozenTrial, name: str) -> dict[int, dict[str, float]]:

@@ -37,8 +37,8 @@ from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
-from mpitune.optuna.objective import InWorker
-from mpitune.optuna.records import ATTRIBUTE, read_said
+from mpitune.optuna.objective import InWorker, study_here
+from mpitune.optuna.records import ATTRIBUTE, read_said, whole
 from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.storage.table import last_line
@@ -64,8 +64,8 @@ class Leader:
     ends: float  # monotonic time after which no trial begins
     catch: tuple[type[BaseException], ...]
     callbacks: Sequence[Callback]
-    # By number: what an objective has raised, packed, and the trial where it holds what a journal cannot.
-    extras: dict[int, tuple[bytes, FrozenTrial | None]] = field(default_factory=dict)
+    # By number: what an objective has raised, packed, its trial and attributes of the study: a journal cannot hold all.
+    extras: dict[int, tuple[bytes, FrozenTrial, dict[str, Any]]] = field(default_factory=dict)
     keeps: bool = False  # whether a journal is kept
     raised: BaseException | None = None
     stopped: bool = False  # by an objective
@@ -86,7 +86,7 @@ class Leader:
     def tell(self, result: Result) -> None:
         """Take in the next result in the order of numbers."""
         number, self.told = self.asking.open[0], True
-        raised, given = self.extras.pop(number, (b"", None))
+        raised, given, attrs = self.extras.pop(number, (b"", None, None))
         said = result.user_attrs.get(ATTRIBUTE)
         if said is None:  # its worker has died, each time
             cause = result.error
@@ -95,10 +95,12 @@ class Leader:
             ended, values, state = read_said(said, number, len(self.study.directions))
             cause = said["cause"]
             self.stopped |= said["stopped"]
+            of_study = whole(said["study"])
             if given is not None:
                 self._require_kept(given)
-                ended = given if isinstance(self.study._storage, InMemoryStorage) else ended
-            for name, value in said["study"].items():  # also where the sampler's `after_trial` raises
+                if isinstance(self.study._storage, InMemoryStorage):
+                    ended, of_study = given, attrs
+            for name, value in of_study.items():  # also where the sampler's `after_trial` raises
                 self.study.set_user_attr(name, value)
             told = self.asking.tell(ended, values, state)
         self.bar.update(time.monotonic() - self.began, self.study)
@@ -179,9 +181,9 @@ class Optimizing(Experiment):
     def hear(self, content: bytes) -> None:
         if content.startswith(STEPS):
             return  # which are for trackers
-        number, error, trial = pickle.loads(content)
+        number, *extras = pickle.loads(content)
         assert self.leader is not None
-        self.leader.extras[number] = error, trial
+        self.leader.extras[number] = tuple(extras)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
@@ -311,14 +313,24 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
     if (theirs := sys.modules.get("optuna_integration.mlflow.mlflow")) is not None:
         copyreg.pickle(theirs.MLflowCallback, _with_own_lock)
     arrays: dict[str, np.ndarray] = {}
+
+    def reduced(other: Study) -> Any:
+        return (study_here, ()) if _is_same(other, study) else other.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
     try:
-        content = packed_call(func, arrays)
+        content = packed_call(func, arrays, {Study: reduced, type(study): reduced})
     except Exception:  # whatever its own pickling raises
         require_sendable("the objective", func, FIX)
         raise
     require_sendable("the sampler", study.sampler, FIX)
     require_sendable("the pruner", study.pruner, FIX)
     return content, arrays
+
+
+def _is_same(thing: Any, study: Study) -> bool:
+    """Whether a thing is this study."""
+    is_study = issubclass(type(thing), Study)  # other things may be slow to say what they are
+    return is_study and getattr(thing, "_storage", None) is study._storage and thing._study_id == study._study_id
 
 
 class _NewLock:
@@ -361,8 +373,12 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
     in_worker = InWorker(
-        function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
-    )
+        function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity(),
+        [
+            (module, name) for module, home in list(sys.modules.items()) if module != "__main__"
+            for name, thing in list(getattr(home, "__dict__", {}).items()) if _is_same(thing, study)
+        ],
+    )  # fmt: skip
     return Optimizing(space, strategy, tuple(goals), seed, window, in_worker, leader)
 
 

@@ -94,8 +94,9 @@ class View(InMemoryStorage):
         self._study.trials, self._max_trial_id = trials, len(trials) - 1
         self._prev_waiting_trial_number = {self.study_id: 0}  # of Optuna 5
 
-    def show(self, seen: Iterable[FrozenTrial], n: int) -> None:
-        """Have n trials: those that are seen, and running ones in all other places."""
+    def show(self, seen: Iterable[FrozenTrial], n: int, user_attrs: Mapping[str, Any]) -> None:
+        """Have n trials, those that are seen and running ones in all other places, and the study's attributes."""
+        self._study.user_attrs = dict(user_attrs)
         by_number = {trial.number: trial for trial in seen}
         self.trials = [by_number.get(number) or running(number) for number in range(n)]
 
@@ -105,9 +106,9 @@ class View(InMemoryStorage):
         self.trials = [*self.trials, running(number, **more)]
         return number
 
-    def new_attrs(self, before: dict[str, Any]) -> dict[str, Any]:
-        """The study's user attributes that were set since it had these, which it has again."""
-        after, self._study.user_attrs = self._study.user_attrs, before
+    def new_attrs(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """The study's user attributes that were set since it had these."""
+        after = self._study.user_attrs
         return {name: value for name, value in after.items() if name not in before or before[name] is not value}
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
@@ -191,7 +192,7 @@ class ViewedStudy(Study):
     def enqueue_trial(self, *given: Any, **more: Any) -> None:
         raise RuntimeError(READ_ONLY)
 
-    add_trial = add_trials = enqueue_trial
+    add_trial = add_trials = ask = enqueue_trial
 
 
 ENDED = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL

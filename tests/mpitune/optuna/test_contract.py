@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +55,58 @@ def test_callbacks_are_called_in_the_order_of_numbers_and_may_stop() -> None:
     optimize(study, lambda trial: time.sleep(0.02 * (trial.number % 3)) or square(trial), 30, callbacks=[callback],
              window=4, options=TWO)  # fmt: skip
     assert heard == [(n, n + 1) for n in range(7)] and len(study.trials) == 7
+
+
+def looks(trial: Trial, study: optuna.Study) -> float:
+    """What an objective sees of a study with a window of 2."""
+    n, seen = trial.number, study.get_trials(states=[TrialState.COMPLETE])
+    assert study is trial.study and len(study.trials) == n + 1 and len(seen) == max(0, n - 1)
+    assert study.user_attrs == ({"last": {n - 2}, "heard": {n - 2}} if seen else {})
+    assert not seen or study.best_value == min(one.value for one in seen)  # type: ignore[type-var]
+    study.set_user_attr("last", {n})
+    if n == 5:
+        study.stop()
+    return square(trial)
+
+
+@dataclass
+class Holding:
+    study: optuna.Study
+
+    def looks(self, trial: Trial) -> float:
+        return looks(trial, self.study)
+
+
+held: optuna.Study
+
+
+def looks_at_global(trial: Trial) -> float:
+    return looks(trial, held)
+
+
+WAYS: dict[str, Callable[[optuna.Study], Callable[[Trial], float]]] = {
+    "closure": lambda study: lambda trial: looks(trial, study),
+    "default": lambda study: lambda trial, study=study: looks(trial, study),  # type: ignore[misc]
+    "partial": lambda study: partial(looks, study=study),
+    "self": lambda study: Holding(study).looks,
+    "global of a module": lambda study: looks_at_global,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("options", [HERE, TWO])
+def test_the_study_that_an_objective_holds_is_that_of_its_trial(way: str, options: RunOptions) -> None:
+    global held
+    held = study = new()
+    optimize(study, WAYS[way](study), 20, callbacks=[lambda study, trial: study.set_user_attr("heard", {trial.number})],
+             window=2, options=options)  # fmt: skip
+    assert states(study) == "C" * 6 and study.user_attrs == {"last": {5}, "heard": {5}} and held is study
+
+
+def test_an_objective_adds_no_trials() -> None:
+    for adds in (lambda study: study.ask(), lambda study: study.enqueue_trial({"x": 0})):
+        with pytest.raises(RuntimeError, match="an objective can only read its study"):
+            optimize(new(), lambda trial, adds=adds: adds(trial.study) or square(trial), 2, options=HERE)
 
 
 @pytest.mark.parametrize("options", [HERE, TWO])

@@ -79,7 +79,8 @@ def sweep(
                     raise UsageError(f"hydra.sweeper has {key!r}: {mended(key, known)}")
                 _sweep(keys, context, task, config, arguments)
     except (StudyError, UsageError) as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        if not launch.launched().rank:  # the same on all ranks
+            print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(Exit.USAGE if isinstance(error, UsageError) else Exit.ERROR)
 
 

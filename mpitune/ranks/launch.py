@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 
 from mpitune.errors import UsageError, typed
 from mpitune.processes.process import die_with, require_linux
@@ -120,7 +121,7 @@ def connect(launch: Launch, expect_nodes: int | None = None, heartbeat_timeout: 
         # If a daemon dies, MPI ends its rank only when the rank next talks to it, which may be never.
         die_with(os.getppid())
     # A single rank uses MPI too: so it ends with its mpirun, however that ends.
-    alone = launch.size == 1 and launch.launcher not in ("mpirun", "mpiexec")
+    alone = launch.size == 1 and (launch.launcher not in ("mpirun", "mpiexec") or find_spec("mpi4py") is None)
     transport = LocalTransport() if alone else _mpi(launch)
     if expect_nodes is not None and transport.size != expect_nodes:
         raise UsageError(
@@ -141,6 +142,10 @@ def _mpi(launch: Launch) -> Transport:
     try:
         from mpitune.ranks.mpi import MpiTransport, library
     except (ImportError, RuntimeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "mpi4py":
+            raise UsageError(
+                f'{launch.launcher} started several processes, but mpi4py is not installed: pip install "mpitune[mpi]"'
+            ) from error
         raise UsageError(
             f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): install mpi4py, and the library that "
             f"{launch.launcher} belongs to"

@@ -117,7 +117,8 @@ def check_mpi(launch: Launch) -> tuple[str, list[Finding]]:
         )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        text = f"MPI cannot be used ({reason}), so only one process can run: install mpi4py, and the MPI of this site"
+        fix = 'pip install "mpitune[mpi]", and load the MPI of this site'
+        text = f"MPI cannot be used ({reason}), so only one process can run: {fix}"
         return "none", [Finding(text)]
     library = " ".join(done.stdout.split())
     return f"{library}, {launch.size} rank{'s' * (launch.size > 1)} started by {launch.launcher or 'a shell'}", []

@@ -23,7 +23,7 @@ from mpitune.errors import Caller, Exit, UsageError, called_from
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import in_child, of_this_process
-from mpitune.ranks.launch import hide
+from mpitune.ranks.launch import hide, launched
 from mpitune.settings import Parser
 
 PROGRAM = "python -m mpitune"
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         transport = join(RunOptions(heartbeat_timeout=0.0))
     except UsageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        if not launched().rank:  # the same on all ranks
+            print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE
     module = _main(code, options.script, options.arguments)
     if transport.rank:

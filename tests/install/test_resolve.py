@@ -96,13 +96,16 @@ def lines_of(name: str) -> set[str]:
 
 
 def test_extras_ask_for_what_the_files_ask_for() -> None:
-    own = f"{PROJECT['name']}[nn]"
+    own = Requirement(PROJECT["name"]).name
     parts = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
-    sets = {extra: {str(Requirement(line)) for line in lines if line != own} for extra, lines in parts.items()}
-    base = sets[""] | sets["nn"]
+    lines = {extra: [Requirement(line) for line in lines] for extra, lines in parts.items()}
+    sets = {extra: {str(each) for each in asked if each.name != own} for extra, asked in lines.items()}
+    base = sets[""] | sets["mpi"] | sets["nn"]
     assert base == lines_of("requirements.txt")
     for extra in ("cu12", "cu13", "dev"):
-        assert own in parts[extra] and base | sets[extra] == lines_of(f"requirements-{extra}.txt"), extra
+        (ours,) = (each.extras for each in lines[extra] if each.name == own)
+        assert ours == ({"mpi", "nn"} if extra == "dev" else {"nn"}), "GPUs of one machine need no MPI"
+        assert base | sets[extra] == lines_of(f"requirements-{extra}.txt"), extra
 
 
 @pytest.mark.parametrize("cuda", ["", "-cu11", "-cu12", "-cu13"])

@@ -32,6 +32,7 @@ def test_what_would_be_published_has_one_name_and_all_of_it(built: Path, wheel: 
     assert set(listed.stdout.split()) == {name for name in names if name.startswith("mpitune/")}
     assert (said["Name"], said["Version"]) == ("mpitune", mpitune.__version__)
     assert "mpitune = mpitune.__main__:main" in commands
+    assert [each for each in said.get_all("Requires-Dist", []) if "mpi4py" in each] == ['mpi4py>=4.0; extra == "mpi"']
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]

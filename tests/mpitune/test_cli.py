@@ -40,10 +40,15 @@ def test_ranks_without_mpi4py_are_refused(program: Any, tmp_path: Path) -> None:
     (tmp_path / "hidden" / "sitecustomize.py").write_text("import sys\nsys.modules['mpi4py'] = None\n")
     env = {"PYTHONPATH": f"{tmp_path / 'hidden'}:{ROOT}"}
     options = (*TOYS, "3", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    done = program(*options, env={**env, "PMI_SIZE": "2", "PMI_RANK": "0"}, status=Exit.USAGE)
-    assert "mpi4py finds no MPI library (" in done.stderr and "Traceback" not in done.stderr
+    for launcher in ("OMPI_COMM_WORLD_", "PMI_"):
+        done = program(*options, env={**env, f"{launcher}SIZE": "2", f"{launcher}RANK": "0"}, status=Exit.USAGE)
+        (line,) = done.stderr.splitlines()
+        assert line.endswith(' started several processes, but mpi4py is not installed: pip install "mpitune[mpi]"')
     assert not (tmp_path / "r").exists()
+    program(*options, env={**env, "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"})
     program(*options, env=env)
+    broken = {"MPI4PY_LIBMPI": str(tmp_path / "none.so"), "PMI_SIZE": "2", "PMI_RANK": "0"}
+    assert "mpi4py finds no MPI library (" in program(*options, env=broken, status=Exit.USAGE).stderr
 
 
 HEAVY = "torch", "sklearn", "scipy", "matplotlib", "pandas", "optuna", "numba", "mpi4py"

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ PARAMS, ARGS = "sweep-params.yaml", "sweep-args.json"  # in the trial's folder
 SHORTEST = 4  # characters of a variable's value that is not shown wherever it stands
 MOST_STEPS = 1000  # of a trial that are kept
 ARGUMENTS = re.compile(r"unrecognized arguments|arguments are required|[Nn]o such option")  # a script that reads others
+
+
+def with_variables(word: str) -> str:
+    """A word with the values of environment variables; as W&B's agent, with the name of one that is not there."""
+    return VARIABLE.sub(lambda found: os.environ.get(found[1], found[1]), word)
 
 
 class Program(Command):
@@ -67,7 +72,8 @@ class Program(Command):
             return metric, band_behind(losses, limits, early.get("strict", True))
 
         enough = (lambda: look()[1] is not None) if limits or trial._tell else None
-        words, said = self._words(trial, folder)
+        self._write_parameters(trial, folder)
+        words, said = self._words(trial, folder), self._words(trial, folder, str)
         try:
             failed = self._named(self.run(trial, words, self._variables(folder, run), enough, said))
             metric, band = look()
@@ -124,32 +130,35 @@ class Program(Command):
                 with written_whole(output, durable=False) as file:
                     file.write(text.encode(errors="surrogateescape"))
 
-    def _words(self, trial: ObjectiveTrial, folder: Path) -> tuple[list[str], list[str]]:
-        """The command of a trial, and as it is shown to people. Its parameters are in two files, too."""
-        import yaml
-
+    def _config(self, trial: ObjectiveTrial) -> dict[str, Any]:
         config: dict[str, Any] = {}
         for name, value in trial.params.items():
             inside = config
             for group in self.paths[name][:-1]:
                 inside = inside.setdefault(group, {})
             inside[self.paths[name][-1]] = value
+        return config
+
+    def _write_parameters(self, trial: ObjectiveTrial, folder: Path) -> None:
+        import yaml
+
+        config = self._config(trial)
         params = {"wandb_version": 1, **{name: {"value": value} for name, value in config.items()}}
         for name, text in {PARAMS: yaml.safe_dump(params, sort_keys=False), ARGS: json.dumps(config)}.items():
             with written_whole(folder / name, "w", durable=False) as file:
                 file.write(text)
+
+    def _words(self, trial: ObjectiveTrial, folder: Path, filled: Callable[[str], str] = with_variables) -> list[str]:
+        """The command of a trial. filled: what makes a word of one that is no macro."""
         macros = {
             "env": ["/usr/bin/env"], "interpreter": [sys.executable], "folder": [str(folder)],
-            "args_json_file": [str(folder / ARGS)], **arguments(config),
+            "args_json_file": [str(folder / ARGS)], **arguments(self._config(trial)),
         }  # fmt: skip
         words = [word.format(hosts=",".join(trial.hosts), nodes=len(trial.hosts)) for word in self.launcher or ()]
-        said = list(words)
         for word in self.words:
             macro = MACRO.fullmatch(word)
-            given = macros.get(macro[1] if macro else "")
-            words += [with_variables(word)] if given is None else given
-            said += [word] if given is None else given
-        return words, said
+            words += macros.get(macro[1] if macro else "", [filled(word)])
+        return words
 
     def _variables(self, folder: Path, run: str) -> dict[str, str]:
         own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "DIR": str(folder), "SWEEP_PARAM_PATH": str(folder / PARAMS)}
@@ -160,11 +169,6 @@ class Program(Command):
             usual |= {"MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
         given = {name: value for name, value in usual.items() if name not in os.environ}
         return {**given, **{f"WANDB_{name}": value for name, value in own.items()}}
-
-
-def with_variables(word: str) -> str:
-    """A word with the values of environment variables; as W&B's agent, with the name of one that is not there."""
-    return VARIABLE.sub(lambda found: os.environ.get(found[1], found[1]), word)
 
 
 def arguments(config: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,7 @@ from mpitune.storage.history import History
 from mpitune.storage.table import write_table, write_trials
 from mpitune.trial import Batch, Outcome, Rounds, Trial
 
-
-def _rate(help: str, usual: float) -> Any:
-    """None stands for the usual value: a study of an earlier version, which had no such setting, goes on."""
-    return setting(
-        None, f"{help} (default {usual:g})", low=1e-12, high=1, selects=True, metavar="X", advanced=True
-    )  # fmt: skip
+_rate = partial(setting, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,10 @@ class Bagging(ImageSettings):
         Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, selects=True,
         advanced=True,
     )  # fmt: skip
-    min_learning_rate: float | None = _rate("least learning rate that is drawn", Ranges().learning_rate[0])
-    max_learning_rate: float | None = _rate("largest learning rate that is drawn", Ranges().learning_rate[1])
-    min_momentum: float | None = _rate("least momentum that is drawn", Ranges().momentum[0])
-    max_momentum: float | None = _rate("largest momentum that is drawn", Ranges().momentum[1])
+    min_learning_rate: float = _rate(Ranges().learning_rate[0], "least learning rate that is drawn")
+    max_learning_rate: float = _rate(Ranges().learning_rate[1], "largest learning rate that is drawn")
+    min_momentum: float = _rate(Ranges().momentum[0], "least momentum that is drawn")
+    max_momentum: float = _rate(Ranges().momentum[1], "largest momentum that is drawn")
     epochs: int = setting(20, "most epochs of a training", low=1)
     batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
@@ -208,14 +203,12 @@ class Bagging(ImageSettings):
     @property
     def _ranges(self) -> Ranges:
         usual = Ranges()
-        least, largest = usual.learning_rate
-        weakest, strongest = usual.momentum
         return Ranges(
             n_conv_layer=(usual.n_conv_layer[0], self.max_conv_layer),
             kernel_size=(usual.kernel_size[0], min(self.max_kernel_size, *self.image_shape)),
             n_hidden_layer=(usual.n_hidden_layer[0], self.max_hidden_layer),
-            learning_rate=(self.min_learning_rate or least, self.max_learning_rate or largest),
-            momentum=(self.min_momentum or weakest, self.max_momentum or strongest),
+            learning_rate=(self.min_learning_rate, self.max_learning_rate),
+            momentum=(self.min_momentum, self.max_momentum),
         )
 
     def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:

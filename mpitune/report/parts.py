@@ -249,7 +249,7 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
     history, time = study.history, study.timeline
     if time is None:
         about = (
-            "The journal does not say when trials ended (older versions did not write it), so there is no timeline."
+            "The journal does not say when trials ended, so there is no timeline."
             if history.results
             else "No trial has ended so far."
         )

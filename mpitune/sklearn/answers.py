@@ -146,8 +146,6 @@ def decoded(result: Evaluation | Result) -> dict[str, Any]:
     what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
     nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
     for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():
-        if name == "converged":  # journals of before 28 November 2026 have it
-            continue
         whole, _, part = name.partition(":")
         if part:
             what.setdefault(whole, {})[part] = value

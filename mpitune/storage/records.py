@@ -40,7 +40,7 @@ PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
 
 
 class TrialLine(Struct, kw_only=True, gc=False):
-    """The line of a finished trial. Older ones lack those with a default.
+    """The line of a finished trial. Those with a default may be left out.
 
     Attributes:
         values: infinity is a text, since JSON has no word for it.
@@ -169,7 +169,7 @@ class EndLine(Struct):
     """The end of a run.
 
     Attributes:
-        results, digest: of all that a complete study has, see `mpitune.storage.history.counted`; older ones lack them.
+        results, digest: of all that a complete study has, see `mpitune.storage.history.counted`.
     """
 
     complete: bool

@@ -17,6 +17,7 @@ from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backe
 from mpitune.devices.choose import free_memory
 from mpitune.errors import StudyError
 from mpitune.experiment import Data
+from mpitune.joblib.remade import remade
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.processes.process import WithSource, unpacked_error
 from mpitune.trial import Result
@@ -59,7 +60,7 @@ def packed_call(
         return name
 
     file = io.BytesIO()
-    writer = Writer(file, keep, LARGE)
+    writer = Writer(file, keep, LARGE, remakes=True)
     writer.dispatch_table.update(reducers or {})
     writer.dump(thing)
     return file.getvalue()
@@ -83,15 +84,20 @@ def value_of(result: Result | Exception) -> Any:
 class Writer(WithSource):
     """Pickles a call without its arrays of at least `large` bytes: `keep` gives each the name that stands for it.
 
-    An array in a file that may be written to goes as the file's path, as by joblib's own processes.
+    An array in a file that may be written to goes as the file's path, as by joblib's own processes. `remakes`: with
+    what is `remade`, such as locks. Calls of joblib that have one run where they are instead.
     """
 
-    def __init__(self, file: io.BytesIO, keep: Callable[[np.ndarray], str], large: float) -> None:
+    def __init__(
+        self, file: io.BytesIO, keep: Callable[[np.ndarray], str], large: float, remakes: bool = False
+    ) -> None:
         super().__init__(file, 5)
-        self._keep, self._large = keep, large
+        self._keep, self._large, self._remakes = keep, large, remakes
         self.names: list[str] = []
 
     def reducer_override(self, thing: Any) -> Any:
+        if self._remakes and (new := remade(thing)) is not NotImplemented:
+            return new
         if not isinstance(thing, np.ndarray):
             return super().reducer_override(thing)
         if (file := _file_of(thing)) is not None:

@@ -287,12 +287,12 @@ def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> N
     require_sendable("the objective", objective, "make it in setup(device), or in the call")
 
 
-def require_sendable(name: str, thing: Any, fix: str) -> None:
+def require_sendable(name: str, thing: Any, fix: str, pack: Callable[[Any], bytes] = cloudpickle.dumps) -> None:
     """Raise UsageError for what cannot be sent to workers; the part of it that cannot is named."""
     try:
-        cloudpickle.dumps(thing)
+        pack(thing)
     except Exception as error:  # whatever the thing's own pickling raises
-        culprit = next((part for part, value in _parts(thing) if not can_be_sent(value)), "")
+        culprit = next((part for part, value in _parts(thing) if not can_be_sent(value, pack)), "")
         what = f"{culprit} of {name}" if culprit else name
         raise UsageError(f"{what} cannot be sent to workers ({error}): {fix}") from error
 

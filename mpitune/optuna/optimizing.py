@@ -11,7 +11,6 @@ import math
 import os
 import pickle
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -310,17 +309,16 @@ def optimize(
 
 def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str, np.ndarray]]:
     """The packed objective and its large arrays. Raises UsageError for what cannot be sent to workers."""
-    if (theirs := sys.modules.get("optuna_integration.mlflow.mlflow")) is not None:
-        copyreg.pickle(theirs.MLflowCallback, _with_own_lock)
     arrays: dict[str, np.ndarray] = {}
 
     def reduced(other: Study) -> Any:
         return (study_here, ()) if _is_same(other, study) else other.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
+    how = {Study: reduced, type(study): reduced}
     try:
-        content = packed_call(func, arrays, {Study: reduced, type(study): reduced})
+        content = packed_call(func, arrays, how)
     except Exception:  # whatever its own pickling raises
-        require_sendable("the objective", func, FIX)
+        require_sendable("the objective", func, FIX, lambda thing: packed_call(thing, {}, how))
         raise
     require_sendable("the sampler", study.sampler, FIX)
     require_sendable("the pruner", study.pruner, FIX)
@@ -331,16 +329,6 @@ def _is_same(thing: Any, study: Study) -> bool:
     """Whether a thing is this study."""
     is_study = issubclass(type(thing), Study)  # other things may be slow to say what they are
     return is_study and getattr(thing, "_storage", None) is study._storage and thing._study_id == study._study_id
-
-
-class _NewLock:
-    def __reduce__(self) -> Any:
-        return threading.Lock, ()
-
-
-def _with_own_lock(callback: Any) -> Any:
-    """How MLflowCallback is sent, for `track_in_mlflow`: its lock is one for threads of a process."""
-    return object.__new__, (type(callback),), {**vars(callback), "_lock": _NewLock()}
 
 
 def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:

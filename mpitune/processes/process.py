@@ -44,10 +44,10 @@ def in_child() -> bool:
     return IN_WORKER or os.getpid() != _FIRST or multiprocessing.parent_process() is not None
 
 
-def can_be_sent(thing: object) -> bool:
+def can_be_sent(thing: object, pack: Callable[[Any], bytes] = cloudpickle.dumps) -> bool:
     """Whether this can go to another process, as functions and classes of scripts and notebooks can."""
     try:
-        cloudpickle.dumps(thing)
+        pack(thing)
     except Exception:  # whatever the thing's own pickling raises
         return False
     return True

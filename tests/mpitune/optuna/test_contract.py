@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -198,9 +200,9 @@ def test_a_worker_that_dies_costs_its_trial() -> None:
 
 
 def test_what_cannot_be_sent_is_one_line() -> None:
-    lock = threading.Lock()
-    with pytest.raises(UsageError, match=r"^lock of the objective cannot be sent.*within the objective$"):
-        optimize(new(), lambda trial: lock and square(trial), 3, options=TWO)
+    lock, splits = threading.Lock(), (n for n in range(3))
+    with pytest.raises(UsageError, match=r"^splits of the objective cannot be sent.*within the objective$"):
+        optimize(new(), lambda trial: lock and next(splits) + square(trial), 3, options=TWO)
     sampler = optuna.samplers.RandomSampler()
     sampler.lock = lock  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match=r"sampler"):
@@ -213,21 +215,46 @@ def test_an_objective_may_name_optunas_integrations() -> None:
     assert study.best_value == 1 and study.trials[0].values == [1.0]
 
 
-def test_mlflows_callback_is_sent_with_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = ModuleType("optuna_integration.mlflow.mlflow")  # a stand-in, as it is not installed everywhere
-    module.MLflowCallback = type("MLflowCallback", (), {"__module__": module.__name__})
-    for name in ("optuna_integration", "optuna_integration.mlflow", module.__name__):
-        monkeypatch.setitem(sys.modules, name, module)
-    callback = module.MLflowCallback()
-    callback._lock, callback.runs = threading.Lock(), [3]
+def made_of(tmp_path: Path) -> dict[str, Any]:
+    """Things that objectives of scripts hold and pickle refuses, and what each is asked."""
+    X, y = np.arange(400.0).reshape(100, 4), np.arange(100) % 2
+    made: dict[str, Any] = {
+        "lock": (threading.RLock(), lambda lock: lock.acquire() - 1),
+        "pool": (ThreadPoolExecutor(2), lambda pool: pool.submit(sum, [1, 2]).result()),
+        "bytes": (open(Path(__file__), "rb"), lambda file: len(file.read(10))),  # noqa: SIM115 - as in scripts
+    }
+    if find_spec("tqdm"):
+        made["bar"] = (import_module("tqdm").tqdm(total=3, file=io.StringIO()), lambda bar: bar.update(1) or 0)
+    if find_spec("xgboost"):
+        made["xgboost"] = (import_module("xgboost").DMatrix(X, label=y), lambda data: data.get_label().sum())
+    if find_spec("lightgbm"):
+        data = import_module("lightgbm").Dataset(X, label=y, params={"verbosity": -1}).construct()
+        made["lightgbm"] = (data, lambda data: data.num_data() + data.get_label().sum())
+    if find_spec("catboost"):
+        made["catboost"] = (import_module("catboost").Pool(X, y), lambda data: sum(data.get_label()))
+    if find_spec("torch") and find_spec("tensorboard"):
+        writer = import_module("torch.utils.tensorboard").SummaryWriter(str(tmp_path / "runs"))
+        made["events"] = (writer, lambda writer: writer.add_scalar("a", 1.0) or 0)
+    return made
 
-    def objective(trial: Trial) -> float:
-        with callback._lock:
-            return float(callback.runs[0])
 
-    study = new()
-    optimize(study, objective, 2, options=HERE)
-    assert states(study) == "CC" and study.best_value == 3
+def test_what_pickle_cannot_send_is_made_again(tmp_path: Path) -> None:
+    made = made_of(tmp_path)
+    with open(tmp_path / "log.csv", "w") as file:
+        file.write("begin\n")
+
+        def objective(trial: Trial) -> float:
+            print(trial.number, file=file)
+            for name, (thing, ask) in made.items():
+                trial.set_user_attr(name, float(ask(thing)))
+            return square(trial)
+
+        study = new()
+        optimize(study, objective, 2, window=1, options=replace(TWO, workers=1))
+        file.write("end\n")
+    right = {"lock": 0, "pool": 3, "bytes": 10, "bar": 0, "xgboost": 50, "lightgbm": 150, "catboost": 50, "events": 0}
+    assert study.trials[0].user_attrs == {name: right[name] for name in made}
+    assert (tmp_path / "log.csv").read_text().split() == ["begin", "0", "1", "end"]
 
 
 class Climbing(optuna.samplers.BaseSampler):

@@ -22,6 +22,7 @@ import pytest
 
 from mpitune import Float, RunOptions, search
 from mpitune.errors import Exit, UsageError
+from mpitune.optimize.attempts import FINISHED
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.steps import LOG
@@ -30,6 +31,7 @@ from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folde
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
 from mpitune.storage.lines import read_header
+from mpitune.sweeps.program import ARGS, PARAMS
 from mpitune.tools import export, report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.install.rooms import rooms
@@ -214,6 +216,89 @@ def test_a_link_in_place_of_a_command_s_output_is_not_followed(tmp_path: Path) -
     (folder / TRIALS / "t000001" / OUTPUT).symlink_to(theirs)
     trial = search(command, {"x": Float(0, 1)}, n_trials=2, **how).trials[1]
     assert not trial.error and theirs.read_text() == "as it was"
+
+
+DOORS = """
+import sys
+import optuna
+from mpitune import Float, RunOptions, search
+
+def objective(trial):
+    trial.folder
+    for step in (1, 2):
+        trial.report({"loss": trial.params["x"] / step}, step)
+
+def together(trials):
+    return [trial.params["x"] + 0 * len(str(trial.folder)) for trial in trials]
+
+def of_optuna(trial):
+    return trial.suggest_float("x", 0, 1)
+
+def app(config):
+    from mpitune import current_trial
+    current_trial().folder
+    return config.x
+
+if __name__ == "__main__":
+    door, n = sys.argv.pop(1), int(sys.argv.pop(1))
+    how = dict(n_trials=n, minimize="loss", options=RunOptions(results="r", workers=1, gpu="none"))
+    if door in ("search", "together"):
+        search(*([objective] if door == "search" else [together]), {"x": Float(0, 1)}, **how, window=1,
+               together=2 if door == "together" else None)
+    elif door == "command":
+        search(["echo", '{{"loss": {x}}}'], {"x": Float(0, 1)}, **how, window=1)
+    elif door == "sklearn":
+        from mpitune.sklearn import GridSearchCV
+        from sklearn.linear_model import Ridge
+        GridSearchCV(Ridge(), {"alpha": [1.0, 2.0]}, cv=2, results="r", workers=1).fit([[0.0], [1], [2], [3]], range(4))
+    elif door == "optuna":
+        optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)).optimize(of_optuna, n_trials=n)
+    else:
+        import hydra
+        hydra.main(version_base=None, config_path=".", config_name="config")(app)()
+"""
+WORDS = {  # after python, for n trials; by default those of the script itself
+    "optuna": "-m mpitune --results r --workers 1 --gpu none doors.py optuna {n}",
+    "sweeps": "-m mpitune run sweep.json --results r --workers 1 --trials {n}",
+    "hydra": "doors.py hydra {n} --multirun hydra/sweeper=mpitune x=interval(0.0,1.0) hydra.sweeper.n_trials={n} "
+    "hydra.sweeper.seed=1 hydra.sweeper.results=r hydra.sweep.dir=out hydra.sweeper.workers=1 hydra.sweeper.gpu=none",
+}
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        "search",
+        "sweeps",
+        *(pytest.param(door, marks=pytest.mark.slow) for door in "command together optuna hydra sklearn".split()),
+    ],
+)
+def test_no_door_follows_what_a_stranger_has_put_in_place_of_its_files(door: str, program: Any, tmp_path: Path) -> None:
+    """Whatever the first run has written is a link or a pipe when the second comes, also in folders of new trials."""
+    pytest.importorskip({"sweeps": "yaml", "hydra": "hydra"}.get(door, "optuna"))
+    parameters = {"x": {"min": 0.0, "max": 1.0}}
+    sweep = {"program": "train.py", "method": "random", "metric": {"name": "loss"}, "parameters": parameters}
+    files = {"doors.py": DOORS, "config.yaml": "x: 0.5", "victim": "as it was", "train.py": """print('{"loss": 1}')"""}
+    for name, text in {**files, "sweep.json": json.dumps(sweep)}.items():
+        (tmp_path / name).write_text(text)
+
+    def ran(n: int, status: int | None) -> Any:
+        return program(*WORDS.get(door, f"doors.py {door} {{n}}").format(n=n).split(), cwd=tmp_path, status=status)
+
+    ran(2, 0)
+    made = [path for path in tmp_path.glob("r/**/*") if path.is_file() and path.name != NAME and path.suffix != ".npz"]
+    made += (tmp_path / "out").glob("*.yaml")
+    for n, kind in enumerate(("link", "pipe"), 2):
+        new = [tmp_path / place / f"t{n:06}" for place in ("r/trials", f"out/{n}")]
+        names = (OUTPUT, LOG, FINISHED, PARAMS, ARGS)
+        for path in [*made, *(folder / name for folder in new for name in names)]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.symlink_to(tmp_path / "victim") if kind == "link" else os.mkfifo(path)
+        done = ran(n + 1, None)
+        assert done.returncode in (Exit.DONE, Exit.FAILED_TRIALS), done.stderr
+        assert (tmp_path / "victim").read_text() == "as it was"
+        assert not (tmp_path / "r" / "report.html").is_symlink() and (tmp_path / "victim").stat().st_nlink == 1
 
 
 def test_a_checkpoint_is_handed_on_without_following_links(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mpitune.optimize.steps import LOG, StepLog
@@ -42,57 +43,64 @@ class AttemptFolder:
     """The folder of an attempt to evaluate a segment.
 
     Args:
-        segment: what is evaluated.
+        segment: what it evaluates.
         trials: the folder of all trials' folders.
         job: digits of this job where others have joined, else "": then nobody else can be at work there.
         anew: patterns of names that are not taken over from the attempt before.
+        like: what the first attempt begins with a copy of.
 
     Attributes:
+        link: the path that users know.
         path: of the folder, which is there if something was taken over, else once it was made.
 
     Raises:
         OSError: what is there cannot be taken over.
     """
 
-    def __init__(self, segment: TrialSegment, trials: Path, job: str = "", anew: Iterable[str] = ()):
-        self._link, self._stage, self._job, self._is_shown = trials / _name(segment), segment.stage or 0, job, False
-        self._before = before = folder_at(self._link)
-        if before == self._link:  # a folder itself, as in a copy that has followed links
-            self._before = before = self._link.with_name(f".{self._link.name}.0")
-            os.rename(self._link, before)
-            put_link(self._link, before.name)
-        self.path = self._next()
-        left_out = dict.fromkeys((FINISHED, PARTS, *anew), "")
+    def __init__(
+        self, segment: TrialSegment, trials: Path, job: str = "", anew: Iterable[str] = (), like: Path | None = None
+    ):
+        own = segment.parent or segment.fold >= 0  # as it begins with another trial's, or folds are evaluated at once
+        self.link = trials / (_of_stage(segment.key) if own else f"t{segment.number:06}")
+        self._stage, self._job, self._is_shown = segment.stage or 0, job, False
+        self._before = before = folder_at(self.link)
+        if before == self.link:  # a folder itself, as in a copy that has followed links
+            self._before = before = self.link.with_name(f".{self.link.name}.0")
+            os.rename(self.link, before)
+            put_link(self.link, before.name)
+        n, _ = (0, "") if before is None else _parts_of(before)
+        while os.path.lexists(self._named(n := n + 1)):
+            if before is not None:  # a copy that was cut off
+                remove_folder(self._named(n))
+        self.path, but = self._named(n), dict.fromkeys((FINISHED, PARTS, *anew), "")
         if before is not None and before.exists():
             if self._is_own(before) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED):
                 self.path = before
-            else:
-                self._copy(self._link, left_out)
-                self._show()
-                if self._is_own(before):
-                    remove_folder(before)
-        elif segment.parent:
-            parent = trials / _of_stage(segment.parent)
-            if (source := folder_at(parent)) is not None and source.exists():
-                counted = json.dumps([0, {}]) + "\n" if 0 in StepLog(source).steps else ""
-                self._copy(parent, {**left_out, LOG: counted})
-                self._show()
+                return
+            self._copy(self.link, but)
+            if self._is_own(before):
+                remove_folder(before)
+        else:
+            if segment.parent:
+                like = trials / _of_stage(segment.parent)
+                counts = (source := folder_at(like)) is not None and 0 in StepLog(source).steps
+                but[LOG] = json.dumps([0, {}]) + "\n" if counts else ""
+            if like is not None and like.exists():
+                make_folder(trials)
+                self._copy(like, but)
         if segment.parent and self._stage > 1:  # all have their copies of what it had two stages ago
-            self._forget(trials / _of_stage(f"t{segment.number:06}/{self._stage - 2}"))
+            old = trials / _of_stage(f"t{segment.number:06}/{self._stage - 2}")
+            if (folder := folder_at(old)) is not None and (self._is_own(folder) or remove_file(folder / FINISHED)):
+                remove_folder(folder)
+                remove_file(old)
 
     def make(self) -> Path:
         """The path; the folder is made if it is not there."""
         if not self._is_shown:
-            make_folder(self._link.parent)
+            make_folder(self.link.parent)
             self._show()  # first, so that nothing lies there that no link leads to
             make_folder(self.path)
         return self.path
-
-    def begin_with(self, source: Path) -> None:
-        """Take over the folder of a trial of an earlier study, as one that has finished."""
-        make_folder(self._link.parent)
-        copy_folder(source, self.path, {FINISHED: "", PARTS: ""})
-        self.finish()
 
     def finish(self) -> None:
         """Have this attempt be the trial's, unless another job was first to finish it, or goes on from there."""
@@ -101,56 +109,41 @@ class AttemptFolder:
         with written_whole(self.path / FINISHED, "w", durable=False) as file:
             file.write(str(self._stage))
         self._show()
-        before = self._before
-        if before not in (None, self.path) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED):
-            remove_folder(before)  # of another job, which has finished the stage before
+        old = self._before
+        if old not in (None, self.path) and -1 < _finished(old) < self._stage and remove_file(old / FINISHED):
+            remove_folder(old)  # of another job, which has finished the stage before
 
     def _show(self) -> None:
-        other = folder_at(self._link)
+        other = folder_at(self.link)
         stage = -1 if other is None else _finished(other)
         if other is None or stage < self._stage or (stage == self._stage and self._is_own(other)):
-            put_link(self._link, self.path.name)
+            put_link(self.link, self.path.name)
         self._is_shown = True
+
+    def _named(self, number: int) -> Path:
+        return self.link.with_name(f".{self.link.name}.{number}" + (f"-{self._job}" if self._job else ""))
 
     def _is_own(self, folder: Path) -> bool:
         """Whether no other job can be at work in this folder."""
-        return self._job in ("", folder.name.partition("-")[2])
-
-    def _next(self) -> Path:
-        """A path that no attempt has had. What a copy that was cut off has left before it is removed."""
-        n = 0 if self._before is None else int(self._before.name[len(self._link.name) + 2 :].partition("-")[0])
-        while True:
-            n += 1
-            path = self._link.with_name(f".{self._link.name}.{n}" + (f"-{self._job}" if self._job else ""))
-            if not os.path.lexists(path):
-                return path
-            if self._before is not None:
-                remove_folder(path)
+        return self._job in ("", _parts_of(folder)[1])
 
     def _copy(self, link: Path, but: Mapping[str, str]) -> None:
         """Take over what a link leads to, as it was at one moment."""
         for left in reversed(range(TRIES)):
             if (source := folder_at(link)) is None:
                 raise FileNotFoundError(errno.ENOENT, f"{link} was removed")
-            before = _state_of(source)
+            was = _state_of(source)
             try:
                 copy_folder(source, self.path, but)
-            except OSError:
-                if not left or before == _state_of(source):
-                    raise
-            else:
-                if before == _state_of(source):
+                if was == _state_of(source):
+                    self._show()
                     return
                 remove_folder(self.path)
+            except OSError:
+                if not left or was == _state_of(source):
+                    raise
             time.sleep(PAUSE_S)
         raise OSError(errno.EBUSY, f"{source} changes while it is copied: another job is at work there")
-
-    def _forget(self, link: Path) -> None:
-        """Remove a folder that no attempt goes on from, unless another job may be at work there."""
-        folder = folder_at(link)
-        if folder is not None and (self._is_own(folder) or remove_file(folder / FINISHED)):
-            remove_folder(folder)
-            remove_file(link)
 
 
 def folder_at(link: Path) -> Path | None:
@@ -161,11 +154,15 @@ def folder_at(link: Path) -> Path | None:
         if error.errno != errno.EINVAL:
             raise
         return link  # a folder itself
-    if leads is None:
-        return None
-    if not re.fullmatch(rf"\.{re.escape(link.name)}\.\d+(-\w+)?", leads):
+    if leads is not None and not re.fullmatch(rf"\.{re.escape(link.name)}\.\d+(-\w+)?", leads):
         raise OSError(errno.ENOTDIR, f"{link} is a link or no folder: put the folder itself there")
-    return link.with_name(leads)
+    return None if leads is None else link.with_name(leads)
+
+
+def _parts_of(folder: Path) -> tuple[int, str]:
+    """The number of an attempt, and the digits of its job, by the name of its folder."""
+    number, _, job = folder.name.rpartition(".")[2].partition("-")
+    return int(number), job
 
 
 def _finished(folder: Path) -> int:
@@ -179,20 +176,11 @@ def _finished(folder: Path) -> int:
 def _state_of(folder: Path) -> dict[str, tuple[int, ...]]:
     """What all files in a folder look like, by their paths."""
     found: dict[str, tuple[int, ...]] = {}
-    for below, _, names in os.walk(folder):
-        for path in (os.path.join(below, name) for name in names):
-            try:
-                state = os.lstat(path)
-            except FileNotFoundError:
-                continue
+    for path in (os.path.join(below, name) for below, _, names in os.walk(folder) for name in names):
+        with suppress(FileNotFoundError):
+            state = os.lstat(path)
             found[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
     return found
-
-
-def _name(segment: TrialSegment) -> str:
-    """The name of its folder: of the trial, or its own where it begins with another trial's, or is a fold."""
-    own = segment.parent or segment.fold >= 0
-    return _of_stage(segment.key) if own else f"t{segment.number:06}"
 
 
 def _of_stage(key: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
-from mpitune.optimize.attempts import AttemptFolder, folder_at
+from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, same, shown
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
@@ -169,9 +169,9 @@ class Carried(Matching):
     def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
         """The trial's folder is copied where a later stage may go on from it."""
         segment = TrialSegment.of(outcome.trial)
-        old, new = folder_at(_folder(earlier, key)), self._folder / _folder(earlier, segment.key).name
-        if segment.until and not segment.last and old is not None and old.exists() and not new.exists():
-            AttemptFolder(segment, self._folder, self._job).begin_with(old)
+        old, new = _folder(earlier, key), self._folder / f"t{segment.number:06}"
+        if segment.until and not segment.last and old.exists() and not new.exists():
+            AttemptFolder(segment, self._folder, self._job, like=old).finish()
         self._hears(outcome)
 
     def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:

@@ -166,17 +166,17 @@ class Command:
 
         Returns why it failed, "" if it did not; `said` are its words as they stand there if they have secrets.
         """
-        shown = shlex.join(said or words)
         output, around = trial.folder / OUTPUT, dict(os.environ)
         if trial.hosts and trial.device == "cuda":
             del around["CUDA_VISIBLE_DEVICES"]  # names of this node's GPUs, which mean nothing on another
         status, late = _run(words, {**around, **environment}, output, self.timeout, enough)
+        failed, shown = "", shlex.join(said or words)
         if late:
-            return f"no end within {self.timeout:g} s: {shown} was killed, see {output}"
-        if status != 0:
+            failed = f"no end within {self.timeout:g} s: {shown} was killed, see {output}"
+        elif status != 0:
             ended = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            return f"{ended}: {shown}: {_last_line(output)}"
-        return ""
+            failed = f"{ended}: {shown}: {_last_line(output)}"
+        return failed.replace(str(trial.folder), str(trial._attempt.link))  # which is the same in all attempts
 
     def _names(self) -> set[str]:
         return {name for text in [*self.words, *self.environment.values(), self.result or ""] for name in _names(text)}

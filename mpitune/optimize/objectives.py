@@ -174,8 +174,7 @@ def current_trial() -> ObjectiveTrial:
 
 
 def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> NoTrial:
-    nothing = TrialSegment(0, {})
-    return NoTrial({}, "cpu", 0, 0, -1, nothing, 0, AttemptFolder(nothing, Path()), _begin=begin)
+    return NoTrial({}, "cpu", 0, 0, -1, TrialSegment(0, {}), 0, cast(Any, None), _begin=begin)
 
 
 @contextmanager

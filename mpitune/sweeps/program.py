@@ -125,8 +125,8 @@ class Program(Command):
 
     def _name_in_output(self, output: Path) -> None:
         with suppress(OSError):  # there is none
-            before = output.read_text(errors="surrogateescape")
-            if (text := self._named(before)) != before:
+            content = output.read_bytes().decode(errors="surrogateescape")
+            if (text := self._named(content)) != content:
                 with written_whole(output, durable=False) as file:
                     file.write(text.encode(errors="surrogateescape"))
 

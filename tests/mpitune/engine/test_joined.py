@@ -1,5 +1,6 @@
 """Jobs that join a study: real processes on one folder, killed, suspended and stopped; the table is that of one job."""
 
+import fcntl
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from mpitune.options import RunOptions
 from mpitune.storage.history import NAME, read_study
 from mpitune.storage.jobs import Claim, Claims, Follower
 from mpitune.storage.records import written_trial
+from mpitune.studies import run_study
 from mpitune.tools.status import described, status_of
 from tests.helpers import (
     PATIENCE,
@@ -35,6 +38,7 @@ from tests.helpers import (
     table_without_run,
     wait_until,
 )
+from tests.toys import Toy
 
 STUDY = ("12", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
 N_TRIALS = 48
@@ -398,3 +402,22 @@ def test_table_and_page_are_of_all_trials_and_of_jobs_that_have_enough(tmp_path:
     page.symlink_to(tmp_path / "r/trials.csv")
     (tmp_path / "r/trials.csv").unlink()
     assert rows(20) == 20 and not page.is_symlink()
+
+
+def test_parts_of_files_go_with_the_next_job_unless_their_writer_lives(tmp_path: Path) -> None:
+    def work(join: bool) -> None:
+        options = RunOptions(join=join, workers=0, results=tmp_path, quiet=True, heartbeat_timeout=1.0)
+        run_study(Toy(2), options)
+
+    work(True)
+    (job,) = (path.parent for path in tmp_path.glob(f"jobs/*/{NAME}"))
+    (tmp_path / "trials").mkdir()
+    places = [tmp_path, tmp_path / "trials", tmp_path / "jobs" / "claims", job]
+    with ExitStack() as writers:
+        for place in places:
+            (place / ".left.1.part").touch()
+            fcntl.flock(writers.enter_context(open(place / ".held.2.part", "w")), fcntl.LOCK_EX)
+        work(True)
+        assert not list(tmp_path.rglob(".left.*")) and len(list(tmp_path.rglob(".held.*"))) == 4
+    work(False)
+    assert not list(tmp_path.rglob("*.part"))

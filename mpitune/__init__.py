@@ -21,8 +21,9 @@ Importing this is quick: a name is loaded when it is first used. No name loads M
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mpitune.lazy import front
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.cli import run as run
@@ -48,28 +49,18 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "mpitune.cli": ("run",),
-    "mpitune.options": ("RunOptions",),
-    "mpitune.experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
-    "mpitune.exchange.trials": ("load",),
-    "mpitune.optimize.objectives": ("TrialStopped", "current_trial"),
-    "mpitune.optimize.search": ("search",),
-    "mpitune.settings": ("setting",),
-    "mpitune.optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),
-    "mpitune.studies": ("run_study",),
-    "mpitune.trial": ("Trial",),
-}
-
-__all__ = [name for names in _HOME.values() for name in names]
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__} has no attribute {name}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "cli": ("run",),
+        "options": ("RunOptions",),
+        "experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
+        "exchange.trials": ("load",),
+        "optimize.objectives": ("TrialStopped", "current_trial"),
+        "optimize.search": ("search",),
+        "settings": ("setting",),
+        "optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),
+        "studies": ("run_study",),
+        "trial": ("Trial",),
+    },
+)

@@ -6,8 +6,9 @@ neither needs the engine.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mpitune.lazy import front
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.asktell import AskTell as AskTell
@@ -16,18 +17,12 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.search_study import SearchStudy as SearchStudy
     from mpitune.optimize.search_study import TrialRecord as TrialRecord
 
-_HOME = {
-    "mpitune.optimize.asktell": ("AskTell",),
-    "mpitune.optimize.commands": ("Command",),
-    "mpitune.optimize.objectives": ("ObjectiveTrial",),
-    "mpitune.optimize.search_study": ("SearchStudy", "TrialRecord"),
-}
-
-__all__ = [name for names in _HOME.values() for name in names]
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "asktell": ("AskTell",),
+        "commands": ("Command",),
+        "objectives": ("ObjectiveTrial",),
+        "search_study": ("SearchStudy", "TrialRecord"),
+    },
+)

@@ -8,19 +8,23 @@ The names below import scikit-learn when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mpitune.lazy import front
 
 if TYPE_CHECKING:
-    from mpitune.sklearn.halving import HalvingGridSearchCV, HalvingRandomSearchCV
-    from mpitune.sklearn.searches import GridSearchCV, RandomizedSearchCV
-    from mpitune.sklearn.winner import careful, winner_of
+    from mpitune.sklearn.halving import HalvingGridSearchCV as HalvingGridSearchCV
+    from mpitune.sklearn.halving import HalvingRandomSearchCV as HalvingRandomSearchCV
+    from mpitune.sklearn.searches import GridSearchCV as GridSearchCV
+    from mpitune.sklearn.searches import RandomizedSearchCV as RandomizedSearchCV
+    from mpitune.sklearn.winner import careful as careful
+    from mpitune.sklearn.winner import winner_of as winner_of
 
-__all__ = ["GridSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV", "RandomizedSearchCV", "careful", "winner_of"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        home = "winner" if name in ("careful", "winner_of") else "halving" if name[:7] == "Halving" else "searches"
-        return getattr(import_module(f"mpitune.sklearn.{home}"), name)
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "searches": ("GridSearchCV", "RandomizedSearchCV"),
+        "halving": ("HalvingGridSearchCV", "HalvingRandomSearchCV"),
+        "winner": ("careful", "winner_of"),
+    },
+)

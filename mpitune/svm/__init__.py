@@ -22,8 +22,9 @@ numba.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mpitune.lazy import front
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.svm.apart import is_compiled as is_compiled
@@ -38,20 +39,14 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.svm.svc import SVC as SVC
     from mpitune.svm.svc import Refit as Refit
 
-_HOME = {
-    "mpitune.svm.apart": ("is_compiled", "is_ready"),
-    "mpitune.svm.candidates": ("Fitted", "fit_grid"),
-    "mpitune.svm.data": ("Data", "TrainingSet"),
-    "mpitune.svm.solved": ("Solved", "solve"),
-    "mpitune.svm.svc": ("SVC", "Refit"),
-    "mpitune.svm.compiling": ("warm_up",),
-}
-
-__all__ = [name for names in _HOME.values() for name in names]
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "apart": ("is_compiled", "is_ready"),
+        "candidates": ("Fitted", "fit_grid"),
+        "data": ("Data", "TrainingSet"),
+        "solved": ("Solved", "solve"),
+        "svc": ("SVC", "Refit"),
+        "compiling": ("warm_up",),
+    },
+)

@@ -48,7 +48,7 @@ def test_the_command_imports_no_tool_and_the_front_door_is_light_and_complete(pr
         "print(*heavy & set(sys.modules))"
     )
     of_command, at_first, with_all = program("-c", code).stdout.splitlines()
-    light = {"mpitune.processes.output", "mpitune.processes", "mpitune.folders", "mpitune.__main__"}
+    light = {"mpitune.lazy", "mpitune.processes.output", "mpitune.processes", "mpitune.folders", "mpitune.__main__"}
     assert set(of_command.split()) == light and not at_first and not with_all
     assert set(mpitune.__all__) <= set(dir(mpitune)) and len(mpitune.__all__) <= 20
 

@@ -5,17 +5,16 @@ replacement, and scores on those that were left out, over all draws or 1,000 of 
 it scores. It is the idea of I. Tsamardinos, E. Greasidou, G. Borboudakis (BBC-CV, Machine Learning 107, 2018) for folds
 in place of samples, so scores alone are enough; R. J. Tibshirani, R. Tibshirani (Annals of Applied Statistics 3, 2009)
 were the first to correct by folds. What a draw has chosen is compared with the winner on the same folds, so it does not
-count which folds are hard. The gain over the default is corrected alike: without it, it would be called more than
-chance in a fifth of searches where nothing can be learnt.
+count which folds are hard. The gain over the default is corrected alike: else it would be called more than chance in a
+fifth of searches where nothing can be learnt.
 
 Intervals have the variance of C. Nadeau, Y. Bengio (Machine Learning 52, 2003), as that over folds is too small:
 S. Bates, T. Hastie, R. Tibshirani (Journal of the American Statistical Association, 2023) say by how much. Repeats have
 their samples in common, so they add no test samples: R. R. Bouckaert, E. Frank (PAKDD 2004).
 
 Two scores are too low by their folds, more than the choice makes them too high, so these are not corrected. Windows of
-a series train on a part of the samples. And r2 divides by the variance of its fold: with m samples whose errors are
-normal and apart from the rest, the mean of 1 / variance is (m - 1) / (m - 3) of that of many samples, so about
-3 / (m - 3) of 1 - r2 is lost.
+a series train on a part of the samples. And r2 divides by the variance of its fold: of m samples with normal errors
+that are independent of the rest, its mean is 1 - (1 - r2) m / (m - 3), by the mean of the inverse of chi-square.
 """
 
 from __future__ import annotations
@@ -39,15 +38,14 @@ LEFT = "not corrected for the {} that the race left, so what is corrected is rat
 WINDOWS = "not corrected for the choice, as windows train on a part of the samples, which makes scores rather too low"
 OF_FOLDS = "not corrected for the choice, as {} is too low by itself on small folds"
 TO_VARIANCE = "r2", "explained_variance", "d2_"  # scores that divide by what a fold has of variance
-SHARES = "acc", "balanced_acc", "top_k", "f1", "precision", "recall", "jaccard", "roc_auc", "auc", "average_precision"
-NO_BOUNDS = -math.inf, math.inf
-BOUNDS = {  # by how the name of a score begins
-    SHARES: (0.0, 1.0),
-    ("rand_score", "homogeneity", "completeness", "v_measure", "fowlkes_mallows", "normalized_mutual"): (0.0, 1.0),
-    ("matthews_corrcoef", "adjusted_"): (-1.0, 1.0),
-    TO_VARIANCE: (-math.inf, 1.0),
-    ("neg_",): (-math.inf, 0.0),
-    ("error",): (0.0, math.inf),
+SHARES = (
+    *("accuracy", "balanced_accuracy", "top_k", "f1", "precision", "recall", "jaccard", "roc_auc", "auc", "rand_score"),
+    *("average_precision", "homogeneity", "completeness", "v_measure", "fowlkes_mallows", "normalized_mutual"),
+)
+OF_CHANCE = "matthews_corrcoef", "adjusted_rand", "adjusted_mutual"  # 0 is chance, less is worse
+BOUNDS: dict[tuple[str, ...], tuple[float, float]] = {  # by how the name of a score begins
+    **{SHARES: (0.0, 1.0), OF_CHANCE: (-1.0, 1.0), TO_VARIANCE: (-math.inf, 1.0), ("neg_",): (-math.inf, 0.0)},
+    **{("error",): (0.0, math.inf), ("",): (-math.inf, math.inf)},
 }
 
 
@@ -89,7 +87,7 @@ class Winner:
     corrected: float | None = None
     gain: float | None = None
     gain_interval: Interval | None = None
-    default_will_do = False
+    default_will_do, not_corrected = False, ""
 
     def __init__(
         self,
@@ -115,22 +113,20 @@ class Winner:
         best = int(means.argmax() if taken is None else np.flatnonzero(whole == taken)[0])
         good, losses = means == means[best], table[best] - table
         self.scores, self.params, self.n_folds, self.name, self.level = scores, params, k, name, level
-        self.not_corrected, self.notes = (
-            "",
-            [OVERLAP] * (ratio is not None and not kind) + [LEFT.format(left)] * (left > 0),
-        )
+        self.notes = [OVERLAP] * (ratio is not None and not kind) + [LEFT.format(left)] * (left > 0)
         self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
-        self._bounds = _bounds(name, scores[whole])
+        low, high = next(ends for begins, ends in BOUNDS.items() if name.lower().startswith(begins))
+        beyond = not (low <= scores[whole].min() and scores[whole].max() <= high)  # so it is another score
+        self._bounds = BOUNDS["",] if beyond else (low, high)
         self.n_candidates, self._n_whole, self._n_tied = len(params), len(whole), int(good.sum()) - 1
         self.candidate, self.score = int(whole[best]), float(sign * means[best])
         flattery = 0.0
         if k > 1:
             parts = np.split(table, repeats if repeats < k else 1, axis=1)
             flattery = max(0.0, float(np.mean([flattered(part, best) for part in parts])))
-            if kind == "windows":
-                self.not_corrected = WINDOWS
-            elif name.lower().startswith(TO_VARIANCE) and 0 < flattery <= _lost(self.score, test):
-                self.not_corrected = OF_FOLDS.format(name)
+            lost = 3 * (1 - self.score) / (test - 3) if test > 3 else math.inf
+            small = name.lower().startswith(TO_VARIANCE) and 0 < flattery <= lost
+            self.not_corrected = WINDOWS if kind == "windows" else OF_FOLDS.format(name) if small else ""
             self.corrected = self.score if self.not_corrected else self.score - sign * flattery
             good |= losses.mean(axis=1) <= self._reach(losses, level)
         self.interval = self.about(self.corrected, table[best])
@@ -138,13 +134,22 @@ class Winner:
         self.as_good = [int(whole[n]) for n in order]
         self.default_candidate = next((number for number in whole.tolist() if not params[number]), None)
         if self.default_candidate is not None:
-            self.default = float(scores[self.default_candidate].mean())
-            if k > 1:
-                gains = losses[whole == self.default_candidate][0]
-                self.gain = float(gains.mean()) - flattery
-                self.default_will_do = self.gain <= 1e-12 * abs(self.score)  # but for rounding
-                half = self.half_of(gains)
-                self.gain_interval = None if half is None else Interval(self.gain - half, self.gain + half)
+            default = int(np.flatnonzero(whole == self.default_candidate)[0])
+            self._compare(table[[n for n in order if n != default or n == best]] - table[default], flattery)
+
+    def _compare(self, gains: np.ndarray, flattery: float) -> None:
+        """With the default, by the gain on each fold of all that are as good, (n, k), the winner first.
+
+        The choice prefers a gain that is the same on all folds, too. So its variance is at least the median of these.
+        """
+        self.default = float(self.scores[self.default_candidate].mean())
+        if self.n_folds > 1:
+            self.gain = gain = float(gains[0].mean()) - flattery if gains[0].any() else 0.0
+            self.default_will_do = gain <= 1e-12 * abs(self.score)  # but for rounding
+            if self.n_folds > 2:
+                halves = self._reach(gains, (1 + self.level) / 2)
+                half = float(max(halves[0], np.median(halves)))
+                self.gain_interval = Interval(gain - half, gain + half)
 
     def half_of(self, values: np.ndarray) -> float | None:
         """Half of the interval of their mean; None where folds are fewer than three."""
@@ -199,17 +204,6 @@ class Winner:
         text += f", corrected for the choice {self.gain:+.4f} +- {(ends.high - ends.low) / 2:.4f}"
         chance = "that is more than chance" if ends.low > 0 else "not shown to be more than chance"
         return f"{text}: {chance}"
-
-
-def _lost(score: float, test: float) -> float:
-    """What a score that divides by a fold's variance loses on so many samples: see above."""
-    return 3 * (1 - score) / (test - 3) if test > 3 else math.inf
-
-
-def _bounds(name: str, scores: np.ndarray) -> tuple[float, float]:
-    """Of a score by its name; none where a score is beyond them, so that it is another of this name."""
-    low, high = next((ends for begins, ends in BOUNDS.items() if name.lower().startswith(begins)), NO_BOUNDS)
-    return (low, high) if low <= scores.min() and scores.max() <= high else NO_BOUNDS
 
 
 def mean_of(folds: Sequence[float]) -> float:

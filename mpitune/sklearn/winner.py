@@ -53,7 +53,7 @@ def winner_of(
         >>> print(winner_of(search))
         best of 5 by accuracy: {'max_depth': 4}: 0.9667; corrected for the choice 0.9545 (95 %: 0.8785 to 1.0000)
         as good on these 5 folds: 4 of 5
-        the default: 0.9600; the winner is better by +0.0067, corrected for the choice -0.0055 +- 0.0278: not shown to \
+        the default: 0.9600; the winner is better by +0.0067, corrected for the choice -0.0055 +- 0.0439: not shown to \
 be more than chance
     """
     given: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
@@ -129,7 +129,7 @@ class Careful:
     """A `refit` that takes the winner only where that is worth more than the default, or than a simpler candidate.
 
     `careful` is one: it returns the number of the winner, unless the default (the candidate without parameters, as
-    `default=True` adds it) reaches the winner's corrected score. It works in scikit-learn's own searches, too, which
+    `default=True` adds it) is as good once the choice is corrected for. It works in scikit-learn's own searches, too, which
     then have no `best_score_`.
 
     Example:

@@ -129,8 +129,8 @@ class Careful:
     """A `refit` that takes the winner only where that is worth more than the default, or than a simpler candidate.
 
     `careful` is one: it returns the number of the winner, unless the default (the candidate without parameters, as
-    `default=True` adds it) is as good once the choice is corrected for. It works in scikit-learn's own searches, too, which
-    then have no `best_score_`.
+    `default=True` adds it) is as good once the choice is corrected for. It works in scikit-learn's own searches, too,
+    which then have no `best_score_`.
 
     Example:
         >>> from sklearn.datasets import load_iris

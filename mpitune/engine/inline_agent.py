@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from mpitune.devices.choose import set_hosts
+from mpitune.engine import seeding
 from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator, Told
 from mpitune.engine.usage import Meter, Peak
 from mpitune.engine.worker import answers, unpacked
@@ -39,19 +41,21 @@ class InlineAgent:
         match message:
             case Run(slot, batch, hosts=hosts):
                 set_hosts(hosts)
-                try:
+                begin = lambda key: seeding.begin(self._experiment, "group" if self._together else key)  # noqa: E731
+                with ExitStack() as stack:
+                    stack.callback(set_hosts, ())
+                    stack.enter_context(seeding.restored())
                     if self._objective is None:
+                        begin("setup")
                         context = WorkerContext("cpu", self._data, tell=lambda content: self._tell(Relayed(content)))
                         self._objective = self._experiment.objective(context)
                     for content in self._told:
                         self._objective.hear(content)  # type: ignore[attr-defined]
                     self._told.clear()
                     self._meter.begin()
-                    goes_on, nothing = lambda error: not self._debug, lambda key: None
-                    for answer in answers(self._objective, batch, self._meter, goes_on, nothing, self._together):
+                    goes_on = lambda error: not self._debug  # noqa: E731
+                    for answer in answers(self._objective, batch, self._meter, goes_on, begin, self._together):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
-                finally:
-                    set_hosts(())
                 self._tell(Returned(slot, (), 1))
             case Told(content):
                 self._told.append(content)

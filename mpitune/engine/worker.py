@@ -35,6 +35,7 @@ from typing import IO, Any
 import numpy as np
 
 from mpitune.devices.choose import hosts_here, set_hosts, workers_here
+from mpitune.engine import seeding
 from mpitune.engine.messages import STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
 from mpitune.engine.usage import Meter
@@ -171,10 +172,16 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         tell = lambda content: wire.send(Relayed(content))  # noqa: E731
         share = setup.memory // workers_here()
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell, share)
+        seeding.begin(experiment, "setup")
         objective = experiment.objective(context)
         keeps = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
         goes_on = lambda error: keeps and isinstance(error, Exception) and not isinstance(error, MemoryError)  # noqa: E731
         meter = Meter(setup.device)
+
+        def begin(key: str) -> None:
+            printed.begin(key)
+            seeding.begin(experiment, "group" if setup.together else key)  # a group may be divided
+
         known = hosts_here()
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
@@ -189,7 +196,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
             if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
                 meter.begin()
             batch = tuple([Trial(*trial) for trial in trials])
-            for answer in answers(objective, batch, meter, goes_on, printed.begin, setup.together):
+            for answer in answers(objective, batch, meter, goes_on, begin, setup.together):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)

@@ -86,13 +86,13 @@ class Asking:
 
     def _look_at_attrs(self) -> None:
         """See user attributes that the study has got since, as by a callback."""
-        view, study = self._view, self._study
-        known = view.get_study_user_attrs(view.study_id)
-        now = study._storage.get_study_user_attrs(study._study_id)
+        view, known = self._view, self._view.get_study_user_attrs(self._view.study_id)
+        now = self._study._storage.get_study_user_attrs(self._study._study_id)
         new = {name: value for name, value in now.items() if name not in known or not _is_same(known[name], value)}
         for name, value in now.items():
             view.set_study_user_attr(view.study_id, name, value)
-        if sent := {name: value for name, value in new.items() if can_be_sent(value)}:
+        if new:
+            sent = {name: value for name, value in new.items() if can_be_sent(value)}
             self._new_attrs.append((self._n_known + len(self._news), sent))
 
     def news(self) -> list[bytes]:

@@ -7,9 +7,8 @@ import gc
 import json
 import math
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -51,7 +50,6 @@ class InWorker:
         constraints: the `constraints_func` of the sampler.
         collects: whether garbage is collected after each trial.
         verbosity: of Optuna's log.
-        held: modules that have the user's study, and its names there.
     """
 
     packed: bytes
@@ -60,7 +58,6 @@ class InWorker:
     constraints: Callable[[FrozenTrial], Sequence[float]] | None
     collects: bool
     verbosity: int
-    held: Sequence[tuple[str, str]]
 
     keeps_worker = True
 
@@ -100,8 +97,7 @@ class InWorker:
         try:
             if "raised" in asked:
                 raise RuntimeError(f"the sampler raised {asked['raised']}")
-            with self._held():
-                returned = self._function(of_optuna)
+            returned = self._function(of_optuna)
             several = returned if isinstance(returned, Sequence) else [returned]
             if refused := _check_values_are_feasible(of_optuna.study, several):
                 cause = f"the objective returned {returned!r}: {refused}"
@@ -131,19 +127,6 @@ class InWorker:
         of_steps = {f"{name}@{step}": value for step, each in steps for name, value in each.items()}
         shown = {**dict(zip(self.names, values or (), strict=False)), **of_steps}
         return Evaluation(trial.key, shown, messages=messages, user_attrs=attrs)
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Meanwhile modules have the study as the trial sees it under their names for it."""
-        homes = [(vars(sys.modules[module]), name) for module, name in self.held if module in sys.modules]
-        before = [home.get(name) for home, name in homes]
-        try:
-            for home, name in homes:
-                home[name] = self._study
-            yield
-        finally:
-            for (home, name), study in zip(homes, before, strict=True):
-                home[name] = study
 
     def _begun(self, asked: Mapping[str, Any]) -> OptunaTrial:
         """The trial that rank 0 has asked for, the last of the study as it sees it."""

@@ -13,11 +13,13 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import optuna
 from optuna.logging import get_verbosity
@@ -41,7 +43,7 @@ from mpitune.optuna.records import ATTRIBUTE, read_said, whole
 from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.storage.table import last_line
-from mpitune.studies import join, on_all_ranks, run_study
+from mpitune.studies import join, n_ranks, on_all_ranks, run_study
 from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
 FIX = "make it within the objective"
@@ -275,6 +277,8 @@ def optimize(
     if isinstance(catch, Iterable) and not isinstance(catch, tuple | list | set | frozenset):
         raise TypeError(f"The catch argument is of type '{type(catch).__name__}' but must be a tuple.")
     keeps_its_best = type(func).__module__.startswith("optuna_integration.")  # in itself, so in this process
+    if n_jobs == 1:
+        say_idle(options)
     if n_jobs == 1 or keeps_its_best:
         return study.optimize(func, n_trials, timeout, 1, catch, callbacks, gc_after_trial, show_progress_bar)
     require_whole("window", window, 1)
@@ -307,28 +311,41 @@ def optimize(
         raise leader.raised
 
 
+@cache
+def say_idle(options: RunOptions) -> None:
+    """Say, once, that workers have nothing to do, as a study stays in this process."""
+    if (n := slots_here(options) * n_ranks()) > 1:
+        print(
+            f"n_jobs=1 keeps trials in this process: {n - 1} of {n} workers are idle, leave n_jobs out to use them",
+            file=sys.stderr,
+        )  # fmt: skip
+
+
 def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str, np.ndarray]]:
     """The packed objective and its large arrays. Raises UsageError for what cannot be sent to workers."""
     arrays: dict[str, np.ndarray] = {}
 
+    def is_same(thing: Any) -> bool:
+        is_study = issubclass(type(thing), Study)  # other things may be slow to say what they are
+        return is_study and getattr(thing, "_storage", None) is study._storage and thing._study_id == study._study_id
+
     def reduced(other: Study) -> Any:
-        return (study_here, ()) if _is_same(other, study) else other.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return (study_here, ()) if is_same(other) else other.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
     how = {Study: reduced, type(study): reduced}
     try:
-        content = packed_call(func, arrays, how)
+        with ExitStack() as stack:
+            for name, module in list(sys.modules.items()):  # in a worker one with the study would make another
+                if getattr(module, "__name__", "") == name and any(map(is_same, list(vars(module).values()))):
+                    cloudpickle.register_pickle_by_value(module)
+                    stack.callback(cloudpickle.unregister_pickle_by_value, module)
+            content = packed_call(func, arrays, how)
     except Exception:  # whatever its own pickling raises
         require_sendable("the objective", func, FIX, lambda thing: packed_call(thing, {}, how))
         raise
     require_sendable("the sampler", study.sampler, FIX)
     require_sendable("the pruner", study.pruner, FIX)
     return content, arrays
-
-
-def _is_same(thing: Any, study: Study) -> bool:
-    """Whether a thing is this study."""
-    is_study = issubclass(type(thing), Study)  # other things may be slow to say what they are
-    return is_study and getattr(thing, "_storage", None) is study._storage and thing._study_id == study._study_id
 
 
 def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:
@@ -361,12 +378,8 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
     in_worker = InWorker(
-        function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity(),
-        [
-            (module, name) for module, home in list(sys.modules.items()) if module != "__main__"
-            for name, thing in list(getattr(home, "__dict__", {}).items()) if _is_same(thing, study)
-        ],
-    )  # fmt: skip
+        function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
+    )
     return Optimizing(space, strategy, tuple(goals), seed, window, in_worker, leader)
 
 

@@ -14,8 +14,11 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -221,6 +224,34 @@ def stops_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class OnImport(MetaPathFinder):
+    """Calls something with a module once it is imported: who does not use it does not wait for it."""
+
+    def __init__(self, name: str, then: Callable[[types.ModuleType], None]):
+        self._name, self._then = name, then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)  # who only asks whether the module is there imports nothing
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def executed(module: types.ModuleType) -> None:
+                execute(module)
+                sys.meta_path.remove(self)
+                self._then(module)
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
 
 
 def start_resource_tracker() -> None:

@@ -12,17 +12,14 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mpitune.errors import Caller, Exit, UsageError, called_from
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import in_child, of_this_process
+from mpitune.processes.process import OnImport, in_child, of_this_process
 from mpitune.ranks.launch import hide, launched
 from mpitune.settings import Parser
 
@@ -66,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
     hide()
-    sys.meta_path.insert(0, _OnImport(functools.partial(_take_over, ours, options.window)))
+    sys.meta_path.insert(0, OnImport("optuna", functools.partial(_take_over, ours, options.window)))
 
     @of_this_process
     def end() -> None:
@@ -103,30 +100,6 @@ def _replace() -> None:
     sklearn.svm.SVC = mpitune.svm.SVC
 
 
-class _OnImport(MetaPathFinder):
-    """Calls something with Optuna, once the script imports it: who does not use it does not wait for it."""
-
-    def __init__(self, then: Callable[[types.ModuleType], None]):
-        self._then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "optuna":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def executed(module: types.ModuleType) -> None:
-                execute(module)
-                self._then(module)
-
-            spec.loader.exec_module = executed  # type: ignore[method-assign]
-        return spec
-
-
 def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType) -> None:
     """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`, or runs within a study or a child."""
     theirs = optuna.study.Study.optimize
@@ -141,10 +114,14 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
         *args: Any,
         **more: Any,
     ) -> None:
-        from mpitune.optuna import optimize as ours
+        from mpitune.optuna.optimizing import optimize as ours
+        from mpitune.optuna.optimizing import say_idle
         from mpitune.studies import leads
 
-        if n_jobs == 1 or leads() or in_child():
+        is_own = leads() or in_child()
+        if n_jobs == 1 and not is_own:
+            say_idle(options)
+        if n_jobs == 1 or is_own:
             theirs(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:
             with called_from(Caller.ARGUMENTS):  # a script has no other options

@@ -2,19 +2,24 @@
 
 import json
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optuna
 import pytest
 
 import mpitune
 from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study
 from mpitune.errors import UsageError
 from mpitune.experiment import Reporting, WorkerContext
+from mpitune.optuna import optimize
 from mpitune.studies import StudyError
 from mpitune.trial import Outcome
 from tests.helpers import journal_lines, on_one_core
@@ -196,6 +201,57 @@ def test_a_trial_fails_in_this_process_as_in_a_worker_but_for_a_debugger() -> No
         run_study(Listed(value, 4), RunOptions(debug=True, quiet=True))
     with pytest.raises(UsageError, match="debug runs everything in this process: leave workers=2 out"):
         RunOptions(debug=True, workers=2)
+
+
+def drawn() -> list[float]:
+    import torch  # which a worker has not imported before
+
+    return [random.random(), float(np.random.rand()), float(torch.rand(1))]
+
+
+class Drawing:
+    """An objective that draws from all global sources; its trial 2 fails once after that."""
+
+    def setup(self, device: str) -> None:
+        self.first = drawn()
+
+    def __call__(self, trial: Any) -> dict[str, float]:
+        own = drawn()
+        if trial.number == 2 and not (trial.folder / "failed").exists():
+            (trial.folder / "failed").touch()
+            raise ValueError
+        trial.set_user_attr("drawn", [*self.first, *own])
+        return {"x": own[0]}
+
+
+def study_of(seed: int | None, options: RunOptions) -> list[Any]:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    optimize(study, lambda trial: sum(drawn()) + trial.suggest_float("x", 0, 1), 6, window=3, options=options)
+    return [trial.value for trial in study.trials]
+
+
+def searched(objective: Any, options: RunOptions, **more: Any) -> list[Any]:
+    space = {"x": mpitune.Float(0, 1)}
+    found = mpitune.search(objective, space, n_trials=6, minimize="x", window=4, options=options, **more)
+    return [[trial.values, trial.user_attrs] for trial in found.trials]
+
+
+DOORS: dict[str, Callable[[RunOptions], list[Any]]] = {
+    "search": partial(searched, Drawing()),
+    "a group": partial(searched, lambda trials: [drawn()[1] for _ in trials], together=2),
+    "optuna": partial(study_of, 1),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_global_sources_of_random_numbers_are_seeded_for_each_trial(door: str) -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    found = [DOORS[door](RunOptions(gpu="none", workers=n, quiet=True)) for n in (0, 1, 2)]
+    assert found[0] == found[1] == found[2]
+    assert len(set(map(str, found[0]))) == (2 if door == "a group" else 6)  # the numbers of a group are by place
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    here = RunOptions(workers=0, quiet=True)
+    assert study_of(None, here) != study_of(None, here)
 
 
 def test_nan_is_a_failure_infinity_is_not() -> None:

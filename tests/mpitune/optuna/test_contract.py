@@ -105,10 +105,10 @@ def test_the_study_that_an_objective_holds_is_that_of_its_trial(way: str, option
     assert states(study) == "C" * 6 and study.user_attrs == {"last": {5}, "heard": {5}} and held is study
 
 
-def test_an_objective_adds_no_trials() -> None:
-    for adds in (lambda study: study.ask(), lambda study: study.enqueue_trial({"x": 0})):
-        with pytest.raises(RuntimeError, match="an objective can only read its study"):
-            optimize(new(), lambda trial, adds=adds: adds(trial.study) or square(trial), 2, options=HERE)
+@pytest.mark.parametrize("adds", [lambda study: study.ask(), lambda study: study.enqueue_trial({"x": 0})])
+def test_an_objective_adds_no_trials(adds: Any) -> None:
+    with pytest.raises(RuntimeError, match="an objective can only read its study"):
+        optimize(new(), lambda trial: adds(trial.study) or square(trial), 2, options=HERE)
 
 
 @pytest.mark.parametrize("options", [HERE, TWO])
@@ -182,10 +182,11 @@ def test_a_timeout_and_other_arguments(capsys: pytest.CaptureFixture[str]) -> No
     assert "3/3" in capsys.readouterr().err
 
 
-def test_one_job_stays_in_this_process() -> None:
+def test_one_job_stays_in_this_process_and_says_who_is_idle(capsys: pytest.CaptureFixture[str]) -> None:
     study, pids = new(), set[int]()
-    optimize(study, lambda trial: pids.add(os.getpid()) or square(trial), 3, n_jobs=1, options=TWO)
-    assert pids == {os.getpid()}
+    for _ in range(2):
+        optimize(study, lambda trial: pids.add(os.getpid()) or square(trial), 3, n_jobs=1, options=TWO)
+    assert pids == {os.getpid()} and capsys.readouterr().err.count("1 of 2 workers are idle") == 1
 
 
 def test_a_worker_that_dies_costs_its_trial() -> None:
@@ -399,21 +400,16 @@ class Label(StrEnum):
     A, B = "a", "b"
 
 
-ATTRIBUTES: dict[str, Callable[[], Any]] = {
-    "array": lambda: np.array([0.5, 1.0]),
-    "arrays": lambda: [np.zeros(2), {"p": np.ones(3)}],
-    "frame": lambda: pandas.DataFrame({"a": [1, 2]}),
-    "equal to all": Always,
-    "a label": lambda: Label.B,
-}
+def attributes() -> dict[str, Any]:
+    frame = pandas.DataFrame({"a": [1, 2]})
+    return {"array": np.array([0.5, 1]), "arrays": [{"p": np.ones(3)}], "f": frame, "all": Always(), "label": Label.B}
 
 
 def test_attributes_are_never_compared_but_packed() -> None:
     def objective(trial: Trial) -> float:
         if (label := trial.suggest_categorical("label", list(Label))) is not Label.A:
-            for name, made in ATTRIBUTES.items():
-                trial.set_user_attr(name, made())
-            trial.set_user_attr("lock", threading.Lock())
+            for name, value in {**attributes(), "lock": threading.Lock()}.items():
+                trial.set_user_attr(name, value)
         return float(label is Label.B)
 
     study = new(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
@@ -422,7 +418,7 @@ def test_attributes_are_never_compared_but_packed() -> None:
     assert states(study) == "C" * 6 and {type(trial.params["label"]) for trial in trials} == {Label}
     kept = dict(trials[study.best_trial.number].user_attrs)
     assert "lock object" in kept.pop("lock")
-    assert pickle.dumps(kept) == pickle.dumps({name: made() for name, made in ATTRIBUTES.items()})
+    assert pickle.dumps(kept) == pickle.dumps(attributes())
 
     def circular(trial: Trial) -> float:
         trial.set_user_attr("itself", itself := [])  # type: ignore[var-annotated]

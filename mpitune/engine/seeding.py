@@ -1,0 +1,53 @@
+"""Global sources of random numbers, which begin anew with each trial: those of Python, NumPy and torch.
+
+So an objective that draws from them, as most do somewhere, has the same results in any worker and after any retry.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from mpitune.processes.process import OnImport
+from mpitune.trial import seed_of
+
+_for_torch = 0  # the running trial's number
+_on_import = OnImport("torch", lambda torch: torch.manual_seed(_for_torch))  # which begins the same in all processes
+
+
+def begin(experiment: Any, key: str) -> None:
+    """Seed them for the trial of this key by an experiment's `seed`; nothing where that is no whole number."""
+    global _for_torch
+    if not isinstance(root := getattr(experiment, "seed", None), int) or root < 0:
+        return
+    words = seed_of(root, f"global/{key}").generate_state(8)
+    random.seed(words.tobytes())
+    np.random.seed(words)
+    _for_torch = int.from_bytes(words[:2].tobytes(), "little")
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "manual_seed"):
+        torch.manual_seed(_for_torch)
+    elif _on_import not in sys.meta_path:
+        sys.meta_path.insert(0, _on_import)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Afterwards they are as before: a script draws from them as if no trial had run in its process."""
+    python, numpy = random.getstate(), np.random.get_state()
+    torch: Any = sys.modules.get("torch")
+    state = torch and torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if torch:
+            torch.set_rng_state(state)
+        with suppress(ValueError):
+            sys.meta_path.remove(_on_import)

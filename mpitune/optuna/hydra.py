@@ -267,13 +267,12 @@ def _distribution(override: Override) -> BaseDistribution:
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
         return FloatDistribution(low, high, log=log)
-    if override.is_range_sweep():
-        numbers = _numbers(override)
-        kind = IntDistribution if all(isinstance(number, int) for number in numbers) else FloatDistribution
-        return kind(min(numbers), max(numbers), step=abs(sweep.step))
-    values: list[Any] = list(override.sweep_iterator())
+    values: list[Any] = list(_numbers(override) if override.is_range_sweep() else override.sweep_iterator())
     if not values:
         raise UsageError(f"{override.input_line}: there is no value")
+    if override.is_range_sweep():
+        kind = IntDistribution if isinstance(values[0], int) else FloatDistribution
+        return kind(min(values), max(values), step=abs(sweep.step))
     plain = [value if isinstance(value, int | float) else None for value in values]
     texts = map(Transformer.str, values)  # shuffle() has another order whenever it is asked
     return CategoricalDistribution([text if value is None else value for value, text in zip(plain, texts, strict=True)])
@@ -286,13 +285,9 @@ def _numbers(override: Override) -> Numbers:
         values = [*sweep.range()]
     except (HydraException, ValueError) as error:
         raise UsageError(f"{override.input_line}: {error}") from error
-    if not values:
-        raise UsageError(f"{override.input_line}: there is no value")
     start, step = Decimal(str(sweep.start)), Decimal(str(sweep.step))
-    pairs = [
-        (value if isinstance(value, int) else float(start + n * step), Transformer.str(value))
-        for n, value in enumerate(values)
-    ]
+    numbers = [each if isinstance(each, int) else float(start + n * step) for n, each in enumerate(values)]
+    pairs = list(zip(numbers, map(Transformer.str, values), strict=True))
     if sweep.shuffle:
         random.shuffle(pairs)
     return dict(pairs)

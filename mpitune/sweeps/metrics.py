@@ -52,15 +52,7 @@ class Metric:
 
 
 def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "") -> Metric:
-    """What the program of a trial's folder has logged by now.
-
-    Args:
-        folder: of the trial.
-        source: None for W&B where it has a run, else JSON.
-        name: of the metric.
-        maximize: whether a higher value is better.
-        run: the id of its W&B run.
-    """
+    """What the program of a trial has logged by now. source: None for W&B where it has that run, else JSON."""
     if source is None and not _runs(_near(folder, run), run):
         metric = Metric(name, maximize, _in_output(folder, run))
         if metric.end is not None or not _runs(_below(folder, run), run):
@@ -105,9 +97,9 @@ def _below(folder: Path, run: str) -> Iterator[Path]:
             names = [entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
             if any(RUN.match(name) and run in name for name in names):
                 yield place
-            others = {TRIALS} if (place / JOURNAL).exists() else set()
-            queue += [place / name for name in names if not RUN.match(name) and name not in others and name[:1] != "."]
-            queue += [place / name for name in names if name == ".wandb"]
+            known = TRIALS if (place / JOURNAL).exists() else ""
+            others = [name for name in names if name != known and not RUN.match(name)]
+            queue += [place / name for name in others if name[0] != "." or name == ".wandb"]
 
 
 def _records(content: bytes, at: int = 7) -> Iterator[bytes]:

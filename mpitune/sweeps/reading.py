@@ -74,10 +74,8 @@ def _content(path: Path) -> Any:
             import yaml
 
         class Loader(yaml.SafeLoader):  # 1e-5 is a number and a date is a text, as in YAML 1.2
-            yaml_implicit_resolvers = {
-                first: [each for each in known if each[0] != "tag:yaml.org,2002:timestamp"]
-                for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-            }
+            known = yaml.SafeLoader.yaml_implicit_resolvers.items()
+            yaml_implicit_resolvers = {k: [rule for rule in v if "timestamp" not in rule[0]] for k, v in known}
 
             def construct_mapping(self, node: Any, deep: bool = False) -> Any:
                 keys = [key.value for key, _ in node.value]

@@ -16,12 +16,13 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
 from optuna.samplers import BruteForceSampler
+from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import ASKED, OURS, packed_params, plain, says_all, unpacked_params
+from mpitune.optuna.records import ASKED, OURS, as_listed, packed_params, plain, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
 from mpitune.settings import without_address
 from mpitune.trial import Trial
@@ -186,7 +187,8 @@ class Asking:
                 storage.set_study_system_attr(self._study._study_id, name, value)
         if told.number == len(existing):
             # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.
-            storage.create_new_trial(self._study._study_id, template_trial=told)
+            kept = told if isinstance(storage, InMemoryStorage) else as_listed(told)
+            storage.create_new_trial(self._study._study_id, template_trial=kept)
             return
         trial_id = existing[told.number]._trial_id
         for name, value in told.params.items():

@@ -39,7 +39,7 @@ from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.objective import InWorker, study_here
-from mpitune.optuna.records import ATTRIBUTE, read_said, whole
+from mpitune.optuna.records import ATTRIBUTE, json_says, read_said, whole
 from mpitune.processes.process import unpacked_error
 from mpitune.storage.history import read_header
 from mpitune.storage.table import last_line
@@ -101,6 +101,8 @@ class Leader:
                 self._require_kept(given)
                 if isinstance(self.study._storage, InMemoryStorage):
                     ended, of_study = given, attrs
+                else:  # tuples, of which a database makes lists, as by Optuna alone
+                    ended.params, ended.distributions = given.params, given.distributions
             for name, value in of_study.items():  # also where the sampler's `after_trial` raises
                 self.study.set_user_attr(name, value)
             told = self.asking.tell(ended, values, state)
@@ -115,12 +117,13 @@ class Leader:
 
     def _require_kept(self, given: FrozenTrial) -> None:
         """Raise UsageError for choices that a journal or a database cannot hold."""
-        plain = str | float | int | None
+        in_memory, plain = isinstance(self.study._storage, InMemoryStorage), str | float | int | None
         lost = [
-            name for name, drawn in given.distributions.items()
-            if not all(isinstance(choice, plain) for choice in getattr(drawn, "choices", ()))
+            name for name, drawn in given.distributions.items() if not (
+                all(isinstance(choice, plain) for choice in getattr(drawn, "choices", ())) if self.keeps
+                else in_memory or json_says(drawn))
         ]  # fmt: skip
-        if lost and (self.keeps or not isinstance(self.study._storage, InMemoryStorage)):
+        if lost:
             raise UsageError(
                 f"the choices of {lost[0]} cannot be kept in a file ({given.distributions[lost[0]]}): give texts or "
                 "numbers, and look up in the objective what they stand for"
@@ -354,7 +357,14 @@ def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> t
     known = {} if header is None else header["settings"]
     slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
     kept = attrs_of(study).get(WINDOW, known.get("window"))
-    size = int(window or kept or (2 * slots if slots > 1 else 1))
+    kind = type(getattr(study.sampler, "_base_sampler", study.sampler))
+    of_optuna = kind.__module__.startswith(("optuna.", "optuna_integration."))
+    size = int(window or kept or (2 * slots if slots > 1 and of_optuna else 1))
+    if slots > 1 and not (window or kept or of_optuna):
+        log.warning(
+            "%s is not of Optuna and may need each result before the next trial: one runs at a time (window=%d: more)",
+            kind.__name__, 2 * slots,
+        )  # fmt: skip
     study._storage.set_study_system_attr(study._study_id, WINDOW, size)
     return seed_of_study(study, seed), size
 

@@ -429,6 +429,42 @@ def test_attributes_are_never_compared_but_packed() -> None:
         optimize(new(), circular, 3, options=TWO)
 
 
+def test_tuples_are_lists_in_a_database_as_by_optuna_alone(tmp_path: Path) -> None:
+    def objective(trial: Trial) -> float:
+        return sum(trial.suggest_categorical("h", [(50,), (100, 50)])) + trial.suggest_float("x", 0, 1)
+
+    studies = [
+        new(storage=f"sqlite:///{tmp_path}/{n}.db", sampler=optuna.samplers.RandomSampler(seed=1)) for n in range(2)
+    ]
+    optimize(studies[0], objective, 4, window=2, options=TWO)
+    studies[1].optimize(objective, 4)
+    for study in studies:
+        assert states(study) == "CCCC" and all(type(trial.params["h"]) is list for trial in study.trials)
+    assert studies[0].trials[0].distributions == studies[1].trials[0].distributions
+
+
+class Annealing(optuna.samplers.RandomSampler):
+    """As in Optuna's tutorial: it needs the result of the trial before."""
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
+        return optuna.search_space.intersection_search_space(study.get_trials(deepcopy=False))
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, float]:
+        before = study.trials[-2] if search_space else None
+        return {} if before is None else {"x": before.params["x"] / 2 + before.value}
+
+
+def test_a_sampler_of_ones_own_has_each_result_before_the_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(asking.log, "warning", lambda text, *more: said.append(text % more))
+    study = new(sampler=Annealing(seed=1))
+    for _ in range(2):
+        optimize(study, square, 3, options=TWO)
+    points = [trial.params["x"] for trial in study.trials]
+    assert points[1:] == [x / 2 + x**2 for x in points[:-1]]
+    assert len(said) == 1 and "Annealing is not of Optuna" in said[0] and "window=4" in said[0]
+
+
 def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:
     options = replace(TWO, results=tmp_path / "r")
     for shift in (0.5, -0.5):

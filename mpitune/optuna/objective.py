@@ -113,6 +113,10 @@ class InWorker:
         said = {
             "trial": packed_trial(ended), "values": plain(values), "state": state.name, "cause": cause,
             "stopped": of_optuna.study._stop_flag, "study": plain(news),
+            "texts": [
+                name for name, value in (ended.user_attrs | news).items()
+                if type(value) is not str and isinstance(plain(value), str)
+            ],
         }  # fmt: skip
         messages = b""
         if raised or not says_all([ended, news]):

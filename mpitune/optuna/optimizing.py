@@ -29,7 +29,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.engine.tracking import STEPS
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, named
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.joblib.pickles import packed_call
 from mpitune.optimize.search import require_sendable, slots_here
@@ -73,6 +73,7 @@ class Leader:
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
     told: bool = False  # of a trial
+    told_texts: bool = False  # whether a line has said that attributes are texts
 
     @property
     def stops(self) -> bool:
@@ -103,6 +104,12 @@ class Leader:
                     ended, of_study = given, attrs
                 else:  # tuples, of which a database makes lists, as by Optuna alone
                     ended.params, ended.distributions = given.params, given.distributions
+            elif said["texts"] and not self.told_texts:
+                self.told_texts = True
+                log.warning(
+                    "trials of an earlier process have texts for objects in their attribute %s: fit the best again "
+                    "(study.best_params), or save each model to a file in the objective", named(said["texts"]),
+                )  # fmt: skip
             for name, value in of_study.items():  # also where the sampler's `after_trial` raises
                 self.study.set_user_attr(name, value)
             told = self.asking.tell(ended, values, state)

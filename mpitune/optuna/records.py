@@ -46,6 +46,7 @@ class _Said(Struct):
     cause: str
     stopped: bool
     study: dict[str, Any]
+    texts: list[str]  # user attributes of the trial and the study that are texts here
 
 
 def read_said(said: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState]:

@@ -38,6 +38,7 @@ from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
+from mpitune.optuna.kept import kept_by
 from mpitune.optuna.objective import InWorker, study_here
 from mpitune.optuna.records import ATTRIBUTE, json_says, read_said, whole
 from mpitune.processes.process import unpacked_error
@@ -47,6 +48,7 @@ from mpitune.studies import join, n_ranks, on_all_ranks, run_study
 from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
 FIX = "make it within the objective"
+_told_kept: set[str] = set()
 Callback = Callable[[Study, FrozenTrial], None]
 
 # Optuna has a module of an own type, which an objective with a callback of `optuna.integration` names.
@@ -299,6 +301,13 @@ def optimize(
     content, arrays = _sendable(study, func)
     options = _own_folder(options, study)
     seed, size = _seed_and_window(study, window, options)
+    if (kept := named(kept_by(func), "")) and kept not in _told_kept and not join(options).rank:
+        _told_kept.add(kept)
+        print(
+            f"the objective stores {kept}, which the script does not see, as it runs in a worker: use "
+            "trial.set_user_attr, and take the best in a callback or afterwards (n_jobs=1 runs it in this process)",
+            file=sys.stderr,
+        )
     catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     ends = time.monotonic() + (math.inf if timeout is None else timeout)
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pickle
 import signal
@@ -16,6 +17,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from optuna.trial import Trial, TrialState
 from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
 from mpitune.optuna import asking, optimize
+from mpitune.optuna.kept import kept_by
 from tests.mpitune.optuna.made import digest
 
 HERE = RunOptions(gpu="none", workers=0, quiet=True)
@@ -459,6 +462,79 @@ def test_attributes_that_are_texts_in_a_folder_are_named_at_the_restart(
         study = new(study_name="s")
         optimize(study, objective, n, window=1, options=replace(HERE, results=tmp_path / "r"))
     assert len(said) == 1 and "attribute best_booster: fit the best again" in said[0]
+
+
+history: list[float] = []
+cache: dict[int, float] = {}
+best, loaded = float("inf"), None
+
+
+class Keeping:
+    """An objective with its best model, and things that are its own."""
+
+    def __init__(self) -> None:
+        self.best_model, self.score, self.n, self.parts, self.device = None, 1.0, 0, dict[int, float](), ""
+
+    def evaluated(self, trial: Trial) -> float:
+        self.device = "cpu"
+        self.parts[trial.number] = square(trial)
+        return self.parts[trial.number] + len(self.device)
+
+    def __call__(self, trial: Trial) -> float:
+        score = self.evaluated(trial)
+        if score < self.score:
+            self.score, self.best_model = score, [score]
+        self.n += 1
+        return score
+
+
+def to_globals(trial: Trial) -> float:
+    global best
+    value = square(trial)
+    history.append(value)
+    if best > value:
+        best = value
+    return value
+
+
+def to_nothing(trial: Trial) -> float:
+    global loaded
+    if loaded is None:
+        loaded = np.arange(3)
+    if trial.number not in cache:
+        cache[trial.number] = float(loaded.sum())
+    values, model = [], SimpleNamespace()
+    values.append(cache[trial.number])
+    model.fitted, values[0] = True, 2.0
+    trial.set_user_attr("a", values)
+    logging.getLogger("mine").info("value")
+    os.environ["MINE"] = "1"
+    np.seterr(all="ignore")
+    return square(trial)
+
+
+def closing() -> Callable[[Trial], float]:
+    n, seen = 0, set[int]()
+
+    def objective(trial: Trial) -> float:
+        nonlocal n
+        n += 1
+        seen.add(trial.number)
+        return square(trial)
+
+    return objective
+
+
+def test_what_an_objective_keeps_to_itself_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(kept_by(Keeping())) == ["self.best_model", "self.n", "self.score"]
+    assert sorted(kept_by(partial(Keeping.__call__, Keeping()))) == []  # whose self nobody knows
+    assert sorted(kept_by(lambda trial: to_globals(trial))) == ["best", "history"]
+    assert sorted(kept_by(closing())) == ["n", "seen"]
+    assert not any(map(kept_by, (to_nothing, square, everything, odd, branching, max)))
+    for _ in range(2):
+        optimize(new(), to_globals, 1, options=HERE)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("the objective stores"))
+    assert "stores history, best, which" in line
 
 
 class Annealing(optuna.samplers.RandomSampler):

@@ -15,7 +15,7 @@ import numpy as np
 
 from common.data import N_CLASSES
 from common.images import ImageSettings
-from mnist_nn.images import Frame, no_digit, read_image
+from mnist_nn.images import no_digit
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key, sample_name, sample_of
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
@@ -103,7 +103,6 @@ class Bagging(ImageSettings):
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
     )
-    image: tuple[Path, ...] = setting((), "images of your own for the ensemble to judge", metavar="FILE", advanced=True)
     save_models: bool = setting(
         False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False,
         advanced=True,
@@ -163,11 +162,9 @@ class Bagging(ImageSettings):
         return "class" if self.dataset == "fashion-mnist" else "digit"
 
     def data(self) -> dict[str, np.ndarray]:
-        """The arrays of `common.data.load`, and `extra_images` uint8 (n, height, width): no digit, then the user's."""
+        """The arrays of `common.data.load`, and `extra_images` uint8 (1, height, width): one that is no digit."""
         arrays = super().data()
-        frame = Frame.of(arrays["train_images"], self.max_pixel)
-        extra = [no_digit(frame), *(read_image(path, frame) for path in self.image)]
-        return {**arrays, "extra_images": np.stack(extra)}
+        return {**arrays, "extra_images": no_digit(arrays["train_images"], self.max_pixel)[None]}
 
     def searches(self) -> Iterable[Rounds]:
         return (self._search(sample) for sample in range(self.n_bootstrap))
@@ -263,8 +260,8 @@ class Bagging(ImageSettings):
             trials', `place` that of the refit.
         hardest.csv: see `hardest_rows`.
         predictions.npz: `probabilities` float32 (n_bootstrap, n_test, n_classes), NaN where there is no network;
-            `labels` uint8 (n_test,); `extra_probabilities` float32 (n_bootstrap, n_extra, n_classes),
-            of the image that is no digit, then of the user's images.
+            `labels` uint8 (n_test,); `extra_probabilities` float32 (n_bootstrap, 1, n_classes), of the
+            image that is no digit.
         """
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
         seconds: dict[int, float] = defaultdict(float)
@@ -278,9 +275,9 @@ class Bagging(ImageSettings):
             rows.append(network_row(sample, losses, params=params, refit=refit, seconds=seconds[sample]))
         write_table(folder / "results.csv", rows)
         write_trials(folder / "trials.csv", outcomes)
-        labels, n_extra = data["test_labels"], len(data["extra_images"])
+        labels = data["test_labels"]
         probabilities = np.full((self.n_bootstrap, len(labels), N_CLASSES), np.nan, np.float32)
-        extra = np.full((self.n_bootstrap, n_extra, N_CLASSES), np.nan, np.float32)
+        extra = np.full((self.n_bootstrap, 1, N_CLASSES), np.nan, np.float32)
         there = [row["bootstrap"] for row in rows if not row["error"]]
         for bootstrap in there:
             arrays = results[self._refit_key(bootstrap)].arrays
@@ -299,7 +296,7 @@ class Bagging(ImageSettings):
             oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
             print_ensemble(answers, labels, leader=leader, out_of_bag=oob)
-            draw_ensemble(folder, answers, extra=extra[there], data=data, n=self.plot, paths=self.image, noun=self.noun)
+            draw_ensemble(folder, answers, extra=extra[there, 0], data=data, n=self.plot, noun=self.noun)
 
     def reporting(self) -> Reporting:
         tables = ("results.csv", "trials.csv", "hardest.csv", "predictions.npz")
@@ -317,10 +314,10 @@ class Bagging(ImageSettings):
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
     ) -> None:
-        from mnist_nn.predict import SavedNetwork, save_model
+        from mnist_nn.predict import save_model
 
         weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
         params = {name: row[name] for name in HYPERPARAMETERS}
         width = max(2, len(str(self.n_bootstrap - 1)))
-        frame = Frame.of(data["train_images"], self.max_pixel)
-        save_model(folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt", SavedNetwork(params, frame, weights))
+        path = folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt"
+        save_model(path, params, (*self.image_shape, self.max_pixel), weights)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
-from mpitune.errors import printable
 from mpitune.experiment import Data
 from mpitune.figures.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, save, styled, subplots
 from mpitune.figures.statistics import calibration
@@ -57,20 +56,19 @@ class Shown(NamedTuple):
         return ONE if self.label is None else RIGHT if self.label == self.answer else WRONG
 
 
-def draw_ensemble(
-    folder: Path, probabilities: np.ndarray, *, extra: np.ndarray, data: Data, n: int, paths: Sequence[Path], noun: str
-) -> None:
-    """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit, image-1-...
+def draw_ensemble(folder: Path, probabilities: np.ndarray, *, extra: np.ndarray, data: Data, n: int, noun: str) -> None:
+    """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit.
 
-    probabilities: float32 (n_networks, n_test, n_classes), of which n images are drawn at most. extra: the same of the
-    image that is no digit, then of the user's images, whose files are `paths`. noun: what a class is, such as "digit".
+    probabilities: float32 (n_networks, n_test, n_classes), of which n images are drawn at most. extra: (n_networks,
+    n_classes) of the image that is no digit. noun: what a class is, such as "digit".
     """
     save(calibration_of(probabilities.mean(axis=0), data["test_labels"]), folder, "calibration")
     unsure = unsure_of(probabilities, data, n)
-    names = ["no-digit", *(f"image-{number}-{file_stem(path)}" for number, path in enumerate(paths, start=1))]
-    titles = [f"an image that is no {noun}", *(path.name for path in paths)]
-    others = [Shown(*parts) for parts in zip(names, titles, data["extra_images"], extra.swapaxes(0, 1), strict=True)]
-    draw_certainty(folder / "figures", unsure + others, noun, unsure)
+    other = Shown("no-digit", f"an image that is no {noun}", data["extra_images"][0], extra)
+    for image in (*unsure, other):
+        save(box_plot(image, noun), folder / "figures", image.name)
+    if len(unsure) > 1:
+        save(draw_sheet(unsure), folder / "figures", "least-sure")
 
 
 def unsure_of(probabilities: np.ndarray, data: Data, n: int) -> list[Shown]:
@@ -84,14 +82,6 @@ def unsure_of(probabilities: np.ndarray, data: Data, n: int) -> list[Shown]:
     return shown
 
 
-def draw_certainty(folder: Path, shown: Sequence[Shown], noun: str, sheet: Sequence[Shown] = ()) -> None:
-    """A box plot of each image as SVG and PNG, and least-sure with those of `sheet`, if they are two or more."""
-    for image in shown:
-        save(box_plot(image, noun), folder, image.name)
-    if len(sheet) > 1:
-        save(draw_sheet(sheet), folder, "least-sure")
-
-
 @styled()
 def box_plot(shown: Shown, noun: str) -> Any:
     """Certainty of the networks per class, with the image at the top left; the true class is green."""
@@ -99,7 +89,7 @@ def box_plot(shown: Shown, noun: str) -> Any:
     draw_boxes(axes, shown, points=len(shown.probabilities) <= MOST_POINTS)
     axes.set_xlabel(noun)
     axes.set_ylabel("certainty of a network")
-    axes.set_title(_plain(shown.title))
+    axes.set_title(shown.title)
     axes.set_title(f"ensemble: {shown.answer}, {100 * shown.certainty:.0f} % sure", loc="right", color=shown.colour)
     draw_image(left, shown.image)
     left.set_anchor("N")
@@ -124,7 +114,7 @@ def draw_sheet(shown: Sequence[Shown], title: str = "The ensemble is least sure 
         draw_boxes(certainties, asked, points=False)
         certainties.tick_params(labelsize=7.5, length=2)
         said = f"ensemble {asked.answer} ({100 * asked.certainty:.0f} %)"
-        said = f"true {asked.label}, {said}" if asked.label is not None else f"{_plain(asked.title, 22)}: {said}"
+        said = f"true {asked.label}, {said}" if asked.label is not None else f"{asked.title}: {said}"
         certainties.set_title(said, fontsize=9, pad=4, color=asked.colour)
     if title:
         figure.suptitle(title, fontsize=10.5, x=0.005, ha="left")
@@ -156,17 +146,6 @@ def draw_image(axes: Any, image: np.ndarray) -> None:
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set(visible=True, color=GREY, linewidth=0.6)
-
-
-def file_stem(path: Path) -> str:
-    """The name of the user's file, for use in the name of a figure: at most 40 plain characters."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in path.stem)[:40]
-
-
-def _plain(text: str, most: int = 34) -> str:
-    """Text of the user's as one line that fits, without matplotlib's formulas."""
-    text = printable(text).replace("$", r"\$")
-    return text if len(text) <= most else f"{text[: most - 14]}…{text[-12:]}"
 
 
 @styled()

@@ -35,7 +35,7 @@ class BaggingObjective:
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
     Without, values `train_error`, `test_error`, `oob_error` (fractions; of a network that diverged, inf) and `epochs`,
-    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (n_extra, n_classes),
+    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (1, n_classes),
     `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending, and `losses`
     float64 (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
     A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.

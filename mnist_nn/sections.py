@@ -89,7 +89,7 @@ def _learning(refits: Mapping[int, Mapping[str, np.ndarray]]) -> Panel:
 
 
 def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, noun: str) -> list[Panel]:
-    """The test images that the ensemble is least sure of, and those that belong to no class or to the user."""
+    """The test images that the ensemble is least sure of, and the one that belongs to no class."""
     from mnist_nn.figures import Shown, draw_sheet, unsure_of
     from mpitune.figures.plotting import svg_of
 
@@ -101,11 +101,9 @@ def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, no
         )
         title = "The images that the ensemble is least sure of"
         panels.append(Drawing(title, about, svg_of(draw_sheet(unsure, title=""))))
-    others = []
-    for number, image in enumerate(data["extra_images"][: extra.shape[1]]):
-        others.append(Shown("", f"image {number}" if number else f"no {noun}", image, extra[:, number]))
-    about = "The first image belongs to no class: a network that is sure of its answer there is too sure."
-    panels.append(Drawing(f"No {noun}, and images of your own", about, svg_of(draw_sheet(others, title=""))))
+    other = Shown("", f"no {noun}", data["extra_images"][0], extra[:, 0])
+    about = "This image belongs to no class: a network that is sure of its answer here is too sure."
+    panels.append(Drawing(f"No {noun}", about, svg_of(draw_sheet([other], title=""))))
     return panels
 
 

@@ -48,7 +48,6 @@ REFUSED = {
     "svm 3 --no-such-option": "--no-such-option",
     "svm 3 --fold 5": "--fold",  # no abbreviations
     "svm 3 --folds": "--folds: expected one argument",
-    "nn 2 2 --image": "--image: expected at least one argument",
     "svm 3 --folds 5 --folds 6": "--folds is given twice",
     "nn 2 2 --step grouped": "--step: 'grouped' is not one of auto, autograd, manual",  # of older studies
     "nn 1 4 --racing --strategy tpe": "--racing needs all parameter sets beforehand, --strategy tpe does not: give one",
@@ -90,10 +89,6 @@ REFUSED = {
     f"svm 3 {DIGITS} --train-size 1000000000": "--train-size 1000000000 is too large: digits has 1437",
     f"svm 3 {DIGITS} --folds 1000000000": "--folds 1000000000 is too large",
     f"svm 3 {DIGITS} --train-size 12": "give a larger --train-size",
-    f"nn 2 2 {DIGITS} --image absent.png": "absent.png does not exist",
-    f"nn 2 2 {DIGITS} --image a-folder": "a-folder is not a file",
-    f"nn 2 2 {DIGITS} --image a-file": "a-file is not a readable image",
-    f"nn 2 2 {DIGITS} --image NEWLINE": "does not exist",
     "svm 3 --gpu none --workers 1 --data damaged": "t10k-images-idx3-ubyte has",
     "svm 3 --gpu none --workers 1 --data a-file": "mnist is not in a-file",
     "data --data damaged": "delete it and fetch the data set again",
@@ -167,7 +162,7 @@ def test_the_table_covers_all_programs() -> None:
 def test_names_that_are_no_text_reach_the_program_as_the_shell_gives_them(program: Any, tmp_path: Path) -> None:
     """From outside, with bytes that no encoding has: in a terminal's own encoding and in the plainest one."""
     for locale in ("C.UTF-8", "C"):
-        for words in (("mnist_svm", "3", "--results"), ("mnist_nn", "1", "1", "--image"), ("mpitune", "status")):
+        for words in (("mnist_svm", "3", "--results"), ("mnist_nn.predict", "r"), ("mpitune", "status")):
             arguments = ("-m", *words, os.fsdecode(b"\xff\xfe"))
             done = program(*arguments, cwd=tmp_path, env={"LC_ALL": locale}, status=Exit.USAGE)
             assert done.stderr.count("\n") == 1 and "is not valid UTF-8" in done.stderr and done.stdout == ""

@@ -352,7 +352,8 @@ def test_a_model_of_a_stranger_is_refused(tmp_path: Path, trap: Trap, capsys: An
 
     path = tmp_path / "r" / "models" / "bootstrap-00.pt"
     path.parent.mkdir(parents=True)
-    torch.save({"format": 1, "weights": trap}, path)
+    torch.save({"conv.weight": trap}, path)
+    path.with_suffix(".json").write_text('{"image": [8, 8, 255]}')
     Image.new("L", (8, 8), 255).save(tmp_path / "image.png")
     assert main([str(tmp_path / "r"), str(tmp_path / "image.png")]) == Exit.USAGE
     assert "is not a model of mnist_nn" in capsys.readouterr().err
@@ -383,14 +384,14 @@ BOMBS = {
 READ = """
 import os, resource, sys
 from pathlib import Path
-from mnist_nn.images import Frame, read_image
+from mnist_nn.predict import read_image
 from mpitune.errors import UsageError
 import PIL.Image, numpy
 for name in sys.argv[1:]:
     if os.fork() == 0:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
-            answer = read_image(Path(name), Frame(28, 28, 255, 20)).shape
+            answer = read_image(Path(name), (28, 28, 255)).shape
         except UsageError as error:
             answer = f"refused: {error}"
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.data import N_CLASSES, load
-from mnist_nn.images import Frame
 from mnist_nn.parallel import checkpoint
 from mnist_nn.parallel.checkpoint import Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
@@ -27,7 +26,7 @@ from mnist_nn.parallel.settings import (
     MOMENTUM,
     Settings,
 )
-from mnist_nn.predict import ONE_MODEL, SavedNetwork, save_model
+from mnist_nn.predict import ONE_MODEL, save_model
 from mnist_nn.shapes import weights_of
 from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.errors import StorageError, UsageError
@@ -187,9 +186,9 @@ class Recorder:
             self.log.write(end=row)
             draw(folder, epochs)
             if self.settings.save_model:
-                frame = Frame.of(self.inputs.arrays["train_images"], self.settings.max_pixel)
+                height, width = self.inputs.arrays["train_images"].shape[1:]
                 named = {name: weight.cpu().numpy() for name, weight in state.weights.items()}
-                save_model(folder / ONE_MODEL, SavedNetwork(self.job.params, frame, named))
+                save_model(folder / ONE_MODEL, self.job.params, (height, width, self.settings.max_pixel), named)
         except OSError as error:
             return StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume")
         print(summary(row), flush=True)

@@ -17,7 +17,6 @@ from mnist_nn.net import normalised
 from mnist_nn.parallel.networks import Network
 from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.parallel.train import order_of
-from mnist_nn.predict import load_model
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.table import write_table
 from tests.helpers import ROOT
@@ -162,7 +161,7 @@ def test_half_precision_at_a_scaled_rate_of_another_data_set(program: Any, data:
     fashion = ("--dataset", "fashion-mnist", "--data", tmp_path, "--nproc-per-node", "2", "--strategy", "zero1")
     command = ("-m", "mnist_nn.ddp", *fashion, "--scale-lr", "--amp", "bf16", "--save-model", "--results")
     program(*command, tmp_path / "r", "--epochs", "1")
-    assert load_model(tmp_path / "r" / "model.pt").params["network"] == "kubeflow"
+    assert json.loads((tmp_path / "r" / "model.json").read_text())["parameters"] == {"network": "kubeflow"}
     (row,) = rows(tmp_path / "r")
     assert (row["lr"], row["strategy"], row["dataset"], row["amp"]) == ("0.02", "zero1", "fashion-mnist", "bf16")
 
@@ -187,8 +186,8 @@ def test_the_best_network_of_a_search_is_trained(tmp_path: Path) -> None:
     write_table(tmp_path / "search" / "results.csv", [{**row, "learning_rate": 0.02, "momentum": 0.1} for row in rows_])
     command = ("--dataset", "digits", "--from", str(tmp_path / "search"), "--epochs", "2", "--save-model")
     assert main([*command, "--results", str(tmp_path / "r")]) == Exit.DONE
-    model = load_model(tmp_path / "r" / "model.pt")  # so mnist_nn.predict's own reader takes it
-    assert model.params["n_conv_layer"] == 4 and model.params["learning_rate"] == 0.02
+    params = json.loads((tmp_path / "r" / "model.json").read_text())["parameters"]
+    assert params["n_conv_layer"] == 4 and params["learning_rate"] == 0.02
     (row,) = rows(tmp_path / "r")
     assert row["network"] == "search" and row["lr"] == "0.02" and float(row["accuracy"]) > 0.2
     write_table(tmp_path / "search" / "results.csv", rows_[2:])

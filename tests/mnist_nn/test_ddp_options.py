@@ -380,14 +380,14 @@ def test_predict_reads_the_network_and_tensorboard_its_figures(data: Path, tmp_p
     from PIL import Image
 
     from common.data import load
-    from mnist_nn.predict import load_model, predict
+    from mnist_nn.predict import answers_of
     from mnist_nn.predict import main as predict_main
 
     arguments = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "50", "--lr", "0.05"]
     assert main([*arguments, "--save-model", "--tensorboard", "--statistics"]) == Exit.DONE
     assert "network kubeflow: 431,080 parameters" in capsys.readouterr().out
     arrays = load("mnist", data)
-    answers = predict(load_model(tmp_path / "model.pt"), arrays["test_images"]).argmax(1)
+    answers = answers_of(tmp_path / "model.pt", lambda form: arrays["test_images"].copy()).argmax(1)
     assert (answers == arrays["test_labels"]).mean() == pytest.approx(float(rows(tmp_path)[0]["accuracy"]))
     Image.fromarray(np.asarray(arrays["test_images"][0])).save(tmp_path / "digit.png")
     assert predict_main([str(tmp_path), str(tmp_path / "digit.png")]) == Exit.DONE

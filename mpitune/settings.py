@@ -59,15 +59,9 @@ def setting(
 def window_of(settings: Mapping[str, Any]) -> str:
     """The window of a search, such as "window 4", from its header's settings; "" where trials do not depend on it."""
     size, strategy = settings.get("window"), str(settings.get("strategy"))
-    if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(", "Racing(")):
+    if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(")):
         return ""
     return f"window {size}" if size and "objectives" in settings else ""
-
-
-def repeats_of(settings: Mapping[str, Any]) -> int:
-    """Those of the cross-validation whose folds a search races, from its header's settings."""
-    said = re.match(r"Racing\(.*\brepeats=([1-9]\d{0,8})\)$", str(settings.get("strategy")))
-    return int(said[1]) if said else 1
 
 
 class Parser(argparse.ArgumentParser):

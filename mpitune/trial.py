@@ -63,7 +63,7 @@ class Trial:
 _set_key, _set_params = vars(Trial)["key"].__set__, vars(Trial)["params"].__set__  # as the class is frozen
 
 
-FOLDS = ("fold", "split", "@fold")  # parameters that say which part of the data a trial is validated on
+FOLDS = ("fold", "split")  # parameters that say which part of the data a trial is validated on
 
 
 def parameter_set(trial: Trial) -> frozenset[tuple[str, Parameter]]:

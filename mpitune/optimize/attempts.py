@@ -60,7 +60,7 @@ class AttemptFolder:
     def __init__(
         self, segment: TrialSegment, trials: Path, job: str = "", anew: Iterable[str] = (), like: Path | None = None
     ):
-        own = segment.parent or segment.fold >= 0  # as it begins with another trial's, or folds are evaluated at once
+        own = segment.parent  # as it begins with another trial's
         self.link = trials / (_of_stage(segment.key) if own else f"t{segment.number:06}")
         self._stage, self._job, self._is_shown = segment.stage or 0, job, False
         self._before = before = folder_at(self.link)

@@ -1,6 +1,6 @@
 """Points of earlier searches that count in this one, whose space, strategy or goal is another.
 
-A result counts for the same point: the same parameters with the same constants, the same steps and fold. If its
+A result counts for the same point: the same parameters with the same constants, the same steps. If its
 objective read `trial.number` or `trial.seed`, it counts for a trial of that number, and of the study's seed, only. A
 parameter that one of two studies does not have has there the value that the user says: `adapt={"momentum": 0.9}`, or
 any, `adapt={"momentum": ...}`, where results do not depend on it.
@@ -184,7 +184,7 @@ class Carried(Matching):
         whole = {**self._constants, **segment.point}
         known = sorted((name, value) for name, value in whole.items() if name not in self._any)
         place = () if segment.place < 0 or "trial.place" in self._any else (together, segment.place)
-        said = repr((known, segment.start, segment.until, segment.fold, own, *place))  # 1, 1.0, True and "1" differ
+        said = repr((known, segment.start, segment.until, own, *place))  # 1, 1.0, True and "1" differ
         return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
     def _point(self, point: Point, number: int) -> Point | None:

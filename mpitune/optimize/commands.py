@@ -44,7 +44,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MOST_OF_RESULT = 64 << 20  # bytes of a file with values
 LOOK_S = 0.5  # between two looks at whether a program may end
 END_S = 5.0  # for a program that has taken too long to end by itself
-GIVEN = ("number", "seed", "folder", "device", "start", "until", "fold", "hosts", "nodes")  # beside the parameters
+GIVEN = ("number", "seed", "folder", "device", "start", "until", "hosts", "nodes")  # beside the parameters
 
 
 class Command:
@@ -52,7 +52,7 @@ class Command:
 
     Args:
         command: The command, or its words; `{lr}` stands for the parameter lr, and number, seed, folder, device,
-            start, until and fold for what the trial has (parameters win). No shell is between: a text with `|`, `>` or
+            start and until for what the trial has (parameters win). No shell is between: a text with `|`, `>` or
             `&&` outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In that text itself a shell would read
             a value as code. Parameters that a trial does not have are left out, with the word they stand in.
         result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of

@@ -57,7 +57,6 @@ class ObjectiveTrial:
         device: "cpu" or "cuda".
         start: Steps that were done before; its folder has the checkpoint that it saved then.
         until: Steps after which it will be stopped, 0 where it runs to its end.
-        fold: The fold to evaluate where folds are raced, else -1.
         user_attrs: What was said by `set_user_attr`.
     """
 
@@ -65,7 +64,6 @@ class ObjectiveTrial:
     device: str
     start: int
     until: int
-    fold: int
     _segment: TrialSegment  # which has the parameters as a journal holds them
     _study_seed: int
     _attempt: AttemptFolder
@@ -174,7 +172,7 @@ def current_trial() -> ObjectiveTrial:
 
 
 def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> NoTrial:
-    return NoTrial({}, "cpu", 0, 0, -1, TrialSegment(0, {}), 0, cast(Any, None), _begin=begin)
+    return NoTrial({}, "cpu", 0, 0, TrialSegment(0, {}), 0, cast(Any, None), _begin=begin)
 
 
 @contextmanager
@@ -244,7 +242,7 @@ class TrialEvaluator:
     def _given(self, segment: TrialSegment, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
         return ObjectiveTrial(
             self._problem.space.given(segment.point), self._worker.device,
-            segment.start, segment.until, segment.fold, segment, self._problem.seed,
+            segment.start, segment.until, segment, self._problem.seed,
             AttemptFolder(segment, self._folder, self._job, self._anew),
             _begin=begin, _tell=TellSteps(self._worker.tell, segment.key) if self._tracked else None,
         )  # fmt: skip

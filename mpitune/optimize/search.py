@@ -143,7 +143,7 @@ def search(
 
     Raises:
         UsageError: The arguments, the machine or the results folder are not as they should be; `together` with a
-            command, a generator, a strategy that stops trials early or races folds, `devices` or `nodes`; an
+            command, a generator, a strategy that stops trials early, `devices` or `nodes`; an
             objective that returns a list of another length; `alike` without `together`.
         StudyError: All trials have failed, or it cannot go on. The text has the first failure.
         KeyboardInterrupt, SystemExit: As `mpitune.run_study`.
@@ -271,7 +271,7 @@ def _check_together(together: Any, alike: Any, objective: Any, strategy: Strateg
     reasons = {
         "a command takes one trial": isinstance(objective, Command),
         "a generator yields steps of one trial": any(map(inspect.isgeneratorfunction, functions)),
-        f"{type(strategy).__name__} has stages or folds of trials": not isinstance(strategy, Sampling),
+        f"{type(strategy).__name__} has stages of trials": not isinstance(strategy, Sampling),
         "devices= and nodes= are for one trial": not given_alone,
     }
     if why := next((why for why, holds in reasons.items() if holds), ""):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
-from mpitune.figures.winner import Winner, mean_of, winner_among
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import label_of, short
 from mpitune.optimize.strategies.base import TrialSegment
@@ -28,14 +27,13 @@ class TrialRecord:
     Attributes:
         number: From 0, in the order asked.
         params: By name, as the objective got them.
-        values: By name; those after the last step, or the mean of the folds so far.
+        values: By name; those after the last step.
         state: "complete", "infeasible" (complete, with a constraint above 0), "pruned" (stopped early) or "failed".
         steps: Values by step, where the objective says them.
         seconds: Its workers took for it.
         error: Why it failed, the last line of a traceback; "" if it did not.
         user_attrs: What its objective has said by `trial.set_user_attr`.
         constraints: What `constraints_func` of a sampler of Optuna has said of it.
-        folds: Values of each fold so far, by its number, where folds are raced.
     """
 
     number: int
@@ -47,7 +45,6 @@ class TrialRecord:
     error: str = ""
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     constraints: Sequence[float] = ()
-    folds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 class SearchStudy:
@@ -58,7 +55,6 @@ class SearchStudy:
         objectives: Names of the values that were searched for, True for those maximized.
         folder: Where the study is kept, None where it is not.
         window: Such as "window 4"; "" where trials do not depend on it.
-        repeats: Of the cross-validation whose folds are raced.
     """
 
     def __init__(
@@ -67,10 +63,9 @@ class SearchStudy:
         objectives: Mapping[str, bool],
         folder: Path | None = None,
         window: str = "",
-        repeats: int = 1,
     ):
         self.trials = sorted(trials, key=lambda trial: trial.number)
-        self.objectives, self.folder, self.window, self.repeats = dict(objectives), folder, window, repeats
+        self.objectives, self.folder, self.window = dict(objectives), folder, window
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -176,26 +171,10 @@ class SearchStudy:
             values = ", ".join(f"{name} {trial.values[name]:.6g}" for name in self.objectives)
             params = ", ".join(f"{name}={short(value)}" for name, value in trial.params.items())
             lines.append(f"  trial {trial.number}: {values} with {params}")
-        if (winner := self.winner) is not None:
-            lines[-1] += f"; {winner.correction}"
         first = next((trial for trial in self.trials if trial.state == FAILED), None)
         if first is not None and len(states) > states.count(FAILED):  # else the search raises, and says it
             lines.append(f"the first that failed, trial {first.number}: {first.error}")
         return "\n".join([*lines, self.window] if self.window else lines)
-
-    @property
-    def winner(self) -> Winner | None:
-        """What `best` is worth, by its folds; None where it has one, or there are several objectives."""
-        if len(self.objectives) != 1:
-            return None
-        ((name, up),) = self.objectives.items()
-        known = [trial.folds if trial.state in (COMPLETE, PRUNED) else {} for trial in self.trials]
-        folds = [[each[fold][name] for fold in sorted(each)] for each in known]
-        if not any(folds):
-            return None
-        taken = self.trials.index(self.best)
-        params = [trial.params for trial in self.trials]
-        return winner_among(folds, params, up, self.repeats, taken=taken, name=name)
 
     def _complete(self) -> list[TrialRecord]:
         return [trial for trial in self.trials if trial.state == COMPLETE]
@@ -225,18 +204,13 @@ def _record(
         name, at, step = key.rpartition("@")
         if at:
             steps.setdefault(int(step), {})[name] = value
-    done = [(segment, outcome.result) for segment, outcome in segments if not outcome.result.failed]
-    ends = [{n: v for n, v in each.values.items() if "@" not in n} for _, each in done]
-    values = dict(ends[-1]) if ends and state != FAILED else {}
-    folds: dict[int, dict[str, float]] = {}
-    if last.fold >= 0 and values:
-        folds = {segment.fold: end for (segment, _), end in zip(done, ends, strict=True)}
-        values = {name: mean_of([end[name] for end in ends]) for name in values}
+    ends = [each for each in results if not each.failed]
+    values = {n: v for n, v in ends[-1].values.items() if "@" not in n} if ends and state != FAILED else {}
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items() if name[:1] != "@"}
     error = last_line(result.error or chosen_of(result, "error"))
     params, constraints = {**last.point, **(chosen_of(result, "params") or {})}, constraints_of(result)
-    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints, folds)
+    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints)
 
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:

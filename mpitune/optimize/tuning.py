@@ -22,7 +22,7 @@ from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, require_same_names
-from mpitune.settings import repeats_of, window_of
+from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
 
@@ -176,7 +176,7 @@ class Tuning(Experiment):
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
         found, settings = records(outcomes, problem.space.given), vars(self)
-        return SearchStudy(found, problem.objectives, folder, window_of(settings), repeats_of(settings))
+        return SearchStudy(found, problem.objectives, folder, window_of(settings))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         study = self.study(outcomes, folder)

@@ -368,7 +368,7 @@ class Job:
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
         segment, pruning = TrialSegment(trial.number, {}), Pruning(trial)
         own = AttemptFolder(segment, folder, self.joined)
-        given = ObjectiveTrial(dict(trial.params), device, 0, 0, -1, segment, 0, own, _begin=lambda _: pruning)
+        given = ObjectiveTrial(dict(trial.params), device, 0, 0, segment, 0, own, _begin=lambda _: pruning)
         try:
             with as_current(given):
                 ended = run_job(

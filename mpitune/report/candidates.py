@@ -206,7 +206,7 @@ def read_candidates(
     pairs = [(trial, history.results[key]) for key, trial in history.trials.items() if key in wanted]
     staged = "objectives" in history.header["settings"]  # a study of `search()`: its keys are NUMBER or NUMBER/STAGE
     numbered = staged or history.header["settings"]["experiment"] == "Folds"  # of scikit-learn: NUMBER/SPLIT
-    own = FOLDS[-1:] if staged else FOLDS  # a user's parameter may have any name
+    own = () if staged else FOLDS  # a user's parameter may have any name
     folded = any(_fold(trial, own) is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
     for trial, result in pairs:

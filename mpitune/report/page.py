@@ -21,7 +21,6 @@ from mpitune.experiment import Data, Experiment, Reporting
 from mpitune.figures.panels import Drawing, Panel, Section, Table
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
-from mpitune.settings import repeats_of
 from mpitune.storage.files import PAGE, written_whole
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import is_running
@@ -85,7 +84,7 @@ def report_of(
     how |= {name: folds[name] for name in ("ratio", "kind", "test", "name") if name in folds}
     study = ReportedStudy(
         folder, settings["experiment"], history, searched, candidates, is_running(folder), names,
-        folds.get("repeats", repeats_of(settings)), how, reporting.best(history),
+        folds.get("repeats", 1), how, reporting.best(history),
     )  # fmt: skip
     return Report(study, reporting.sections(history, data))
 

@@ -13,10 +13,9 @@ from mpitune.optimize.strategies.from_optuna import Optuna, OptunaPruner
 from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, Staged
 from mpitune.optimize.strategies.plain import Grid, Random, Sobol
 from mpitune.optimize.strategies.population import PopulationBased
-from mpitune.optimize.strategies.racing import Racing
 
 __all__ = [
-    "ASHA", "Grid", "Halving", "Hyperband", "Optuna", "OptunaPruner", "PopulationBased", "Racing", "Random",
+    "ASHA", "Grid", "Halving", "Hyperband", "Optuna", "OptunaPruner", "PopulationBased", "Random",
     "Sobol", "Strategy",
 ]  # fmt: skip
 
@@ -33,7 +32,7 @@ NAMES: dict[str, Callable[[], Strategy]] = {
 
 def strategy_of(what: Any) -> Strategy:
     """The strategy that a user names. Raises UsageError."""
-    if isinstance(what, Staged | Racing):
+    if isinstance(what, Staged):
         return replace(what, sampler=strategy_of(what.sampler))
     if isinstance(what, Strategy):
         return what

@@ -4,7 +4,7 @@
     TrialScheduler.ask(most) -> segments; no segment: the scheduler has ended, or waits for what it has asked for
     TrialScheduler.tell(segment, feedback), in an order that is the same on any layout
 
-A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number, or one fold).
+A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number).
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.
 Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
 """
@@ -80,7 +80,6 @@ class TrialSegment:
         stage: of the trial, counted from 0; None where the trial is evaluated whole.
         last: whether the trial is complete with this segment.
         start, until: steps done before and to be done after it; until 0: as many as the objective has.
-        fold: for objectives that are evaluated fold by fold, else -1.
         parent: key of the segment whose checkpoint this one begins with; "" for none but the trial's own.
         stop: what a whole trial is compared with while it runs, for an objective that can stop itself.
         place: in the group that it is evaluated with, else -1.
@@ -92,7 +91,6 @@ class TrialSegment:
     last: bool = True
     start: int = 0
     until: int = 0
-    fold: int = -1
     parent: str = ""
     stop: str = ""
     place: int = -1
@@ -110,7 +108,7 @@ class TrialSegment:
         """As the engine knows it; names that begin with @ are not parameters."""
         extra: dict[str, Parameter] = {}
         if self.stage is not None:
-            extra = {"@last": self.last, "@start": self.start, "@until": self.until, "@fold": self.fold}
+            extra = {"@last": self.last, "@start": self.start, "@until": self.until}
             extra = {name: value for name, value in extra.items() if value != _UNSAID[name]}
         if self.parent:
             extra["@parent"] = self.parent
@@ -132,7 +130,7 @@ class TrialSegment:
         return cls(int(number), point, int(stage), **{"last": True, **extra})
 
 
-_UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0, "@fold": -1}
+_UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0}
 
 
 @dataclass(frozen=True)

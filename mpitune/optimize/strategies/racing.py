@@ -21,47 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
-from mpitune.optimize.strategies.plain import Points, Sampling
-
-
-@dataclass(frozen=True)
-class Racing(Strategy):
-    """Candidates of a sampler, raced over folds; `trial.fold` says which to evaluate.
-
-    Attributes:
-        folds: How many there are, in all repeats together.
-        confidence: Probability that the winner is the one that would win with all folds.
-        sampler: Draws the candidates, all at once: "grid", "random" or "sobol".
-        repeats: Of the cross-validation. Folds of one are numbered one after the other, and evaluated together.
-    """
-
-    folds: int
-    confidence: float = 0.95
-    sampler: Any = "grid"
-    repeats: int = 1
-
-    def __post_init__(self) -> None:
-        if self.folds < 2 or self.repeats < 1 or self.folds % self.repeats:
-            raise UsageError(f"{self}: give at least 2 folds, and repeats that divide them")
-        if not 0 < self.confidence < 1:
-            raise UsageError(f"{self}: give a confidence between 0 and 1")
-
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
-        problem.requires("Racing")
-        if not isinstance(self.sampler, Sampling) or (draws := self.sampler.draws(problem)).adaptive:
-            raise UsageError("Racing compares candidates drawn beforehand: give it sampler='grid' or 'random'")
-        return [_Racing(self, Points(draws, problem))]
-
 
 class Race:
-    """Which candidates (by number) to evaluate on which folds; the other arguments are those of `Racing`.
+    """Which candidates (by number) to evaluate on which folds; see `next_folds`.
 
     Args:
         doubling: whether looks are at 1, 2, 4 ... times the first number of folds; else after each fold from then on.
@@ -130,28 +95,6 @@ class Race:
             self._left -= of[name]
             for number in groups[name]:
                 del self._losses[number]
-
-
-class _Racing(TrialScheduler):
-    at_once = True
-
-    def __init__(self, racing: Racing, points: Points):
-        self._candidates = dict(points.rest())
-        self._folds = racing.folds
-        self._race = Race(self._candidates, racing.folds, confidence=racing.confidence, repeats=racing.repeats)
-
-    def ask(self, most: int) -> list[TrialSegment]:
-        place = self._race.order.index
-        return [
-            TrialSegment(number, self._candidates[number], place(fold), place(fold) == self._folds - 1, fold=fold)
-            for number, fold in self._race.next_folds()
-        ]
-
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._race.tell(segment.number, None if feedback.losses is None else feedback.loss)
-
-    def undecided(self) -> set[int]:
-        return self._race.racing()
 
 
 def winning(losses: np.ndarray, folds: int) -> np.ndarray:

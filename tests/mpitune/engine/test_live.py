@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpitune import Choice, Float
+from mpitune import Float
 from mpitune.devices.choose import Device
 from mpitune.engine import progress
 from mpitune.engine.coordinator import Coordinator
@@ -21,7 +21,7 @@ from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.experiment import Scheduling
-from mpitune.optimize.strategies import ASHA, Halving, PopulationBased, Racing
+from mpitune.optimize.strategies import ASHA, Halving, PopulationBased
 from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
@@ -208,7 +208,7 @@ def half(trial: Any) -> Any:
     ("strategy", "n_trials", "stages"),
     [
         ("tpe", 6, None), ("random", 6, None), (Halving(9), 9, 13), (Halving(9, sampler="tpe"), 9, 13),
-        (ASHA(9), 9, 13), (PopulationBased(9, every=3), 4, 12), (Racing(4), 30, 8),
+        (ASHA(9), 9, 13), (PopulationBased(9, every=3), 4, 12),
     ],
 )  # fmt: skip
 def test_progress_counts_the_trials_that_were_asked_for(
@@ -222,11 +222,9 @@ def test_progress_counts_the_trials_that_were_asked_for(
 
     monkeypatch.setattr(StatusFile, "write", write)
     monkeypatch.setattr(progress, "FILE_SECONDS", 0.0)
-    racing = isinstance(strategy, Racing)
-    space = {"x": Choice(0.1, 0.2, 0.3)} if racing else {"x": Float(0, 1)}
-    objective = half if stages and not racing else lambda trial: trial.params["x"]
-    study = searched(objective, space, strategy=strategy, n_trials=n_trials, window=2)
-    assert len(study) == (3 if racing else n_trials) and len(seen) > 3
+    objective = half if stages else lambda trial: trial.params["x"]
+    study = searched(objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n_trials, window=2)
+    assert len(study) == n_trials and len(seen) > 3
     assert {one.total for one in seen} == {len(study)}, "not those of a round"
     assert [one.done for one in seen] == sorted(one.done for one in seen) and seen[-1].done == len(study)
     assert seen[-1].stages == stages and all(one.left is None for one in seen if one.stages is not None)

@@ -53,17 +53,10 @@ def reported(trial: Any) -> None:
         trial.report(said)
 
 
-def folds(trial: Any) -> float:
-    """A loss with noise that folds have in common."""
-    return (trial.params["x"] - 0.3) ** 2 + [0.3, -0.1, 0.2, 0.05, -0.4][trial.fold] + 0.001 * (trial.seed % 7)
-
-
 if __name__ == "__main__":
     how = json.loads(sys.argv[1])
     strategy: Any = how.pop("strategy")
-    objective = {"plain": plain, "stepped": stepped, "reported": reported, "folds": folds}[
-        how.pop("objective", "plain")
-    ]
+    objective = {"plain": plain, "stepped": stepped, "reported": reported}[how.pop("objective", "plain")]
     if "(" in strategy:
         import mpitune.optimize.strategies
 

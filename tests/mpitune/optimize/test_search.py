@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Float, Int, Space, When, load
+from mpitune import Choice, Float, Int, Space, When
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
-from mpitune.figures.winner import Winner
 from mpitune.optimize import AskTell, Command
-from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband, Racing
+from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband
 from mpitune.settings import window_of
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
@@ -156,13 +155,13 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     ) or not said
 
 
-@pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9), Racing(3, sampler="random")])
+@pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9)])
 def test_callbacks_hear_of_each_trial_once_it_cannot_go_on(strategy: Any) -> None:
     """Of pruned ones, too, and in a search of 30 trials not all at its end."""
 
     def steps(trial: Any) -> Any:
         for step in range(1, 11):
-            yield {"step": step, "loss": trial.params["x"] / step + trial.fold * 0.001}
+            yield {"step": step, "loss": trial.params["x"] / step}
 
     heard: list[Any] = []
     how: dict[str, Any] = dict(
@@ -574,21 +573,3 @@ def test_a_worker_has_its_next_trial_before_its_result_is_durable(
     monkeypatch.setattr(slots, "SHORT", 0.0)
     searched(objective, SPACE, n_trials=4, workers=1)
     assert begun[0]
-
-
-def test_a_race_says_what_its_winner_is_worth(tmp_path: Path) -> None:
-    def loss(trial: Any) -> float:
-        number = trial.params["i"]
-        return float(0.05 * number + np.random.default_rng([number, trial.fold]).normal())
-
-    study = searched(loss, {"i": Int(0, 9)}, strategy=Racing(10, repeats=2), minimize="loss", results=tmp_path)
-    whole = [trial for trial in study.trials if trial.state == "complete"]
-    scores = np.full((10, 10), np.nan)
-    for trial in whole:
-        scores[trial.number] = [loss(SimpleNamespace(params=trial.params, fold=n)) for n in range(10)]
-    how: dict[str, Any] = dict(maximize=False, repeats=2, name="loss", left=10 - len(whole))
-    right = Winner(scores, [trial.params for trial in study.trials], **how)
-    assert 1 < len(whole) < 10 and right.corrected > right.score == study.best_value
-    assert right.correction in study.report().splitlines()[2]
-    assert str(load(tmp_path).winner_) == str(study.winner) == str(right)
-    assert "Who left when" in (tmp_path / "report.html").read_text()

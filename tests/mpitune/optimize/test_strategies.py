@@ -33,7 +33,6 @@ from mpitune.optimize.strategies import (
     Optuna,
     OptunaPruner,
     PopulationBased,
-    Racing,
     Random,
     Strategy,
     strategy_of,
@@ -202,12 +201,12 @@ def test_racing_spares_folds_and_finds_the_winner() -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)
         table = rng.uniform(0, 1, (30, 1)) + rng.normal(0, 0.3, (1, 5)) + rng.normal(0, 0.05, (30, 5))
-        loss: Any = lambda p, t=table: float(t[int(p.point["i"]), p.fold])  # noqa: E731
-        segments = played(Racing(folds=5), loss, Space({"i": Int(0, 29)}), n_trials=None, seed=seed)
-        whole = {p.number for p in segments if p.last}
-        kept += int(np.argmin(table.mean(axis=1))) in {int(p.point["i"]) for p in segments if p.last}
-        assert whole
-        spent += len(segments)
+        race = Race(range(30), 5)
+        while pairs := race.next_folds():
+            spent += len(pairs)
+            for candidate, fold in pairs:
+                race.tell(candidate, float(table[candidate, fold]))
+        kept += int(np.argmin(table.mean(axis=1))) in race.kept()
     assert kept >= 190 and spent < 200 * 150 * 0.8
 
 
@@ -221,9 +220,6 @@ def test_folds_of_a_race_come_in_an_order_of_their_number_alone() -> None:
     orders = [Race(range(3), 20, repeats=4).order for _ in range(2)]
     assert orders[0] == orders[1] and sorted(orders[0]) == list(range(20)) and orders[0] != list(range(20))
     assert all(len({fold // 5 for fold in orders[0][n : n + 5]}) == 1 for n in range(0, 20, 5))
-    segments = played(Racing(folds=20, repeats=4), lambda p: 0.5 + x_of(p), Space({"x": Float(0, 9, step=1)}))
-    assert [p.fold for p in segments if p.number == 0] == orders[0] and segments[-1].last
-    assert [p.fold for p in segments if p.number == 9] == orders[0][:5]
 
 
 @pytest.mark.parametrize("unequal", [False, True])
@@ -574,7 +570,6 @@ def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
     [
         "random", "tpe", "cmaes", "nsga2", Halving(9), Halving(9, sampler="tpe"), Hyperband(9), ASHA(9, sampler="tpe"),
         Hyperband(9, sampler="tpe"), OptunaPruner(9, pruner=optuna.pruners.MedianPruner(4)), PopulationBased(9, 3),
-        Racing(3, sampler="random"),
     ],
 )  # fmt: skip
 def test_what_ends_first_changes_nothing(strategy: Any) -> None:
@@ -660,7 +655,6 @@ def test_a_scheduler_that_asks_at_once_is_asked_again_when_all_are_told() -> Non
     [
         ("ASHA(max_steps=27)", "reported", 3),
         ("PopulationBased(max_steps=6, every=2)", "stepped", 2),
-        ("Racing(folds=5, sampler='random')", "folds", 2),
     ],
 )
 def test_layouts_agree(program: Any, strategy: str, objective: str, ranks: int) -> None:
@@ -811,12 +805,11 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "change", "told"),
     [
-        ("hyperband", {}, "nsga2, one of mpitune.strategies, such as ASHA(max_steps=100), or a sampler of Optuna"),
+        ("hyperband", {}, "give one with its arguments, such as mpitune.strategies.Hyperband(...)"),
         (Halving(9), {"objective": "true {x} {n} {kind} {y}"}, "so the command must have {until}"),
         (Halving(9), {"minimize": ["loss", "cost"]}, "Halving compares one value, not loss, cost"),
         (Halving(9, sampler=Halving(3)), {}, "its sampler draws points"),
         (Hyperband(27), {"n_trials": None}, "n_trials is missing"),
-        (Racing(5, sampler="tpe"), {}, "give it sampler='grid' or 'random'"),
         (
             PopulationBased(9),
             {"n_trials": 4, "space": Space({"x": Int(0, 1), "y": When(Int(0, 3), x=1)})},
@@ -844,9 +837,7 @@ def test_strategies_that_do_not_fit(strategy: Any, change: dict[str, Any], told:
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize(
-    "bad", [lambda: Halving(0), lambda: Halving(9, eta=1), lambda: Racing(1), lambda: Racing(5, repeats=2)]
-)
+@pytest.mark.parametrize("bad", [lambda: Halving(0), lambda: Halving(9, eta=1)])
 def test_options_of_strategies(bad: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match="give"):
         bad()

@@ -19,7 +19,7 @@ from mpitune.engine.usage import Meter
 from mpitune.engine.worker import answers, unpacked
 from mpitune.errors import StudyError, UsageError
 from mpitune.experiment import Scheduling
-from mpitune.optimize.strategies import ASHA, Racing
+from mpitune.optimize.strategies import ASHA
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial
 from tests.helpers import PATIENCE, begun, journal_lines, wait_for_lines
@@ -326,8 +326,7 @@ def sorting(trials: Any) -> list[float]:
         ({"objective": sorting}, "it changed the order of its list, which says whose a value is: sort a copy"),
         ({"objective": "train {x}"}, "together=3 evaluates whole trials as a list, but a command takes one trial"),
         ({"objective": stepping}, "but a generator yields steps of one trial: leave one of them out"),
-        ({"strategy": ASHA(9)}, "but ASHA has stages or folds of trials"),
-        ({"strategy": Racing(3, sampler="random")}, "but Racing has stages or folds of trials"),
+        ({"strategy": ASHA(9)}, "but ASHA has stages of trials"),
         ({"devices": 2, "workers": 2}, "but devices= and nodes= are for one trial"),
         ({"nodes": lambda p: 1}, "but devices= and nodes= are for one trial"),
         ({"objective": lambda trials: [1.0] * 4}, "it returned 4 values for 3 trials: return a list of 3 with"),

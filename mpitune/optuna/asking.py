@@ -88,13 +88,13 @@ class Asking:
     def _look_at_attrs(self) -> None:
         """See user attributes that the study has got since, as by a callback."""
         view, known = self._view, self._view.get_study_user_attrs(self._view.study_id)
-        now = self._study._storage.get_study_user_attrs(self._study._study_id)
-        new = {name: value for name, value in now.items() if name not in known or not _is_same(known[name], value)}
+        now, new = self._study._storage.get_study_user_attrs(self._study._study_id), {}
         for name, value in now.items():
+            if (name not in known or not _is_same(known[name], value)) and can_be_sent(value):
+                new[name] = value
             view.set_study_user_attr(view.study_id, name, value)
         if new:
-            sent = {name: value for name, value in new.items() if can_be_sent(value)}
-            self._new_attrs.append((self._n_known + len(self._news), sent))
+            self._new_attrs.append((self._n_known + len(self._news), new))
 
     def news(self) -> list[bytes]:
         """Results and attributes of the study that workers hear of before later trials."""

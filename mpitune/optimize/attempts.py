@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class AttemptFolder:
         while os.path.lexists(self._named(n := n + 1)):
             if before is not None:  # a copy that was cut off
                 remove_folder(self._named(n))
-        self.path, but = self._named(n), dict.fromkeys((FINISHED, PARTS, *anew), "")
+        self.path, but = self._named(n), [FINISHED, PARTS, *anew]
         if before is not None and before.exists():
             if self._is_own(before) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED):
                 self.path = before
@@ -82,12 +82,13 @@ class AttemptFolder:
                 remove_folder(before)
         else:
             if segment.parent:
-                like = trials / _of_stage(segment.parent)
-                counts = (source := folder_at(like)) is not None and 0 in StepLog(source).steps
-                but[LOG] = json.dumps([0, {}]) + "\n" if counts else ""
+                like, but = trials / _of_stage(segment.parent), [*but, LOG]
             if like is not None and like.exists():
                 make_folder(trials)
-                self._copy(like, but)
+                source = self._copy(like, but)
+                if LOG in but and 0 in StepLog(source).steps:
+                    with written_whole(self.path / LOG, "w", durable=False) as file:
+                        file.write(json.dumps([0, {}]) + "\n")
         if segment.parent and self._stage > 1:  # all have their copies of what it had two stages ago
             old = trials / _of_stage(f"t{segment.number:06}/{self._stage - 2}")
             if (folder := folder_at(old)) is not None and (self._is_own(folder) or remove_file(folder / FINISHED)):
@@ -127,8 +128,8 @@ class AttemptFolder:
         """Whether no other job can be at work in this folder."""
         return self._job in ("", _parts_of(folder)[1])
 
-    def _copy(self, link: Path, but: Mapping[str, str]) -> None:
-        """Take over what a link leads to, as it was at one moment."""
+    def _copy(self, link: Path, but: Iterable[str]) -> Path:
+        """Take over what a link leads to, as it was at one moment. Returns where it is."""
         for left in reversed(range(TRIES)):
             if (source := folder_at(link)) is None:
                 raise FileNotFoundError(errno.ENOENT, f"{link} was removed")
@@ -137,7 +138,7 @@ class AttemptFolder:
                 copy_folder(source, self.path, but)
                 if was == _state_of(source):
                     self._show()
-                    return
+                    return source
                 remove_folder(self.path)
             except OSError:
                 if not left or was == _state_of(source):

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -156,14 +156,9 @@ def link_in(path: Path) -> str | None:
 
 def put_link(path: Path, to: str) -> None:
     """Make a link, or have it lead elsewhere, in one step. Raises OSError."""
-    part = _part_of(path)
-    with _parent_of(path) as folder:
-        try:
-            os.symlink(to, part, dir_fd=folder)
-            os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(part, dir_fd=folder)
+    with _part_of(path) as (part, folder):
+        os.symlink(to, part, dir_fd=folder)
+        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove_file(path: Path) -> bool:
@@ -174,12 +169,11 @@ def remove_file(path: Path) -> bool:
     return False
 
 
-def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
+def copy_folder(source: Path, target: Path, but: Iterable[str] = ()) -> None:
     """Copy a folder to a new one. No link is followed, and pipes, sockets and devices are left out.
 
     Links in it are copied as links: one that leads into the folder leads into its copy. Files and folders with a name
-    of the patterns in `but` have that text in the copy, or are not there where it is empty. Raises OSError; then there
-    is no copy.
+    of the patterns in `but` are left out, too. Raises OSError; then there is no copy.
     """
 
     def left_out(below: str, names: list[str]) -> set[str]:
@@ -202,10 +196,6 @@ def copy_folder(source: Path, target: Path, but: Mapping[str, str]) -> None:
                     if (leads := os.readlink(link)).startswith(f"{source}/"):
                         link.unlink()
                         link.symlink_to(f"{target}{leads.removeprefix(str(source))}")
-            for name, text in but.items():
-                if text:
-                    with written_whole(target / name, "w", durable=False) as file:
-                        file.write(text)
         except BaseException:
             shutil.rmtree(target.name, dir_fd=folder, ignore_errors=True)
             raise
@@ -242,29 +232,31 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
     surrogate pair in it is escaped. A link of that name is replaced, and none in the folder of a study is followed.
     """
     slow = f"folder {path.parent} has not answered"
-    part = _part_of(path)
     text: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with waiting(slow):
         make_folder(path.parent)
+    with _part_of(path) as (part, folder):
+        with waiting(slow):
+            descriptor = open_part(part, folder)
+        with open(descriptor, mode, **text) as file:
+            yield file
+            with waiting(slow):
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+                os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextmanager
+def _part_of(path: Path) -> Iterator[tuple[str, int]]:
+    """A name for a part of a file, and its open folder. What still has this name in the end is removed."""
+    part = f".{path.name}.{int(os.urandom(6).hex(), 16)}.part"  # processes of several hosts may have the same number
     with _parent_of(path) as folder:
         try:
-            with waiting(slow):
-                descriptor = open_part(part, folder)
-            with open(descriptor, mode, **text) as file:
-                yield file
-                with waiting(slow):
-                    file.flush()
-                    if durable:
-                        os.fsync(file.fileno())
-                    os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            yield part, folder
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(part, dir_fd=folder)
-
-
-def _part_of(path: Path) -> str:
-    """A name for a part of a file. Processes of several hosts may have the same number, so it is random."""
-    return f".{path.name}.{int(os.urandom(6).hex(), 16)}.part"
 
 
 def open_part(name: str, folder: int) -> int:
@@ -280,18 +272,12 @@ def open_part(name: str, folder: int) -> int:
 
 def written_first(path: Path, content: bytes) -> None:
     """Write a file whole, unless there is one of that name. Raises OSError, also where there are no hard links."""
-    part = _part_of(path)
-    with _parent_of(path) as folder:
-        try:
-            with open(open_part(part, folder), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                with suppress(FileExistsError):
-                    os.link(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(part, dir_fd=folder)
+    with _part_of(path) as (part, folder), open(open_part(part, folder), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove_parts(folder: Path, alone: bool) -> None:
@@ -314,7 +300,7 @@ def _is_left(name: str, folder: int) -> bool:
         part = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return False
-    with suppress(OSError), open(part, "wb", closefd=True):  # there are no locks
+    with suppress(OSError), open(part, "wb"):  # there are no locks
         return stat.S_ISREG(os.fstat(part).st_mode) and try_lock(part)
     return False
 

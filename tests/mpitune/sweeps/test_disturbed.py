@@ -43,9 +43,9 @@ def checkpoints(trial):  # of which each has all that came before; a step that w
 
 if __name__ == "__main__":
     command = [sys.executable, "train.py", "--lr={x}", "--units=2"]
+    what, n, how = (command, 4, "random") if sys.argv[1] == "command" else (checkpoints, 9, Halving(9))
     search(
-        command if sys.argv[1] == "command" else checkpoints, {"x": Float(0.1, 1)}, n_trials=9, minimize="loss",
-        strategy="random" if sys.argv[1] == "command" else Halving(9), window=4, seed=int(sys.argv[2]),
+        what, {"x": Float(0.1, 1)}, n_trials=n, minimize="loss", strategy=how, window=4, seed=int(sys.argv[2]),
         options=RunOptions(results=Path(sys.argv[3]), workers=2, gpu="none", quiet=True, join="--join" in sys.argv,
                            heartbeat_timeout=1.0),
     )
@@ -53,16 +53,16 @@ if __name__ == "__main__":
 KINDS = ("json", "hyperband", "command", "checkpoints")
 
 
-def disturbed(seed: int, folder: Path, seconds: float = 10.0) -> str:
+def disturbed(seed: int, folder: Path, seconds: float = 18.0) -> str:
     """Disturb a study of this seed for so long, then let it end. Returns what was done; raises where tables differ."""
     chance = random.Random(seed)
     kind, joined = KINDS[seed % len(KINDS)], seed // len(KINDS) % 4 != 0
     early = {"type": "hyperband", "min_iter": 2, "eta": 2} if kind == "hyperband" else None
-    written(folder, PLAIN, early_terminate=early, mpitune={"window": 4, "seed": seed})
+    written(folder, PLAIN, run_cap=4, early_terminate=early, mpitune={"window": 4, "seed": seed})
     (folder / "search.py").write_text(SEARCH)
     sweep = ["-m", "mpitune", "run", "sweep.json", "--workers", "2", "--heartbeat-timeout", "1", "--results"]
     words = sweep if kind in ("json", "hyperband") else ["search.py", kind, str(seed)]
-    around = {**os.environ, "PYTHONPATH": str(ROOT), "NAP": "0.05"}
+    around = {**os.environ, "PYTHONPATH": str(ROOT), "NAP": "0.8"}
     log = open(folder / "log", "ab")  # noqa: SIM115 - for all jobs
 
     def begun(results: str) -> subprocess.Popen[bytes]:
@@ -73,16 +73,16 @@ def disturbed(seed: int, folder: Path, seconds: float = 10.0) -> str:
     asleep: list[tuple[float, set[int]]] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        time.sleep(chance.uniform(0.2, 1.5))
+        time.sleep(chance.uniform(0.5, 2.5))
         jobs = [job for job in jobs if job.poll() is None]
-        what = chance.choice(["sleep", "sleep", "kill", "begin"])
+        what = chance.choice(["sleep", "sleep", "sleep", "kill", "begin"])
         if jobs and what != "begin":
             job, done[what] = chance.choice(jobs).pid, done[what] + 1
             if what == "kill":
                 send({job}, signal.SIGKILL)  # what it has started ends with it
             else:
                 send(tree := family(job), signal.SIGSTOP)
-                asleep.append((time.monotonic() + chance.uniform(2, 8), tree))
+                asleep.append((time.monotonic() + chance.uniform(4, 8), tree))
         if len(jobs) < (3 if joined else 1):
             jobs.append(begun("ours"))
             done["jobs"] += 1

@@ -13,7 +13,7 @@ import numpy as np
 from mpitune.memory.shared_arrays import NOTHING, SharedArrays, Spec
 from mpitune.storage.provenance import digest
 from mpitune.storage.table import write_trials
-from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Parameter, Result, Rounds, Trial
+from mpitune.trial import Batch, Evaluation, Gang, NoRoom, Outcome, Parameter, Result, Rounds, Trial, exact
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
     from mpitune.figures.panels import Section
@@ -186,8 +186,7 @@ class Matching:
 
     def questions(self, trial: Trial) -> Sequence[Hashable]:
         """What a trial of this study asks: a result that answers one of these is its result."""
-        params = frozenset((name, type(value), value) for name, value in trial.params.items())
-        return [(trial.key if self._by_key else "", params)]
+        return [(trial.key if self._by_key else "", exact(trial.params))]
 
     def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
         """A trial of this study gets the result that the trial `key` has in an earlier one."""

@@ -7,17 +7,16 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitune.errors import Exit, UsageError, print_error
+from mpitune.identity import label_of
 
 LONGEST = 10**9  # seconds, some 32 years: the most that is taken for a time
-# Of a repr: a text in quotes, <Colour.RED: 1>, what separates items, or all up to that.
-_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|: |[^'"<:,()\[\]{}]+|.""", re.S)
 
 
 def setting(
@@ -196,9 +195,9 @@ def selecting(instance: Any) -> set[str]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or type(value) is str:
         return value
-    return str(value) if isinstance(value, Path) else without_address(repr(value))
+    return str(value) if isinstance(value, Path) else label_of(value)
 
 
 def require_seconds(name: str, value: Any) -> None:
@@ -229,29 +228,6 @@ def _fault(value: Any, kind: type, low: float | None, high: float | None) -> str
     if low is not None and value < low:
         return f"is too small: give at least {low}"
     return f"is too large: give at most {high}" if high is not None and value > high else ""
-
-
-def without_address(text: str) -> str:
-    """A repr without what differs between processes: places in memory, and the order in which sets are written."""
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # NumPy writes it in capitals
-    return _with_sorted_sets(iter(_TOKEN.findall(text))) if "{" in text else text
-
-
-def _with_sorted_sets(tokens: Iterator[str], opened: str = "") -> str:
-    """The text up to the bracket that closes the one that was opened; a set is what has braces, and no pairs."""
-    items, is_set = [""], opened == "{"
-    for token in tokens:
-        if token in ("(", "[", "{"):
-            items[-1] += _with_sorted_sets(tokens, token)
-        elif token in (")", "]", "}") and opened:
-            texts = ", ".join(sorted(map(str.strip, items))) if is_set else ",".join(items)
-            return opened + texts + token
-        elif token == ",":
-            items.append("")
-        else:
-            is_set = is_set and token != ": "
-            items[-1] += token
-    return opened + ",".join(items)
 
 
 def _kind(hint: Any) -> tuple[type, bool]:

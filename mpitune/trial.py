@@ -66,6 +66,11 @@ _set_key, _set_params = vars(Trial)["key"].__set__, vars(Trial)["params"].__set_
 FOLDS = ("fold", "split")  # parameters that say which part of the data a trial is validated on
 
 
+def exact(params: Mapping[str, Parameter]) -> frozenset[tuple[Any, ...]]:
+    """What only equal parameters have: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    return frozenset((name, type(value), value, value == 0 and str(value)) for name, value in params.items())
+
+
 def parameter_set(trial: Trial) -> frozenset[tuple[str, Parameter]]:
     """The parameters that trials of one set have in common, whatever their fold."""
     return frozenset((name, value) for name, value in trial.params.items() if name not in FOLDS)

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.source import changes, digests
 from mpitune.errors import UsageError, named, or_typed, typed
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.settings import selecting
+from mpitune.source import changes, digests
 from mpitune.storage.earlier import Earlier, earlier_studies
-from mpitune.storage.history import History, require_same_study
+from mpitune.storage.history import History, differing_settings, require_same_study
 from mpitune.storage.journal import Journal, Settings
 from mpitune.storage.records import UNREADABLE
 from mpitune.trial import Outcome, Result, Trial
@@ -34,7 +34,7 @@ def succession(
         UsageError: adapt is asked for, but no result could count; or it would be a way out, which the message names.
     """
     theirs = history.header["settings"]
-    differing = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+    differing = differing_settings(mine, theirs)
     fixed = [name for name in differing if name not in selecting(experiment)]
     if not differing or (fixed and not options.adapt):
         return None

@@ -26,7 +26,7 @@ from mpitune.storage.files import JOBS, new_jobs
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
 from mpitune.storage.journal import written_into
-from mpitune.trial import Batch, Result, Rounds, Trial
+from mpitune.trial import Batch, Result, Rounds, Trial, exact
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class JoinedStudy(Study):
         super().record(result)
 
     def _require_same(self, theirs: Trial, mine: Trial, job: str) -> None:
-        if dict(theirs.params) != dict(mine.params):
+        if exact(theirs.params) != exact(mine.params):
             raise StudyError(
                 f"job {job} has evaluated trial {theirs.key} with {dict(theirs.params)}, this job asks for "
                 f"{dict(mine.params)}: jobs that join must have the same results; run the same command again"

@@ -24,7 +24,6 @@ from mpitune.engine.loop import loop
 from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
-from mpitune.engine.source import changes, digests
 from mpitune.engine.study import Study
 from mpitune.engine.tracking import Tracker
 from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
@@ -32,6 +31,7 @@ from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
+from mpitune.source import changes, digests
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from mpitune.errors import UsageError, or_typed
 from mpitune.storage.history import no_collection
 from mpitune.storage.records import not_known
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, exact
 
 
 class Before(Protocol):
@@ -295,7 +295,8 @@ class Study(Coordinated):
     def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
         """Forget a known trial that is asked for with other parameters, or refuse it."""
         if not self._renew:
-            name = next(n for n in {**known, **trial.params} if known.get(n) != trial.params.get(n))
+            others = {name for name, *_ in exact(known) ^ exact(trial.params)}
+            name = next(name for name in {**known, **trial.params} if name in others)
             raise UsageError(
                 f"the journal has trial {trial.key} with {name} = {known.get(name)!r}, this program asks for "
                 f"{trial.params.get(name)!r}: give the same parameters and seeds "

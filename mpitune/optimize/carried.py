@@ -18,9 +18,10 @@ from typing import Any
 
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Matching
+from mpitune.identity import label_of
 from mpitune.optimize.attempts import AttemptFolder
-from mpitune.optimize.spaces import Point
-from mpitune.optimize.spaces.parameters import label_of, same, shown
+from mpitune.optimize.spaces import Choice, Point
+from mpitune.optimize.spaces.parameters import same, shown
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.storage.earlier import Earlier
@@ -28,7 +29,6 @@ from mpitune.storage.files import TRIALS
 from mpitune.trial import Outcome, Parameter, Trial
 
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any|Quantile|Weighted)\(")  # how a parameter begins
-BY_PLACE = re.compile(r" \(option \d+\)'*$")  # the end of a label that depends on the other options
 READS = ("number", "seed")  # of a trial: its results may depend on them
 IGNORED = tuple(f"trial.{name}" for name in (*READS, "place"))
 Adapt = Mapping[str, Any]  # what the user says: values by name, ... for any
@@ -53,7 +53,7 @@ def constant_of(text: str) -> Parameter:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
-    return value if type(value) in (bool, int, float, str) else text
+    return label_of(value) if type(value) in (bool, int, float, str) else text
 
 
 def adapted(problem: Problem, theirs: Mapping[str, Any], adapt: Adapt) -> dict[str, Parameter | None]:
@@ -198,9 +198,9 @@ class Carried(Matching):
                     filled.add(name)
                 elif name not in space and (label is None or _equal(whole.get(name), label)):
                     whole.pop(name, None)
-        return self._in_space(whole, filled, self._spaces[number])
+        return self._in_space(whole, filled)
 
-    def _in_space(self, whole: Point, filled: set[str], old: Mapping[str, str]) -> Point | None:
+    def _in_space(self, whole: Point, filled: set[str]) -> Point | None:
         """The parameters of this study in a point; None where it has others, or values that the space does not have."""
         space, left = self._problem.space, dict(whole)
         made: Point = {}
@@ -215,10 +215,9 @@ class Carried(Matching):
             value = left.pop(name, None)
             if value is None and name in self._any:
                 continue
-            by_place = isinstance(value, str) and BY_PLACE.search(value) and old.get(name) != self._spaces[-1][name]
-            if value is None or by_place or not part.takes(value):
+            if value is None or not (part.has(value) if isinstance(part, Choice) else part.takes(value)):
                 return None
-            made[name] = part.drawn(value)
+            made[name] = value if isinstance(part, Choice) else part.drawn(value)
             if type(made[name]) is not type(value):
                 return None  # as 1 of an Int in a Float
         return made if not left and (not self._is_whole(made) or space.allows(made)) else None

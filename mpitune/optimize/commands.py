@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.source import counting
 from mpitune.errors import UsageError, named
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
@@ -28,6 +27,7 @@ from mpitune.optimize.values import NoValue
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds
+from mpitune.source import counting
 from mpitune.storage.files import read_at_most, regular_file
 from mpitune.trial import Evaluation
 

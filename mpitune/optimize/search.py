@@ -16,6 +16,7 @@ import cloudpickle
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError, or_typed
+from mpitune.identity import require_identity, said
 from mpitune.limit import SearchLimit
 from mpitune.optimize.commands import Command
 from mpitune.optimize.search_study import SearchStudy
@@ -36,7 +37,7 @@ from mpitune.optimize.tuning import (
 from mpitune.options import RunOptions
 from mpitune.processes.process import can_be_sent
 from mpitune.ranks.launch import launched
-from mpitune.settings import require_seconds, without_address
+from mpitune.settings import require_seconds
 from mpitune.storage.files import TRIALS
 from mpitune.storage.lines import read_header
 from mpitune.studies import ADVICE, on_all_ranks, run_study
@@ -205,6 +206,8 @@ def search(
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
             chosen.begin(problem)
+            if options.results is not None:
+                require_identity(*problem.space.things(), *problem.enqueued)
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
@@ -218,7 +221,7 @@ def search(
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
         job = transport.broadcast(os.urandom(4).hex() if options.join else "")
-        said = dict(adapt) if isinstance(adapt, Mapping) else {}
+        values = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = transport.broadcast(
             _usual_size(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
         )
@@ -231,10 +234,10 @@ def search(
             objectives=described(problem.objectives),
             seed=problem.seed,
             window=problem.window,
-            enqueued=tuple(without_address(repr(dict(point))) for point in problem.enqueued),
+            enqueued=tuple(said(dict(point)) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, job, bool(options.track)),
-            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=said),
+            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=values),
         )
         try:
             outcomes = run_study(experiment, options)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
+from mpitune.identity import for_people, label_of
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.spaces.parameters import label_of, short
+from mpitune.optimize.spaces.parameters import short
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, named_columns, write_table
 from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, chosen_of, constraints_of, state_of
@@ -157,7 +158,8 @@ class SearchStudy:
         """
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()]
         for row, trial in zip(rows, self.trials, strict=True):
-            row |= {f"param_{name}": label_of(value) for name, value in trial.params.items()}
+            for name, value in trial.params.items():
+                row[f"param_{name}"] = value if isinstance(value, str) else for_people(label_of(value))
         write_table(path, rows)
 
     def report(self) -> str:

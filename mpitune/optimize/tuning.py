@@ -116,8 +116,9 @@ class Tuning(Experiment):
         objective = self.task.objective
         if isinstance(objective, Command):
             return objective.called()
+        things = [*self.task.problem.space.things(), self.plan and self.plan.strategy]
         alike = None if self.plan is None else self.plan.alike
-        return {"objective": objective} if alike is None else {"objective": objective, "alike": alike}
+        return {"space": things, **({} if alike is None else {"alike": alike}), "objective": objective}
 
     def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
         return adapted(self.task.problem, theirs, {} if self.plan is None else self.plan.adapt)

@@ -21,10 +21,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
+from mpitune.identity import without_address
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import ASKED, OURS, as_listed, packed_params, plain, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
-from mpitune.settings import without_address
 from mpitune.trial import Trial
 
 log = get_logger("optuna.study")  # whose verbosity the user sets

@@ -14,6 +14,7 @@ import numpy as np
 
 from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section, Table
+from mpitune.identity import for_people
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
@@ -93,7 +94,7 @@ def _words_of(params: Mapping[str, Any]) -> str:
 
 
 def _short(value: object) -> str:
-    return words(value) if isinstance(value, float) else str(value)
+    return words(value) if isinstance(value, float) else str(for_people(value))
 
 
 def notes_of(study: ReportedStudy) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,24 +12,25 @@ from typing import Any
 
 import numpy as np
 import sklearn
+from joblib.parallel import get_active_backend
 from sklearn.metrics._scorer import _MultimetricScorer
 
 from mpitune import svm
+from mpitune.errors import UsageError
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.identity import UNKNOWN, identity, require_identity, said
 from mpitune.limit import SearchLimit
-from mpitune.processes.process import packed
-from mpitune.settings import without_address
+from mpitune.processes.process import in_child, packed
 from mpitune.sklearn import callbacks
 from mpitune.sklearn.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.costs import costs_of, parts_of, shared_cost_of
-from mpitune.sklearn.digests import described, digest_of
 from mpitune.sklearn.evaluator import Config, Evaluator
 from mpitune.sklearn.race import FoldRace, counts
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
 from mpitune.sklearn.winner import score_name
 from mpitune.storage.lines import read_header
-from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial, Window
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,16 @@ class Folds(Experiment):
         """The study of the tasks of a search."""
         first = where.tasks[0].kwargs
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in where.tasks if not task.candidate]
-        given = {name: value for name, value in first["fit_params"].items() if value is not None}
+        given = {name: value for name, value in sorted(first["fit_params"].items()) if value is not None}
         return cls(
             search,
             where,
             limit,
             race,
-            estimator=described(search.estimator),
-            scoring=without_address(repr(search.scoring)),
-            cv=f"{len(splits)} splits ({digest_of(splits)})",
-            fit_params=f"{', '.join(given) or 'none'} ({digest_of((given, first['score_params']))})",
+            estimator=said(where.tasks[0].estimator, code=False),
+            scoring=said(search.scoring, code=False),
+            cv=f"{len(splits)} splits ({_digest(splits)})",
+            fit_params=f"{', '.join(given) or 'none'} ({_digest((given, first['score_params']))})",
             error_score=str(first["error_score"]),
             return_train_score=first["return_train_score"],
         )
@@ -98,14 +100,19 @@ class Folds(Experiment):
 
     @cached_property
     def _data_digest(self) -> str:
-        return digest_of(self.tasks[0].args)
+        return _digest(self.tasks[0].args)
 
     def folder_in(self, results: Path) -> Path:
-        """That folder, or one of its own in it where it holds a study of other data, as of another outer fold."""
-        header = read_header(results)
-        theirs = {} if header is None else header["settings"]
-        other = "cv" in theirs and theirs.get("data_sha256") != self._data_digest  # else it is of no search
-        return results / f"data-{self._data_digest[:12]}" if other else results
+        """That folder, or one of its own in it where it holds a study of other data, as of another outer fold.
+
+        Outer folds that run at a time each have one of their own, so that none waits for another.
+        """
+        own = results / f"data-{self._data_digest[:12]}"
+        if (header := read_header(results)) is None:
+            at_a_time = in_child() or get_active_backend()[0].nesting_level
+            return own if at_a_time or read_header(own) is not None else results
+        theirs = header["settings"]
+        return own if "cv" in theirs and theirs.get("data_sha256") != self._data_digest else results
 
     def called(self) -> Mapping[str, Any]:
         values = [value for task in self.tasks if not task.split for value in task.parameters.values()]
@@ -113,8 +120,22 @@ class Folds(Experiment):
         return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters}
 
     def searches(self) -> Iterator[Rounds]:
-        trials = {task.key: task.trial() for task in self.tasks}
+        labels = {number: task.labels() for number, task in self.where.first.items()}
+        if self.search.results is not None:
+            self._require_identity(labels)
+        trials = {t.key: Trial(t.key, {"split": t.split, **labels[t.candidate]}) for t in self.tasks}
         yield self._rounds(trials)
+
+    def _require_identity(self, labels: Mapping[int, Mapping[str, Parameter]]) -> None:
+        """Raise UsageError for a thing whose results could not be kept."""
+        said = self.estimator, self.scoring, self.fit_params, self._data_digest
+        if any(text.endswith(("?", "?)")) for text in said):
+            kwargs = self.tasks[0].kwargs
+            given = *kwargs["fit_params"].values(), *kwargs["score_params"].values()
+            require_identity(self.tasks[0].estimator, self.search.scoring, *given, *self.tasks[0].args)
+        for number, of in labels.items():
+            if any(str(label).endswith(UNKNOWN) for label in of.values()):
+                require_identity(*self.where.first[number].parameters.values())
 
     def _rounds(self, trials: Mapping[str, Trial]) -> Rounds:
         """One round, or those that a race wants."""
@@ -231,6 +252,13 @@ class Folds(Experiment):
         with callbacks.relayed():
             where, config = pickle.loads(data["tasks"].data, buffers=buffers)
         return Evaluator(where, config, worker.tell)
+
+
+def _digest(things: Any) -> str:
+    """The identity of things; "?" of those that have none, which `require_identity` refuses."""
+    with suppress(UsageError):
+        return identity(things)
+    return "?"
 
 
 def _config() -> Config:

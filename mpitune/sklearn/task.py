@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
-from mpitune.settings import without_address
-from mpitune.trial import FOLDS, Trial
+from mpitune.identity import label_of
+from mpitune.trial import FOLDS, Parameter, Trial
 
 TAKEN = {*FOLDS, "outer"}  # parameters that mean something to a report
 
@@ -56,9 +56,19 @@ class Task:
         return [name for name in given if name != self.weight_name]
 
     def trial(self) -> Trial:
-        """Its parameters are the candidate's; one that is called as the number of a fold gets another name."""
-        parameters = {f"param_{n}" if n in TAKEN else n: _scalar(value) for n, value in self.parameters.items()}
-        return Trial(self.key, {"split": self.split, **parameters})
+        """It has the candidate's parameters as a journal holds them."""
+        return Trial(self.key, {"split": self.split, **self.labels()})
+
+    def labels(self) -> dict[str, Parameter]:
+        """What stands for the parameters; one that is called as the number of a fold gets another name."""
+        labels: dict[str, Parameter] = {}
+        types = []  # of NumPy's numbers, which a journal has as Python's
+        for name, value in self.parameters.items():
+            if isinstance(value, np.generic) and type(number := value.item()) in (bool, int, float):
+                types.append(f"{name} {value.dtype.name}")
+                value = number
+            labels[f"param_{name}" if name in TAKEN else name] = label_of(unfitted(value))
+        return {**labels, "@types": ", ".join(types)} if types else labels
 
 
 def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:
@@ -79,12 +89,6 @@ def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:
     return {"ratio": float(np.mean(sizes / np.maximum(trained, 1))), "kind": kind, **how}
 
 
-def _scalar(value: Any) -> float | int | str:
-    """A parameter as a journal can hold it."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real) and np.isfinite(float(value)):
-        return float(value)
-    return value if type(value) is str else without_address(repr(value))[:2000]
+def unfitted(value: Any) -> Any:
+    """A parameter as a fit gets it: scikit-learn clones estimators, also those in lists."""
+    return clone(value, safe=False) if hasattr(value, "get_params") or isinstance(value, list | tuple) else value

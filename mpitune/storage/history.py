@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import re
@@ -276,11 +277,12 @@ def _read_some(
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The folder, or those in it of the iterations of a halving search of `mpitune.sklearn`: each is a study.
+    """The folder, or those in it of iterations or outer folds of searches of `mpitune.sklearn`: each is a study.
 
     One that was killed before its header was whole has not begun. Raises UsageError where a header is damaged.
     """
-    places = [] if os.path.lexists(folder / NAME) else [path.parent for path in folder.glob(f"iteration*/{NAME}")]
+    parts = ("iteration*", "data-*") if not os.path.lexists(folder / NAME) else ()
+    places = [path.parent for part in parts for path in folder.glob(f"{part}/{NAME}")]
     names = [place.name for place in places if read_header(place) is not None]
     return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
 
@@ -308,7 +310,8 @@ def require_same_study(
 
     `theirs` are of the study in `folder`; `mine` are of that in `first`, or of the command. `fix` is what users can do.
     """
-    if (name := differing_setting(mine, theirs)) is not None:
+    if names := differing_settings(mine, theirs):
+        name = names[0]
         there, wanted = (shortened(str(settings.get(name)), 1000) for settings in (theirs, mine))
         expected = f"not {wanted}" if first is None else f"{first} one with {wanted}"
         of = "of other data: " if name == "data_sha256" else "with "
@@ -348,6 +351,7 @@ def _read_note(record: dict[str, Any], history: History) -> None:
         raise ValueError("it has no key, run or end")
 
 
-def differing_setting(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """The first setting in which two studies differ, None where they are the same study."""
-    return next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), None)
+def differing_settings(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """The settings in which two studies differ, as JSON: 1, 1.0 and true differ."""
+    one, other = ({name: json.dumps(value) for name, value in some.items()} for some in (mine, theirs))
+    return [name for name in {**mine, **theirs} if one.get(name, "null") != other.get(name, "null")]

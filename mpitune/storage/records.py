@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used
+from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used, exact
 
 # What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
 UNREADABLE = (
@@ -338,5 +338,5 @@ def not_known(
     """The asked trials that are not known, with None, and those known with other parameters, with these."""
     for trial in known.others(asked) if isinstance(known, StoredTrials) else asked:
         params = known[trial.key].params if trial.key in known else None
-        if params is None or dict(params) != dict(trial.params):
+        if params is None or exact(params) != exact(trial.params):
             yield trial, params

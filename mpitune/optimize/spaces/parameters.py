@@ -11,10 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.settings import without_address
-from mpitune.trial import Parameter
+from mpitune.identity import UNKNOWN, for_people, label_of
+from mpitune.trial import Parameter, exact
 
-_PLAIN = (bool, int, float, str)
 GRID = "mpitune.strategies.Grid(points=5)"
 MOST = 10_000_000  # values of one range in a grid
 SHOWN = 100  # characters of a value in a message
@@ -180,11 +179,11 @@ class Int(_Range):
 
 
 class Choice:
-    """One of several things, of any type; type and value tell them apart, so 1, 1.0, True and "1" are four.
+    """One of several things, of any type; type and content tell them apart, so 1, 1.0, True and "1" are four.
 
-    What a journal cannot hold is named there by its `__name__` or its repr. Where that is also the name of another
-    option, its place is added: `Choice(None, "None")` has the labels "None (option 1)" and "None". A list or tuple that
-    stands alone holds the options: `Choice(["relu", "gelu"])`.
+    What a journal cannot hold has a text there, see `mpitune.identity`: None, tuples, lists and dicts of plain values
+    their repr, all else its name or repr, and digits of its content. A list or tuple that stands alone holds the
+    options: `Choice(["relu", "gelu"])`.
 
     Example:
         >>> Choice("relu", "gelu").values(None)
@@ -198,18 +197,12 @@ class Choice:
         if not options:
             raise UsageError(f"{type(self).__name__}(): give at least one option")
         self.labels = [label_of(option) for option in options]
-        places: dict[tuple[type, Parameter], list[int]] = {}
-        for place, (option, label) in enumerate(zip(options, self.labels, strict=True)):
-            others = places.setdefault((type(label), label), [])
-            if any(_equal(option, options[other]) for other in others):
+        self._places: dict[Any, int] = {}
+        for place, label in enumerate(self.labels):
+            if isinstance(label, str) and label.endswith(UNKNOWN):
+                self.labels[place] = label = f"{label}{place}"
+            if self._places.setdefault(exact({"": label}), place) != place:
                 raise UsageError(f"{self!r}: {shown(label)} is there twice, keep one")
-            others.append(place)
-        for place in (place for some in places.values() if len(some) > 1 for place in some):
-            if self.labels[place] is not options[place]:
-                label = f"{self.labels[place]} (option {place + 1})"
-                while (str, label) in places:
-                    label += "'"
-                self.labels[place] = label
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.labels))})"
@@ -235,16 +228,24 @@ class Choice:
 
     def given(self, label: Parameter) -> Any:
         """The option that a journal calls so."""
-        return next(o for o, name in zip(self.options, self.labels, strict=True) if same(name, label))
+        return self.options[self.index(label)]
+
+    def has(self, label: Parameter) -> bool:
+        """Whether a journal calls an option so."""
+        return exact({"": label}) in self._places
+
+    def index(self, label: Parameter) -> int:
+        """Which option a journal calls so."""
+        return self._places[exact({"": label})]
 
     def _place_of(self, value: Any) -> int | None:
-        """Which option it is: by type and value, else by its label; a number of NumPy may be one of Python."""
-        label = label_of(value)
-        for place, option in enumerate(self.options):
-            if _equal(option, value) and same(label_of(option), label):
-                return place
-        known = next((place for place, other in enumerate(self.labels) if same(other, label)), None)
-        return self._place_of(value.item()) if known is None and isinstance(value, np.generic) else known
+        """Which option it is, or is called so by people; a number of NumPy may be one of Python."""
+        if self.has(label := label_of(value)):
+            return self.index(label)
+        if isinstance(value, np.generic) and type(value.item()) is not type(value):
+            return self._place_of(value.item())
+        names = [for_people(label) if isinstance(value, str) else None for label in self.labels]
+        return next((n for n, o in enumerate(self.options) if o is value or names[n] == value), None)
 
 
 class Ordinal(Choice):
@@ -274,36 +275,17 @@ def _require_few(part: Float | Int, n: int) -> None:
         raise UsageError(f"a grid would have {n} values of {part}: give fewer, such as strategy={GRID}")
 
 
-def label_of(option: Any) -> Parameter:
-    """How a journal calls an option of a choice."""
-    if type(option) in _PLAIN and not (isinstance(option, float) and not math.isfinite(option)):
-        return option
-    return str(getattr(option, "__name__", None) or without_address(repr(option)))[:200]
-
-
 def same(value: Any, other: Any) -> bool:
     """Whether two labels are equal, where True is not 1."""
-    return type(value) is type(other) and bool(value == other)
+    return exact({"": value}) == exact({"": other})
 
 
 def same_value(value: Any, other: Any) -> bool:
-    """Whether two values are equal in type and value, or have one name."""
-    return _equal(value, other) or same(label_of(value), label_of(other))
-
-
-def _equal(value: Any, other: Any) -> bool:
-    """Whether two options are equal in type and value; NaN is NaN, and arrays are equal to themselves alone."""
-    if value is other:
-        return True
-    if type(value) is not type(other):
-        return False
-    try:
-        return bool(value == other) or bool(value != value and other != other)
-    except Exception:  # whatever the thing's own comparison raises
-        return False
+    """Whether two values are equal in type and content."""
+    return value is other or same(label_of(value), label_of(other))
 
 
 def short(value: Any) -> str:
     """A value of a parameter in a few characters."""
-    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(label_of(value)).split())
+    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(for_people(label_of(value))).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -19,18 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import UsageError, named
+from mpitune.identity import said
 from mpitune.optimize.spaces.parameters import Choice, Part, same, same_value, shown
 from mpitune.optimize.spaces.reading import When, part_of
-from mpitune.settings import without_address
-from mpitune.trial import Parameter
+from mpitune.trial import Parameter, exact
 
 Point = dict[str, Parameter]
 EXAMPLE = '{"lr": Float(1e-5, 0.1, log=True)}'
-
-
-def key_of(point: Point) -> tuple[tuple[str, type, Parameter], ...]:
-    """What only an equal point has: 1, 1.0 and True differ."""
-    return tuple((name, type(value), value) for name, value in point.items())
 
 
 class Space:
@@ -83,10 +78,20 @@ class Space:
         return f"{{{', '.join(self.described())}}}"
 
     def described(self) -> tuple[str, ...]:
-        """For the journal: a text for each part, its name first, and one that says how many constraints there are."""
-        shown = (repr(When(p, **self.conditions[n]) if n in self.conditions else p) for n, p in self._parts.items())
-        parts = [f"{name}: {without_address(text)}" for name, text in zip(self._parts, shown, strict=True)]
-        return (*parts, f"{len(self.constraints)} constraints") if self.constraints else tuple(parts)
+        """For the journal: a text for each part, its name first, and one for the constraints."""
+        parts = [f"{name}: {self._said(name, part)}" for name, part in self._parts.items()]
+        mark = said(self.constraints).rpartition(" ")[2]
+        return (*parts, f"{len(self.constraints)} constraints {mark}") if self.constraints else tuple(parts)
+
+    def _said(self, name: str, part: Any) -> str:
+        text = repr(part) if isinstance(part, Part) else said(part)
+        conditions = (f"{other}={said(values)}" for other, values in self.conditions.get(name, {}).items())
+        return f"When({text}, {', '.join(conditions)})" if name in self.conditions else text
+
+    def things(self) -> list[Any]:
+        """All that is in it of its user's own: options, constants, conditions, constraints."""
+        options = (option for part in self.parts.values() if isinstance(part, Choice) for option in part.options)
+        return [*options, *self.constants.values(), *self.conditions.values(), *self.constraints]
 
     @property
     def dimensions(self) -> int:
@@ -181,7 +186,7 @@ class Space:
                 if self.is_active(name, point):
                     point[name] = value
             if self.conditions:
-                if (key := key_of(point)) in seen:
+                if (key := exact(point)) in seen:
                     continue
                 seen.add(key)
             if self.allows(point):

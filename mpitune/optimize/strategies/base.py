@@ -12,17 +12,22 @@ Everything here runs on rank 0 and depends on the seed and on what was told, nev
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
 from mpitune.errors import UsageError, named
+from mpitune.identity import said
 from mpitune.optimize.spaces import Point, Space
-from mpitune.settings import without_address
 from mpitune.trial import Parameter, Result, Trial, seed_of
+
+OPTUNA = ("optuna.samplers", "optuna.pruners", "optuna.search_space")
+OURS = ("_seed", "_mpitune")  # attributes that are no settings
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,35 @@ class KnownTrial:
     pruned: bool = False
 
 
+def said_of(part: Any) -> str:
+    """A text of a strategy, sampler or pruner, also of Optuna's, that another one of other settings does not have."""
+    if isinstance(part, Strategy) and is_dataclass(part):
+        known = {field.name: said_of(getattr(part, field.name)) for field in fields(part) if field.repr}
+        return f"{type(part).__qualname__}({', '.join(f'{name}={text}' for name, text in known.items())})"
+    if (
+        hasattr(part, "__dict__")
+        and not isinstance(part, type)
+        and any(kind.__module__.startswith(OPTUNA) for kind in type(part).__mro__)
+    ):
+        usual: dict[str, str] = {}
+        with suppress(Exception), warnings.catch_warnings(action="ignore"):  # of its own constructor
+            usual = _settings(type(part)()) if type(part).__module__.startswith(OPTUNA) else {}
+        given = (f"{n.lstrip('_')}={text}" for n, text in _settings(part).items() if usual.get(n) != text)
+        return type(part).__name__ + (f"({words})" if (words := ", ".join(given)) else "")
+    return said(part)
+
+
+def _settings(part: Any) -> dict[str, str]:
+    """The attributes of a part of Optuna, without its random numbers, which follow from the study's seed."""
+    return {
+        n: said_of(value) for n, value in sorted(vars(part).items()) if not n.startswith(OURS) and not _is_random(value)
+    }
+
+
+def _is_random(value: Any) -> bool:
+    return type(value).__name__ in ("LazyRandomState", "RandomState", "Generator", "Random")
+
+
 class Sampler(ABC):
     """Draws points, one for each trial."""
 
@@ -219,4 +253,4 @@ class Strategy(ABC):
 
     def describe(self, problem: Problem) -> str:
         """For the journal: two searches whose strategies differ are not the same."""
-        return without_address(repr(self))
+        return said_of(self)

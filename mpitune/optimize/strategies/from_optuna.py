@@ -18,10 +18,9 @@ import numpy as np
 from mpitune.errors import UsageError, needs
 from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
 from mpitune.optimize.spaces.parameters import Quantile
-from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment, said_of
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Random, Sampling
-from mpitune.settings import without_address
 from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
@@ -46,7 +45,7 @@ class Optuna(Sampling):
     sampler: Any
 
     def describe(self, problem: Problem) -> str:
-        return f"Optuna({self.sampler if isinstance(self.sampler, str) else type(self.sampler).__name__})"
+        return f"Optuna({self.sampler if isinstance(self.sampler, str) else said_of(self.sampler)})"
 
     def made(self, problem: Problem) -> Any:
         """The sampler. Raises UsageError if it does not fit, or needs a package that is not installed."""
@@ -155,9 +154,6 @@ class OptunaPruner(Staged):
     """
 
     pruner: Any = None
-
-    def describe(self, problem: Problem) -> str:
-        return super().describe(problem).replace(without_address(repr(self.pruner)), type(self.pruner).__name__)
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
         return [_Pruning(self.points(problem), self.rungs())]
@@ -270,7 +266,7 @@ def _distribution(part: Part) -> Any:
 def _nearest(part: Part, value: Parameter, distribution: Any) -> Any:
     """What Optuna is told for a value of a parameter: beside its steps the nearest that is on one."""
     if isinstance(part, Choice):
-        place = part.place(value)
+        place = part.index(value)
         return place if isinstance(part, Ordinal) else distribution.choices[place]
     if isinstance(part, Quantile):
         return part.place(float(value))

@@ -51,7 +51,7 @@ class Points:
         for n, known in enumerate(problem.known() if sampler.adaptive else ()):
             if known.again and not staged:
                 rest = problem.rng(f"known/{n}").random(problem.space.dimensions)
-                self._enqueued.append(problem.space.drawn(known.point, rest))
+                self._enqueued.append(problem.space.drawn(problem.space.given(known.point), rest))
             else:
                 sampler.tell(-1, known.point, known.feedback, known.pruned)
         self._taken: set[int] = set()

@@ -13,8 +13,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from mpitune.engine import source
-from mpitune.engine.source import changes, digests
+from mpitune import source
+from mpitune.source import changes, digests
 
 SCRIPT = '''
 from functools import lru_cache, partial
@@ -107,7 +107,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
         (tmp_path / "script_of_a_test.py").write_text(script)
         for name in ("constants_of_a_test", "bounds_of_a_test", "script_of_a_test"):
             sys.modules.pop(name, None)
-        source._is_own.cache_clear()
+        source.is_own.cache_clear()
         importlib.invalidate_caches()
         monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change within a second
         return importlib.import_module("script_of_a_test").objective

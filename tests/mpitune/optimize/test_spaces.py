@@ -17,6 +17,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from mpitune import Choice, Constant, Float, Int, Ordinal, Space, When
 from mpitune.errors import UsageError
+from mpitune.identity import label_of
 
 UNIT = st.floats(0, 1, exclude_max=True)
 
@@ -70,19 +71,22 @@ def test_options_of_any_type_reach_the_objective() -> None:
 
 
 def test_type_and_value_tell_options_apart() -> None:
-    """None has the name that a text has; two functions have one name; a journal gives each back."""
+    """None has the repr that a text is; two functions have one name; a journal gives each back."""
     options = (None, "None", 1, 1.0, True, "1", lambda: 1, lambda: 2, float("nan"), "nan")
-    part = Choice(*options)
+    part = every = Choice(*options)
     assert len({(type(label), label) for label in part.labels}) == len(options)
-    assert part.labels[:6] == ["None (option 1)", "None", 1, 1.0, True, "1"]
+    assert part.labels[:6] == ["None", "'None'", 1, 1.0, True, "1"]
     for option in options:
         assert part.given(json.loads(json.dumps(part.drawn(option)))) is option
-    assert Choice(None, math.sin).labels == ["None", "sin"]  # as journals have them
-    assert Choice(math.sin, 0.5).drawn("sin") == "sin" and Choice(math.sin, 0.5).drawn(np.float64(0.5)) == 0.5
-    space = Space({"a": part, "b": When(Int(1, 2), a=None), "c": When(Int(1, 2), a="None")})
+    assert (
+        Choice(math.sin, 0.5).drawn("sin") == label_of(math.sin) and Choice(math.sin, 0.5).drawn(np.float64(0.5)) == 0.5
+    )
+    space = Space({"a": every, "b": When(Int(1, 2), a=None), "c": When(Int(1, 2), a="None")})
     points = list(space.grid(None))
     assert len(points) == len(options) + 2
-    assert all(("b" in p) == (space.given(p)["a"] is None) and ("c" in p) == (p["a"] == "None") for p in points)
+    assert all(
+        ("b" in p) == (space.given(p)["a"] is None) and ("c" in p) == (space.given(p)["a"] == "None") for p in points
+    )
     assert len(list(Space({"a": Choice(1, True, 1.0), "b": When(Int(1, 2), a=True)}).grid(None))) == 4
 
 

@@ -166,7 +166,7 @@ def test_a_study_that_goes_on_looks_at_no_result_it_does_not_need(tmp_path: Path
 
 
 def test_asked_trials_are_known_by_equal_parameters(tmp_path: Path) -> None:
-    """Of lines of any form, and whatever the types and the order of numbers that are equal."""
+    """Of lines of any form, and whatever the order, but not the types of numbers that are equal."""
     half = b"caf\xe9.png".decode("utf-8", "surrogateescape")
     odd = [
         Trial("a/ü", {"x": 10**30, "text": 'é ","values":{'}),
@@ -177,16 +177,18 @@ def test_asked_trials_are_known_by_equal_parameters(tmp_path: Path) -> None:
         journal.append([*ORDINARY, *((trial, Result(trial.key)) for trial in odd)])
     history = read_journal(tmp_path)
     assert history is not None and isinstance(history.trials, StoredTrials)
-    trials = [*odd, *(trial for trial, _ in reversed(ORDINARY)), Trial("n", {"y": 2.0, "x": True})]
+    trials = [*odd, *(trial for trial, _ in reversed(ORDINARY)), Trial("n", {"y": 2, "x": 1})]
     for known in (history.trials, dict(history.trials)):
         assert list(not_known(known, trials)) == []
         asked = [
             Trial("b", {}),
             *trials,
             Trial("n", {"x": 1, "y": 3}),
+            Trial("n", {"x": True, "y": 2}),
+            Trial("n", {"x": 1, "y": 2.0}),
             Trial("n", {"x": 10**30}),
             Trial("n", {"x": half}),
         ]
         assert [(trial.key, params) for trial, params in not_known(known, asked)] == [
-            ("b", None), *[("n", {"x": 1, "y": 2})] * 3,
+            ("b", None), *[("n", {"x": 1, "y": 2})] * 5,
         ]  # fmt: skip

@@ -86,21 +86,21 @@ def _inside(name: str, thing: Any, home: set[Any]) -> Iterator[tuple[str, Any]]:
     held: list[Any] = [parts.get(key) for key in ("__wrapped__", "py_func", "func")]  # of decorators
     if isinstance(thing, FunctionType):
         held += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
-        if _is_own(module := str(thing.__globals__.get("__name__"))):
-            yield (name, _text(thing)) if module in home else (module, _file(module))
+        if is_own(module := str(thing.__globals__.get("__name__"))):
+            yield (name, text_of(thing)) if module in home else (module, _file(module))
             yield from _read_by(thing.__code__, thing.__globals__)
     elif isinstance(thing, ModuleType):
-        if _is_own(thing.__name__):
+        if is_own(thing.__name__):
             yield thing.__name__, _file(thing.__name__)
     elif isinstance(thing, type):
-        if _is_own(module := kind.__module__):
-            yield (name, _text(thing)) if module in home else (module, _file(module))
+        if is_own(module := kind.__module__):
+            yield (name, text_of(thing)) if module in home else (module, _file(module))
             held += [*kind.__bases__, *parts.values()]
     elif isinstance(thing, partial | MethodType | property):
         held += [getattr(thing, key, None) for key in ("func", "args", "keywords", "__func__", "__self__", "fget")]
     elif isinstance(thing, dict | list | tuple):
         held += (thing.values() if isinstance(thing, dict) else thing) if len(thing) <= MOST_ITEMS else []
-    elif _is_own(kind.__module__) or hasattr(kind, "get_params") or kind.__module__.startswith("sklearn."):
+    elif is_own(kind.__module__) or hasattr(kind, "get_params") or kind.__module__.startswith("sklearn."):
         held = [kind]
         yield from ((_name_of(value, f"{kind.__name__}.{key}"), value) for key, value in parts.items())
     yield from ((_name_of(part, name), part) for part in held)
@@ -108,18 +108,18 @@ def _inside(name: str, thing: Any, home: set[Any]) -> Iterator[tuple[str, Any]]:
 
 def _read_by(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The global names in a function, and the own modules that it imports when it is called."""
-    own = [it for name in code.co_names if isinstance(it := names.get(name), ModuleType) and _is_own(it.__name__)]
+    own = [it for name in code.co_names if isinstance(it := names.get(name), ModuleType) and is_own(it.__name__)]
     for there in (names, *map(vars, own)):
         yield from ((_name_of(there[name], name), there[name]) for name in code.co_names if name in there)
     for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME" and _is_own(instruction.argval):
+        if instruction.opname == "IMPORT_NAME" and is_own(instruction.argval):
             yield instruction.argval, _file(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _read_by(constant, names)
 
 
-def _text(thing: Any) -> _Source:
+def text_of(thing: Any) -> _Source:
     """The text of a function or class; of a lambda its body alone, since a call may be around it."""
     with suppress(OSError, TypeError, ValueError, SyntaxError, tokenize.TokenError):
         if getattr(thing, "__name__", "") != "<lambda>":
@@ -153,7 +153,7 @@ def _name_of(thing: Any, otherwise: str) -> str:
 
 
 @cache
-def _is_own(module: str | None) -> bool:
+def is_own(module: str | None) -> bool:
     """Neither installed nor Python's, nor this package."""
     if module == "__main__":
         return True

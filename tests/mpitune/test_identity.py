@@ -1,0 +1,279 @@
+"""A value is known by what it is: pairs that are equal, and pairs that only print the same."""
+
+from __future__ import annotations
+
+import decimal
+import enum
+import functools
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas
+import pytest
+import scipy.sparse
+import scipy.stats
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from mpitune import Choice, Constant, Experiment, RunOptions, Trial, When, one_round, per_trial, run_study, search
+from mpitune.errors import UsageError
+from mpitune.identity import identity, label_of, said
+from mpitune.optuna import optimizing
+from mpitune.sklearn import GridSearchCV
+
+
+class Held:
+    """What it holds is not in its repr."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def method(self) -> Any:
+        return self.held
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def adding(held: Any) -> Callable[[Any], Any]:
+    def add(value: Any) -> Any:
+        return value, held
+
+    return add
+
+
+def scaled(X: Any, w: Any = None) -> Any:
+    return X
+
+
+def in_itself(held: Any) -> list[Any]:
+    held = [held]
+    held.append(held)
+    return held
+
+
+def of_lambda(n: int) -> Any:
+    return (lambda x: x + 1) if n else (lambda x: x + 2)
+
+
+def long_array(n: int) -> np.ndarray:
+    array = np.ones(2000)
+    array[1000] += n
+    return array
+
+
+def parts() -> dict[str, Callable[[int], Any]]:
+    """Values by kind, made of a number: 0 and 1 are two values, mostly of one text."""
+    np_types = (np.float64, np.float32, np.int64, np.bool_)
+    return {
+        "number": lambda n: (1, 1.0, True, np.int64(1), "1", np.float64(1))[n],
+        "zero": lambda n: (0.0, -0.0)[n],
+        "endless": lambda n: (math.nan, -math.nan)[n],
+        "type": lambda n: np_types[n](1),
+        "array": long_array,
+        "dtype": lambda n: np.ones(3, ("f8", "f4")[n]),
+        "shape": lambda n: np.ones(((1500, 2), (2, 1500))[n]),
+        "objects": lambda n: np.array([Held(n), None], object),
+        "dict": lambda n: {f"parameter {i}": 1 + n * (i == 19) for i in range(20)},
+        "order": lambda n: dict([("a", 1), ("b", 2)][:: 1 - 2 * n]),
+        "tuple": lambda n: (*range(99), n),
+        "list or tuple": lambda n: ((1, 2), [1, 2])[n],
+        "set": lambda n: {"a", "b", "c" * (n + 1), "d" * 300},
+        "text": lambda n: "a" * 300 + str(n),
+        "object": Held,
+        "method": lambda n: Held(n).method,
+        "function": adding,
+        "lambda": of_lambda,
+        "partial": lambda n: functools.partial(scaled, w=long_array(n)),
+        "class": lambda n: (Held, Ridge)[n],
+        "path": lambda n: Path(("a", "b")[n]),
+        "enum": lambda n: (Colour.RED, str(Colour.RED))[n],
+        "none": lambda n: (None, "None")[n],
+        "decimal": lambda n: decimal.Decimal(("1", "1.0")[n]),
+        "frame": lambda n: pandas.DataFrame({"a": long_array(n), "b": "x"}),
+        "series": lambda n: pandas.Series(["a", "b"], dtype=("category", object)[n]),
+        "sparse": lambda n: scipy.sparse.csr_matrix(long_array(n)),
+        "distribution": lambda n: scipy.stats.norm(n, 1),
+        "source of numbers": lambda n: np.random.default_rng(n),
+        "state": lambda n: np.random.RandomState(n),
+        "estimator": lambda n: make_pipeline(StandardScaler(), FunctionTransformer(kw_args={"w": long_array(n)})),
+        "in itself": lambda n: in_itself(n),
+    }  # fmt: skip
+
+
+def pairs(
+    n: int, seed: int, without: Sequence[str] = ()
+) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any], bool]]:
+    """Pairs of makers of values, some deep in others, with whether the values are the same."""
+    draw, kinds = random.Random(seed), parts()
+    for name in without:
+        del kinds[name]
+    for _ in range(n):
+        name, same, depth = draw.choice([*kinds]), draw.random() < 0.5, draw.choice((0, 0, 0, 1, 2))
+        one = draw.randrange(2)
+        other, within = one if same else 1 - one, [draw.randrange(5) for _ in range(depth)]
+
+        def made(n: int, name: str = name, within: list[int] = within) -> Any:
+            value = kinds[name](n)
+            for way in within:
+                value = ([value], (0, value), {"a": value, "b": 1}, Held(value), adding(value))[way]
+            return value
+
+        yield name, functools.partial(made, one), functools.partial(made, other), same
+
+
+def test_pairs_are_told_apart_by_what_they_are() -> None:
+    """The texts of most would not tell them."""
+    alike = 0
+    for name, one, other, same in pairs(1000, seed=1):
+        assert (identity(one()) == identity(other())) is same, name
+        assert (said(one()) == said(other())) is same, name
+        label, second = label_of(one()), label_of(other())
+        assert (repr(label) == repr(second)) is same, name
+        assert type(label) in (bool, int, float, str) and (len(str(label)) < 250 or label == one())
+        alike += not same and str(label).partition(" #")[0] == str(second).partition(" #")[0]
+    assert alike > 200
+
+
+def test_each_process_has_the_same() -> None:
+    """Whatever the order of its sets and the places of its objects."""
+    code = "from tests.mpitune.test_identity import parts, said; print([said(make(1)) for make in parts().values()])"
+    texts = [
+        subprocess.check_output([sys.executable, "-c", code], text=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1] and str([said(make(1)) for make in parts().values()]) in texts[0]
+
+
+def test_what_has_no_identity_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        UsageError, match=r"^<_io.TextIOWrapper .* has no content that another .*: give a text"
+    ) as error:
+        identity({"log": sys.__stdout__}["log"])
+    assert "\n" not in str(error.value) and said(sys.__stdout__).endswith(" #?")
+    with pytest.raises(UsageError, match="has no content"):
+        identity([Held(n for n in ())])
+
+
+ANSWER = [0]  # what each evaluation says: of which value it is
+X, Y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
+
+
+class Answers(BaseEstimator):
+    """Its score is ANSWER, whatever its value is."""
+
+    def __init__(self, value: Any = None, other: int = 0) -> None:
+        self.value, self.other = value, other
+
+    def fit(self, X: Any, y: Any) -> Answers:
+        return self
+
+    def score(self, X: Any, y: Any) -> float:
+        return float(ANSWER[0])
+
+
+@dataclass(frozen=True)
+class Setting(Experiment):
+    value: Any
+
+    def searches(self) -> Any:
+        yield one_round([Trial("t", {})])
+
+    def objective(self, worker: Any) -> Any:
+        return per_trial(lambda trial: {"loss": float(ANSWER[0])})
+
+
+def searched_here(space: Any, folder: Path, **more: Any) -> float:
+    objective = lambda trial: float(ANSWER[0])  # noqa: E731
+    how: dict[str, Any] = {"strategy": "grid", "minimize": "loss", "workers": 0, **more}
+    return search(objective, space, results=folder, **how).trials[0].values["loss"]
+
+
+def of_scikit_learn(estimator: Any, grid: Any, folder: Path) -> float:
+    found = GridSearchCV(estimator, grid, cv=2, results=folder, workers=0, refit=False, error_score="raise").fit(X, Y)
+    return float(found.cv_results_["mean_test_score"][0])
+
+
+def of_optuna(value: Any, folder: Path) -> float:
+    sampler = optuna.samplers.PartialFixedSampler({"x": value}, optuna.samplers.RandomSampler(seed=1))
+    optimizing._studies_in.clear()  # as in another process
+    study = optuna.create_study(sampler=sampler)
+    options = RunOptions(workers=0, quiet=True, results=folder)
+    optimizing.optimize(study, lambda trial: trial.suggest_float("y", 0, 1) * 0 + ANSWER[0], 1, options=options)
+    return study.trials[0].values[0]
+
+
+def of_experiment(value: Any, folder: Path) -> float:
+    ((_, result),) = run_study(Setting(value), RunOptions(workers=0, quiet=True, results=folder))
+    return result.values["loss"]
+
+
+DOORS: dict[str, Callable[[Any, Path, int], float]] = {
+    "parameter": lambda value, folder, turn: of_scikit_learn(Answers(), {"value": [value]}, folder),
+    "estimator": lambda value, folder, turn: of_scikit_learn(Answers(value), {"other": [1]}, folder),
+    "choice": lambda value, folder, turn: searched_here({"x": Choice(value, "another")}, folder),
+    "constant": lambda value, folder, turn: searched_here({"x": Constant(value), "y": [1, 2]}, folder),
+    "condition": lambda value, folder, turn: searched_here(
+        {"x": Choice(value, "b"), "y": When([1], x=(value,))}, folder
+    ),
+    "adapt": lambda value, folder, turn: searched_here(
+        {"x": Choice(value, *["another", "third"][: 1 + turn])}, folder, adapt=bool(turn)
+    ),
+    "optuna": lambda value, folder, turn: of_optuna(value, folder),
+    "experiment": lambda value, folder, turn: of_experiment(value, folder),
+}
+
+
+# scikit-learn copies no value that holds itself; the code of an estimator's lambda is another line's, see test_changed.
+WITHOUT = {"parameter": ["in itself"], "estimator": ["in itself", "lambda"]}
+
+
+def through(door: str, n: int, seed: int, folder: Path) -> dict[str, int]:
+    """Go through a door with n pairs, the second after the first in its folder: what became of how many.
+
+    A value that is the same has the known answer, another one its own, or is refused in one line.
+    """
+    became = {"known": 0, "own": 0, "refused": 0}
+    for number, (name, one, other, same) in enumerate(pairs(n, seed, WITHOUT.get(door, ()))):
+        place = folder / f"{door}{number}"
+        ANSWER[0] = 1
+        assert DOORS[door](one(), place, 0) == 1
+        ANSWER[0] = 2
+        try:
+            answer = DOORS[door](other(), place, 1)
+        except UsageError as error:
+            assert not same and "\n" not in str(error), (door, name)
+            became["refused"] += 1
+        else:
+            assert answer == (1 if same else 2), (door, name)
+            became["known" if same else "own"] += 1
+        shutil.rmtree(place)
+    return became
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_a_folder_never_answers_for_another_value(door: str, tmp_path: Path) -> None:
+    """More by `python -m tests.mpitune.test_identity 1000`."""
+    became = through(door, 24, seed=3, folder=tmp_path)
+    assert became["known"] > 5 and became["own"] + became["refused"] > 5
+
+
+if __name__ == "__main__":
+    for door in sys.argv[2:] or DOORS:
+        with tempfile.TemporaryDirectory() as folder:
+            print(door, through(door, int(sys.argv[1]), seed=4, folder=Path(folder)), flush=True)

@@ -155,7 +155,7 @@ def _sweep(
     )  # fmt: skip
     optimize(
         study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=() if rate else [_end_failed],
-        space=" ".join([*(str(override.input_line) for override in parsed), _said(config)]),
+        space=" ".join([*(str(override.input_line) for override in parsed), *_searched(keys), _said(config)]),
         window=keys["n_jobs"] if keys["window"] is None else keys["window"], options=options,
     )  # fmt: skip
     complete = study.get_trials(states=[TrialState.COMPLETE])
@@ -176,6 +176,11 @@ def _end_failed(study: Study, trial: FrozenTrial) -> None:
     """A callback: the first failure ends the sweep, also one that raises nothing."""
     if trial.state == TrialState.FAIL:
         study.stop()
+
+
+def _searched(keys: Mapping[str, Any]) -> list[str]:
+    """What is searched that no override says."""
+    return [f"{name}={keys[name]}" for name in ("search_space", "custom_search_space") if keys[name]]
 
 
 def _said(config: DictConfig) -> str:

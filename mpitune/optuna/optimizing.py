@@ -34,6 +34,7 @@ from mpitune.experiment import Data, Experiment, Objective, Reporting, Schedulin
 from mpitune.joblib.pickles import packed_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
+from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
@@ -42,11 +43,12 @@ from mpitune.optuna.kept import kept_by
 from mpitune.optuna.objective import InWorker, study_here
 from mpitune.optuna.records import ATTRIBUTE, json_says, read_said, whole
 from mpitune.processes.process import unpacked_error
-from mpitune.storage.history import read_header
+from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.studies import join, n_ranks, on_all_ranks, run_study
 from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
+SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
 FIX = "make it within the objective"
 _told_kept: set[str] = set()
 Callback = Callable[[Study, FrozenTrial], None]
@@ -158,6 +160,7 @@ def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
 class Optimizing(Experiment):
     """One call of `optimize`. The fields before `in_worker` are those of the journal's header."""
 
+    study: str  # its name; "" where Optuna has made one up
     space: str
     strategy: str
     objectives: tuple[str, ...]
@@ -211,7 +214,12 @@ class Optimizing(Experiment):
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
-        SearchStudy(records(outcomes, dict), goals, folder).write(folder / "trials.csv")
+        history = read_journal(folder)  # which has those of earlier calls of the script, too
+        last, known = max(outcomes, default=None, key=lambda outcome: outcome.trial.key), list(outcomes)
+        if history is not None and last is not None:
+            kept = [key for key in history.results if key <= last.trial.key]
+            known = [Outcome(history.trials[key], history.results[key]) for key in kept]
+        SearchStudy(records(known, dict), goals, folder).write(folder / "trials.csv")
 
 
 def _rounds(leader: Leader, window: int) -> Rounds:
@@ -399,11 +407,13 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     several = [f"value {number}" for number in range(len(study.directions))]
     names = study.metric_names or (["value"] if len(several) == 1 else several)
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
-    strategy = f"{type(study.sampler).__name__}, {type(study.pruner).__name__}"
+    name = "" if study.study_name.startswith("no-name-") else study.study_name
+    # As it was first: a sampler keeps what it has computed.
+    said = [vars(part).setdefault(SAID, said_of(part)) for part in (study.sampler, study.pruner)]
     in_worker = InWorker(
         function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
     )
-    return Optimizing(space, strategy, tuple(goals), seed, window, in_worker, leader)
+    return Optimizing(name, space, ", ".join(said), tuple(goals), seed, window, in_worker, leader)
 
 
 @on_all_ranks()

@@ -16,6 +16,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, dist
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError, shortened
+from mpitune.identity import label_of
 from mpitune.optimize.strategies.view import running
 from mpitune.storage.records import UNREADABLE
 
@@ -122,7 +123,7 @@ def _text_of(drawn_from: BaseDistribution) -> str:
     if says_all(drawn_from):
         return distribution_to_json(drawn_from)
     assert isinstance(drawn_from, CategoricalDistribution)
-    texts = [f"{number}: {choice}" for number, choice in enumerate(drawn_from.choices)]
+    texts = [f"{number}: {label_of(choice)}" for number, choice in enumerate(drawn_from.choices)]
     return distribution_to_json(CategoricalDistribution(texts))
 
 

@@ -28,7 +28,7 @@ from optuna.trial import Trial, TrialState
 
 from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
-from mpitune.optuna import asking, optimize
+from mpitune.optuna import asking, optimize, optimizing
 from mpitune.optuna.kept import kept_by
 from tests.mpitune.optuna.made import digest
 
@@ -566,6 +566,30 @@ def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:
         optimize(study, lambda trial, s=shift: (trial.suggest_float("x", -1, 1) - s) ** 2, 4, window=2, options=options)
         assert all(trial.value == (trial.params["x"] - shift) ** 2 for trial in study.trials)
     assert (tmp_path / "r" / "study-2" / "report.html").exists()
+
+
+def test_a_folder_has_one_study_with_all_trials_of_its_script(tmp_path: Path) -> None:
+    def run(name: str = "svm", n: int = 2, **more: Any) -> int:
+        optimizing._studies_in.clear()  # as in another process
+        study = new(study_name=name, **more)
+        for _ in range(n):
+            optimize(study, square, 5, window=2, options=replace(HERE, results=tmp_path / "r"))
+        return len((tmp_path / "r" / "trials.csv").read_text().splitlines()) - 1
+
+    assert run() == run() == run(n=2) == 10
+    other = optuna.samplers.TPESampler(seed=1, multivariate=True)
+    for more, words in (
+        ({"name": "rf"}, "with study = svm, not rf"),
+        (
+            {"sampler": other},
+            r"strategy = TPESampler, MedianPruner, not TPESampler\(.*multivariate=True.*\), Med",
+        ),
+        ({"pruner": optuna.pruners.MedianPruner(3)}, r"not TPESampler, MedianPruner\(n_startup_trials=3\): give"),
+        ({"direction": "maximize"}, "with objectives = "),
+    ):
+        with pytest.raises(UsageError, match=words):
+            run(**more)  # type: ignore[arg-type]
+    assert run() == 10
 
 
 def test_a_callback_may_enqueue_with_a_window_of_one() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence

@@ -31,7 +31,7 @@ from mpitune.errors import Caller, StudyError, UsageError, own_traceback
 from mpitune.limit import SearchLimit
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import can_be_sent, packed_error, unpacked_error
+from mpitune.processes.process import can_be_sent, in_child, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.answers import Answer, Raised, answers_of, finite, results_of
@@ -56,6 +56,7 @@ NOT_SENT = (
     "a callback cannot be pickled, so it hears of no fit in a worker: scikit-learn makes all fits, on this machine, "
     "without results, timeout and stop_when"
 )
+NOT_KEPT = "results={} keeps nothing of a search in a process that a rank has started: search in the ranks themselves"
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 
@@ -67,6 +68,8 @@ class OnEngine(Added, _search.BaseSearchCV):
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
         with errors_in_one_line(Caller.ARGUMENTS):
+            if self.results is not None and why_here(self) == "inside":
+                warnings.warn(NOT_KEPT.format(self.results), UserWarning, stacklevel=2)
             together = every_rank_runs() and not why_here(self)
             transport = join(RunOptions(heartbeat_timeout=0.0)) if together else None
             if transport is None or transport.size == 1:
@@ -281,8 +284,8 @@ class OnEngine(Added, _search.BaseSearchCV):
         study = Folds.of(self, where, limit, race)
         folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
         options = RunOptions(
-            gpu="none" if self.gpu is None else str(self.gpu),
-            workers=self._n_workers if self.gpu is None else None,
+            gpu="none" if self.gpu is None or in_child() else str(self.gpu),
+            workers=0 if in_child() else self._n_workers if self.gpu is None else None,
             results=folder,
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,

@@ -238,7 +238,7 @@ class Where:
 
 def why_here(search: Any) -> str:
     """Why all fits of a search are made in this process, without a study: "inside" of a worker, "asked"; or ""."""
-    if in_child():
+    if in_child() and (search.results is None or launched().size > 1):
         return "inside"
     return "asked" if search.workers == 0 and search.results is None and launched().size == 1 else ""
 

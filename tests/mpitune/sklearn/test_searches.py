@@ -30,10 +30,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-import mpitune
+import mpitune.joblib
 from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from mpitune.sklearn.signature import THEIRS
+from mpitune.storage.history import studies_in
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
 from tests.mpitune.sklearn.iris import WholeGrid, X, Y, same, table
@@ -379,6 +380,21 @@ def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
     assert len(journal_lines(tmp_path / "r")) == 6
     with pytest.raises(UsageError, match="c00001/f0 with C = 1.0, this program asks for 2.0"):
         search(0.1, 2.0).fit(X, Y)
+
+
+@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow), "mpitune"])
+def test_outer_folds_at_a_time_have_folders_of_their_own(backend: str, tmp_path: Path) -> None:
+    """In threads, in processes, and in workers of this package; those after another know its results."""
+    search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=1)
+    right = list(theirs.cross_val_score(search, X, Y, cv=3))
+    search.set_params(results=str(tmp_path / "r"))
+    for _ in range(2):
+        with parallel_config(backend, n_jobs=2):
+            assert list(theirs.cross_val_score(search, X, Y, cv=3, error_score="raise")) == right
+        folders = sorted((tmp_path / "r").iterdir())
+        assert [len(journal_lines(folder)) for folder in folders] == [4] * 3 and studies_in(tmp_path / "r") == folders
+    assert list(theirs.cross_val_score(search, X, Y, cv=3)) == right
+    assert sorted((tmp_path / "r").iterdir()) == folders
 
 
 def test_each_outer_fold_has_a_folder_of_its_own_and_continues(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -61,6 +62,7 @@ class Alone:
         def loss(x: Any, y: Any) -> Any:
             return cross_entropy(linear(linear(x, *weights[:2]).relu(), *weights[2:]), y)
 
+        start = time.process_time()
         weights, rows = self.begun(trial)
         for weight in weights:
             weight.requires_grad_()
@@ -70,7 +72,8 @@ class Alone:
             loss(self.train[0][chosen], self.train[1][chosen]).backward()
             optimizer.step()
         with torch.no_grad():
-            return {"loss": float(loss(*self.valid).nan_to_num(float("inf")))}
+            found = float(loss(*self.valid).nan_to_num(float("inf")))
+        return {"loss": found, "cpu_seconds": time.process_time() - start}
 
 
 class Together(Alone):
@@ -84,6 +87,7 @@ class Together(Alone):
             hidden = torch.baddbmm(weights[1][:, None], x, weights[0].mT).relu()
             return torch.baddbmm(weights[3][:, None], hidden, weights[2].mT)
 
+        start = time.process_time()
         initial, rows = zip(*map(self.begun, trials), strict=True)
         weights = [torch.stack(of_all).requires_grad_() for of_all in zip(*initial, strict=True)]
         momenta = [torch.zeros_like(weight) for weight in weights]
@@ -102,7 +106,9 @@ class Together(Alone):
                     weight.grad = None
         with torch.no_grad():
             out = logits(self.valid[0].expand(len(trials), -1, -1))
-            return [{"loss": float(cross_entropy(one, self.valid[1]).nan_to_num(float("inf")))} for one in out]
+            found = [float(cross_entropy(one, self.valid[1]).nan_to_num(float("inf"))) for one in out]
+        share = (time.process_time() - start) / len(trials)
+        return [{"loss": loss, "cpu_seconds": share} for loss in found]
 
 
 def searched(k: int, n: int, workers: int, results: Path | None = None, **how: Any) -> Any:
@@ -120,8 +126,8 @@ def measured(k: int, n: int) -> tuple[float, np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         with redirect_stdout(StringIO()):  # the report
             study = searched(k, n, 1, Path(folder) / "r")
-        used = [outcome.used.cpu_seconds for outcome in read_study(Path(folder) / "r").results.values()]
-    return sum(used), np.array([trial.values["loss"] for trial in study.trials])
+        used = sum(result.values["cpu_seconds"] for result in read_study(Path(folder) / "r").results.values())
+    return used, np.array([trial.values["loss"] for trial in study.trials])
 
 
 def digest(losses: Any) -> str:

@@ -140,22 +140,6 @@ class Evaluation:
         return self.values[name]
 
 
-class Used(NamedTuple):
-    """What a trial took of its machine; None where that is not known. Of a batch, since the result before.
-
-    Attributes:
-        cpu_seconds: of its worker with all threads, and of processes that it started and that have ended.
-        peak_bytes: the most memory that its worker has had since its start, looked at once a second at most.
-        gpu: how busy its GPU was meanwhile, 0 to 1, the mean. Others may use the same GPU.
-        gpu_bytes: the most memory of that GPU that was in use meanwhile, by all who use it.
-    """
-
-    cpu_seconds: float | None = None
-    peak_bytes: int | None = None
-    gpu: float | None = None
-    gpu_bytes: int | None = None
-
-
 @dataclass(frozen=True)
 class Result(Evaluation):
     """An evaluation with what the engine records of it.
@@ -164,7 +148,8 @@ class Result(Evaluation):
         seconds: wall time of this trial in its worker; of a batch, the time since the result before, or an even share
             where its trials are evaluated together.
         ended: when its worker had it, Unix time by the clock of its host; 0 where that is not known.
-        used: its use of the machine.
+        peak_bytes: the most memory that its worker has had since its start, looked at once a second at most; None where
+            that is not known.
         place: where it was evaluated.
         attempt: 1, or 2 when the first attempt failed.
         raised: whether the objective raised an exception; a journal does not keep it.
@@ -172,7 +157,7 @@ class Result(Evaluation):
 
     seconds: float = field(default=0.0, kw_only=True)
     ended: float = field(default=0.0, kw_only=True)
-    used: Used = field(default=Used(), kw_only=True)
+    peak_bytes: int | None = field(default=None, kw_only=True)
     place: Place = field(default=Place(), kw_only=True)
     attempt: int = field(default=1, kw_only=True)
     raised: bool = field(default=False, kw_only=True, compare=False)

@@ -25,7 +25,6 @@ import numpy as np
 import pytest
 
 from mpitune.engine.study import Study
-from mpitune.engine.usage import Meter
 from mpitune.engine.worker import evaluated, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.options import RunOptions
@@ -65,10 +64,10 @@ def on_one_core() -> None:
 def evaluate(experiment: Experiment, objective: Objective | None = None) -> list[Outcome]:
     """A study in this process, by another objective too: nothing is written, and nothing is tried twice."""
     objective = objective or experiment.objective(WorkerContext("cpu", experiment.data()))
-    study, meter = Study(experiment.searches(), {}, {}), Meter("cpu")
+    study = Study(experiment.searches(), {}, {})
     batches = study.start()
     while batches or study.is_behind:
-        for answer in evaluated(objective, batches.pop(0), meter) if batches else ():
+        for answer in evaluated(objective, batches.pop(0)) if batches else ():
             result = unpacked(answer, None)
             assert isinstance(result, Result)
             batches += study.record(result)

@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from mpitune.devices.choose import set_hosts
 from mpitune.engine import seeding
 from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator, Told
-from mpitune.engine.usage import Meter, Peak
-from mpitune.engine.worker import answers, unpacked
+from mpitune.engine.worker import Peak, answers, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 
 
@@ -34,7 +33,7 @@ class InlineAgent:
         self._together, self._debug = together, debug
         self._objective: Objective | None = None
         self._told: list[bytes] = []
-        self._meter, self._peak = Meter("cpu"), Peak(os.getpid())
+        self._peak = Peak(os.getpid())
         self.stopped = False
 
     def handle(self, message: ToAgent) -> None:
@@ -52,9 +51,8 @@ class InlineAgent:
                     for content in self._told:
                         self._objective.hear(content)  # type: ignore[attr-defined]
                     self._told.clear()
-                    self._meter.begin()
                     goes_on = lambda error: not self._debug  # noqa: E731
-                    for answer in answers(self._objective, batch, self._meter, goes_on, begin, self._together):
+                    for answer in answers(self._objective, batch, goes_on, begin, self._together):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 self._tell(Returned(slot, (), 1))
             case Told(content):

@@ -24,6 +24,7 @@ import logging
 import math
 import os
 import pickle
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,12 +39,11 @@ from mpitune.devices.choose import hosts_here, set_hosts, workers_here
 from mpitune.engine import seeding
 from mpitune.engine.messages import STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
-from mpitune.engine.usage import Meter
 from mpitune.errors import own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.processes.process import begin_main
-from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, Used, halves
+from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, halves
 
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
@@ -176,7 +176,6 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         objective = experiment.objective(context)
         keeps = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
         goes_on = lambda error: keeps and isinstance(error, Exception) and not isinstance(error, MemoryError)  # noqa: E731
-        meter = Meter(setup.device)
 
         def begin(key: str) -> None:
             printed.begin(key)
@@ -193,10 +192,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
             if hosts != known:
                 known = hosts
                 set_hosts(hosts)
-            if setup.device != "cpu":  # a CPU does nothing for this process while it waits for work
-                meter.begin()
             batch = tuple([Trial(*trial) for trial in trials])
-            for answer in answers(objective, batch, meter, goes_on, begin, setup.together):
+            for answer in answers(objective, batch, goes_on, begin, setup.together):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)
@@ -221,7 +218,6 @@ def _next(incoming: IO[bytes]) -> Work | None:
 def answers(
     objective: Objective,
     batch: Batch,
-    meter: Meter,
     goes_on: Callable[[BaseException], bool],
     begin: Callable[[str], None],
     together: bool = False,
@@ -238,7 +234,7 @@ def answers(
         begin(next(iter(left)))
         start = time.perf_counter()
         try:
-            for answer in evaluated(objective, tuple(left.values()), meter, together):
+            for answer in evaluated(objective, tuple(left.values()), together):
                 del left[answer.key if isinstance(answer, NoRoom) else answer[0]]
                 yield answer
                 if left:
@@ -248,49 +244,42 @@ def answers(
             if not goes_on(error):
                 raise
             if together and len(left) > 1:
-                meter.begin()
                 for part in halves(tuple(left.values())):
-                    yield from answers(objective, part, meter, goes_on, begin, together)
+                    yield from answers(objective, part, goes_on, begin, together)
                 return
             failure = Evaluation(next(iter(left)), error=own_traceback(error))
         else:
             return
         del left[failure.key]
-        yield _packed(failure, time.perf_counter() - start, meter.read(), raised=True)
+        yield _packed(failure, time.perf_counter() - start, raised=True)
 
 
-def evaluated(objective: Objective, batch: Batch, meter: Meter, together: bool = False) -> Iterator[Packed | NoRoom]:
-    """The results of a batch: each evaluation of the objective, checked, in plain types, timed and measured.
+def evaluated(objective: Objective, batch: Batch, together: bool = False) -> Iterator[Packed | NoRoom]:
+    """The results of a batch: each evaluation of the objective, checked, in plain types and timed.
 
     The last one comes when the objective has ended, and with `together` all of them, each with its share of the time. A
     value that is NaN makes the result a failed one.
     """
     if not together:
-        yield from _measured(objective, batch, meter)
+        yield from _timed(objective, batch)
         return
-    measured = list(_measured(objective, batch, meter))
-    yield from (answer for answer in measured if isinstance(answer, NoRoom))
-    shared = [answer for answer in measured if not isinstance(answer, NoRoom)]
-    share = sum(seconds for *_, seconds, _, _, _ in shared) / max(1, len(shared))
-    cpu_share = round(sum(cpu_seconds for *_, (cpu_seconds, *_), _ in shared) / max(1, len(shared)), 6)
-    for number, (*outcome, _, _, (_, *used), raised) in enumerate(shared, 1):
-        *_, last, _, _ = shared[-1]
-        yield *outcome, share, last - (len(shared) - number) * share, (cpu_share, *used), raised  # as if in turn
+    timed = list(_timed(objective, batch))
+    yield from (answer for answer in timed if isinstance(answer, NoRoom))
+    shared = [answer for answer in timed if not isinstance(answer, NoRoom)]
+    share = sum(seconds for *_, seconds, _, _ in shared) / max(1, len(shared))
+    for number, (*outcome, _, _, raised) in enumerate(shared, 1):
+        *_, last, _ = shared[-1]
+        yield *outcome, share, last - (len(shared) - number) * share, raised  # as if in turn
 
 
-def _measured(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Packed | NoRoom]:
+def _timed(objective: Objective, batch: Batch) -> Iterator[Packed | NoRoom]:
     open_keys = {trial.key for trial in batch}
     start = time.perf_counter()
     for answer in objective(batch):
         if answer.key not in open_keys:
             raise ValueError(f"the objective returned {answer.key!r}, which is not an open trial of its batch")
         open_keys.remove(answer.key)
-        last: Packed | NoRoom
-        if isinstance(answer, NoRoom):
-            last = answer
-        else:
-            used = meter.read()  # counts as the trial: the system likes to give a shared core to others at this call
-            last = _packed(answer, time.perf_counter() - start, used)
+        last = answer if isinstance(answer, NoRoom) else _packed(answer, time.perf_counter() - start)
         if open_keys:
             yield last
             start = time.perf_counter()
@@ -299,23 +288,44 @@ def _measured(objective: Objective, batch: Batch, meter: Meter) -> Iterator[Pack
     yield last
 
 
+class Peak:
+    """The most memory that the process `pid` has had, pages that it shares included, as its agent reads it.
+
+    For a worker a look takes as long as a third of what it does between two trials. `getrusage` would count the process
+    that it was forked from as well.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._path, self._looked = f"/proc/{pid}/status", -math.inf
+        self._bytes: int | None = None
+
+    def read(self) -> int | None:
+        """Bytes, at most a second old; of a process that has ended the last known ones, or None."""
+        now = time.monotonic()
+        if now - self._looked >= 1.0:
+            self._looked = now
+            with suppress(OSError), open(self._path, "rb", buffering=0) as file:
+                if peak := re.search(rb"VmHWM:\s*(\d+)", file.read()):
+                    self._bytes = int(peak[1]) << 10
+        return self._bytes
+
+
 def unpacked(answer: Packed | NoRoom, peak_bytes: int | None) -> Result | NoRoom:
     """What a worker has sent of a trial, with its peak of memory."""
     if isinstance(answer, NoRoom):
         return answer
-    *outcome, seconds, ended, used, raised = answer
-    whole = Used(*used)._replace(peak_bytes=peak_bytes)
-    return Result(*outcome, seconds=seconds, ended=ended, used=whole, raised=raised)
+    *outcome, seconds, ended, raised = answer
+    return Result(*outcome, seconds=seconds, ended=ended, peak_bytes=peak_bytes, raised=raised)
 
 
-def _packed(evaluation: Evaluation, seconds: float, used: Used, *, raised: bool = False) -> Packed:
+def _packed(evaluation: Evaluation, seconds: float, *, raised: bool = False) -> Packed:
     values = {name: float(value) for name, value in evaluation.values.items()}
     error = evaluation.error
     if error is None and any(map(math.isnan, values.values())):
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
     outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.messages, evaluation.read
-    return evaluation.key, *outcome, evaluation.user_attrs, seconds, time.time(), tuple(used), raised
+    return evaluation.key, *outcome, evaluation.user_attrs, seconds, time.time(), raised
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

@@ -21,7 +21,6 @@ from mpitune.devices.choose import Device, environment
 from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.printed import MARK, STDERR
-from mpitune.engine.usage import Peak
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.processes import keeper
 from mpitune.processes.fork_server import Fork, server_for
@@ -114,7 +113,7 @@ class WorkerProcess:
 
     def begun(self, pid: int) -> None:
         """Note the process of the worker itself, which is known once it runs, and 0 before."""
-        self.pid, self.peak = pid, Peak(pid)
+        self.pid, self.peak = pid, worker.Peak(pid)
 
     @property
     def waitables(self) -> tuple[Connection, Connection, int]:

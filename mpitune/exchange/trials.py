@@ -18,14 +18,14 @@ from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
-from mpitune.trial import Outcome, Result, Trial, Used
+from mpitune.trial import Outcome, Result, Trial
 
 if TYPE_CHECKING:
     import pandas
 
     from mpitune.figures.winner import Winner
 
-MEASURED = ("seconds", *Used._fields)
+MEASURED = ("seconds", "peak_bytes")
 RUNNING = "running"  # the state of a trial without a result
 Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
 TEXTS = ("key", "error", "params", "values", "steps", "user_attrs")  # what of a trial may be no UTF-8
@@ -60,7 +60,7 @@ class ExportedTrial(TrialRecord):
 
         The names begin with run/, so that no value of an objective has the name of one.
         """
-        used = {"seconds": self.seconds, **self.last.used._asdict()}
+        used = {"seconds": self.seconds, "peak_bytes": self.last.peak_bytes}
         return {f"run/{name}": value for name, value in used.items() if value is not None}
 
     def row(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class ExportedTrial(TrialRecord):
             **named_columns(self.params, self.values),
             "seconds": self.seconds,
             "ended": self.ended,
-            **self.last.used._asdict(),
+            "peak_bytes": self.last.peak_bytes,
             "host": place.host,
             "rank": place.rank,
             "slot": place.slot,
@@ -121,9 +121,9 @@ class LoadedStudy:
     """What `load` gives: `trials, arrays = load(folder)` takes the two.
 
     Attributes:
-        trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC), cpu_seconds,
-            peak_bytes, gpu (0 to 1), gpu_bytes, host, rank, slot, device, attempt, error ("" without
-            one). NaN for what is not there, NaT for a time. Before the first trial it has no rows.
+        trials: A row for each trial, by its key: state, param_..., value_..., seconds, ended (UTC),
+            peak_bytes, host, rank, slot, device, attempt, error ("" without one). NaN for what is not there, NaT for a
+            time. Before the first trial it has no rows.
         arrays: Of each trial that has any, by its key; each is read from disk when it is asked for.
         folder: Of the study.
     """

@@ -121,17 +121,8 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
 
 def _used(results: Sequence[Result]) -> dict[str, Any]:
     """What the trials took of their machines, as far as any of them says."""
-    columns = {
-        "CPU seconds": [result.used.cpu_seconds for result in results],
-        "peak MiB": [_mib(result.used.peak_bytes) for result in results],
-        "GPU busy": [result.used.gpu for result in results],
-        "GPU MiB": [_mib(result.used.gpu_bytes) for result in results],
-    }
-    return {name: _column(values) for name, values in columns.items() if any(value is not None for value in values)}
-
-
-def _mib(n_bytes: int | None) -> float | None:
-    return None if n_bytes is None else round(n_bytes / (1 << 20))
+    peaks = [None if result.peak_bytes is None else round(result.peak_bytes / (1 << 20)) for result in results]
+    return {"peak MiB": _column(peaks)} if any(peak is not None for peak in peaks) else {}
 
 
 class _Text(str):

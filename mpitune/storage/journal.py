@@ -2,9 +2,8 @@
 
     journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
                     then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
-                              "ended": ..., "used": [...], "place": [host, rank, slot, device], "attempt": ...,
-                              "error": ...}   a finished trial; `used` are the first fields of `mpitune.trial.Used`;
-                              "read": see `Evaluation`
+                              "ended": ..., "place": [host, rank, slot, device], "attempt": ..., "error": ...}
+                              a finished trial; "peak_bytes", "read": see `Result`
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
                              {"death": {...}}   of a worker, the fields of `mpitune.storage.records.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, Used, exact
+from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, exact
 
 # What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
 UNREADABLE = (
@@ -45,8 +45,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
     Attributes:
         values: infinity is a text, since JSON has no word for it.
         arrays: their names.
-        used: the first fields of `Used`.
-        read, attrs: see `Evaluation`.
+        peak_bytes, read, attrs: see `Result`.
     """
 
     params: dict[str, int | float | str | bool]  # first: `StoredTrials.others` compares them packed
@@ -55,7 +54,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
     arrays: Annotated[list[str], Meta(min_length=1)] | None
     seconds: Seconds
     ended: Time = 0.0
-    used: Annotated[list[Number | None], Meta(max_length=4)] = []
+    peak_bytes: Annotated[int, Meta(ge=0, le=_LARGEST)] | None = None
     read: Annotated[tuple[str, ...], Meta(max_length=10)] | None = None
     attrs: dict[str, Any] = {}
     place: PlaceParts
@@ -79,7 +78,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
             self.error,
             seconds=self.seconds,
             ended=self.ended,
-            used=Used(*self.used),  # type: ignore[arg-type]
+            peak_bytes=self.peak_bytes,
             place=_place(self.place),
             attempt=self.attempt,
             read=self.read,
@@ -246,7 +245,7 @@ def written(record: Mapping[str, Any]) -> bytes:
 
 def written_trial(trial: Trial, result: Result) -> bytes:
     """The line of a finished trial."""
-    place, used = result.place, result.used
+    place = result.place
     return written(
         {
             "key": trial.key,
@@ -255,7 +254,7 @@ def written_trial(trial: Trial, result: Result) -> bytes:
             "arrays": list(result.arrays) or None,
             "seconds": round(result.seconds, 6),
             "ended": round(result.ended, 4),
-            "used": list(used if used[2:] != (None, None) else used[:2]),
+            **({} if result.peak_bytes is None else {"peak_bytes": result.peak_bytes}),
             **({} if result.read is None else {"read": result.read}),
             **({"attrs": dict(result.user_attrs)} if result.user_attrs else {}),
             "place": [place.host, place.rank, place.slot, place.device],

@@ -16,7 +16,7 @@ from mpitune.storage.files import written_whole
 from mpitune.trial import Outcome
 
 # Columns of a table of trials that say when, where and by what a trial was computed: they differ from run to run.
-RUN_COLUMNS = ("seconds", "cpu_seconds", "peak_mib", "gpu", "gpu_mib", "place", "attempt")
+RUN_COLUMNS = ("seconds", "peak_mib", "place", "attempt")
 LONGEST_LINE = 4000  # characters of an error where it has one line
 # A text that a spreadsheet would run: it begins as a formula, and is no number. In a file it has ' in front.
 FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?\Z)[-=+@\t\r\n]", re.IGNORECASE)
@@ -48,31 +48,22 @@ def named_columns(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
 
 
 def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """One row per trial: key, param_..., value_... (NaN where it failed), `RUN_COLUMNS`, error.
-
-    What a trial used of its machine is as in `mpitune.trial.Used`, memory in MiB; of a GPU where one is known.
-    """
+    """One row per trial: key, param_..., value_... (NaN where it failed), `RUN_COLUMNS`, error."""
     params = _union(outcome.trial.params for outcome in outcomes)
     values = _union(outcome.result.values for outcome in outcomes)
-    rows, on_gpus = [], any(outcome.result.used.gpu_bytes is not None for outcome in outcomes)
+    rows = []
     for trial, result in outcomes:
-        missing, used = float("nan") if result.failed else "", result.used
-        gpu = {"gpu": _short(used.gpu), "gpu_mib": _mib(used.gpu_bytes)} if on_gpus else {}
+        missing = float("nan") if result.failed else ""
         rows.append(
             {"key": trial.key}
             | named_columns(
                 {name: trial.params.get(name, "") for name in params},
                 {name: result.values.get(name, missing) for name in values},
             )
-            | {"seconds": f"{result.seconds:.6g}", "cpu_seconds": _short(used.cpu_seconds)}
-            | {"peak_mib": _mib(used.peak_bytes), **gpu}
+            | {"seconds": f"{result.seconds:.6g}", "peak_mib": _mib(result.peak_bytes)}
             | {"place": str(result.place), "attempt": result.attempt, "error": last_line(result.error)}
         )
     write_table(path, rows)
-
-
-def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:.6g}"
 
 
 def _mib(n_bytes: int | None) -> str:

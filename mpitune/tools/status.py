@@ -33,19 +33,17 @@ SILENT = 15.0  # seconds without a word of rank 0, which are said
 
 @dataclass
 class Work:
-    """What a slot has done: its place, trials, seconds of them, of its processors, and its peak of memory in bytes."""
+    """What a slot has done: its place, trials, seconds of them, and its peak of memory in bytes."""
 
     place: str
     trials: int = 0
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
     peak_bytes: int = 0
 
     def add(self, result: Result) -> None:
         self.trials += 1
         self.seconds += result.seconds
-        self.cpu_seconds += result.used.cpu_seconds or 0.0
-        self.peak_bytes = max(self.peak_bytes, int(result.used.peak_bytes or 0))
+        self.peak_bytes = max(self.peak_bytes, result.peak_bytes or 0)
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ def described(status: Status) -> list[str]:
         lines.append(f"wasted     {status.twice} {what} that another job had evaluated, too")
     lines += [
         f"place      {work.place}: {work.trials} {what}, {duration(work.seconds)} of work, "
-        f"{duration(work.cpu_seconds)} of processor time, at most {work.peak_bytes / (1 << 20):.0f} MiB"
+        f"at most {work.peak_bytes / (1 << 20):.0f} MiB"
         for work in status.work
     ]
     lines += [f"failed     {key} at {place}: {cause}" for key, place, cause in status.failures]

@@ -127,7 +127,6 @@ def test_all_that_is_imported_is_declared() -> None:
         "PIL": "pillow",
         "cuml": "cuml-cu12",
         "cupy": "cuml-cu12",
-        "pynvml": "nvidia-ml-py",
     }
     lines = lines_of("requirements-cu12.txt").union(PROJECT["optional-dependencies"]["search"])
     lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("export", "hydra", "sweeps")))

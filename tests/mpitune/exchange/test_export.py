@@ -22,7 +22,7 @@ from mpitune.exchange.trials import LoadedStudy, read
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.storage.journal import Journal
 from mpitune.tools.export import main
-from mpitune.trial import Place, Result, Trial, Used
+from mpitune.trial import Place, Result, Trial
 from tests.helpers import HEADER
 
 pytestmark = pytest.mark.xdist_group("export")  # one process makes the studies that they share
@@ -53,8 +53,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study with all that a journal may hold, and keys of a stranger."""
     folder = tmp_path_factory.mktemp("written")
-    place, used = Place("node<b>", 1, 2, "cuda:GPU-1"), Used(0.5, 1 << 30, 0.75, 1 << 33)
-    done = Result("a/0", {"loss": 0.25}, {"p": np.arange(3.0)}, seconds=2.0, ended=1.7e9, used=used, place=place)
+    how: Any = {"seconds": 2.0, "ended": 1.7e9, "peak_bytes": 1 << 30, "place": Place("node<b>", 1, 2, "cuda:GPU-1")}
+    done = Result("a/0", {"loss": 0.25}, {"p": np.arange(3.0)}, **how)
     results = [
         (Trial("a/0", {"C": 0.001, "kernel": "rbf"}), done),
         (Trial("a/1", {"C": 1000.0, "kernel": 3}), replace(done, key="a/1", values={"loss": math.inf}, arrays={})),
@@ -74,7 +74,8 @@ def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]
     trials, arrays = mpitune.load(written)
     assert list(trials.index) == ["a/0", "a/1", HOSTILE]
     first = trials.loc["a/0"]
-    assert (first["param_C"], first["value_loss"], first["state"], first["gpu"]) == (0.001, 0.25, "complete", 0.75)
+    assert (first["param_C"], first["value_loss"], first["state"]) == (0.001, 0.25, "complete")
+    assert first["peak_bytes"] == 1 << 30
     assert first["ended"].timestamp() == 1.7e9 and first["host"] == "node<b>"
     assert trials.loc[HOSTILE, "state"] == "failed" and math.isnan(trials.loc[HOSTILE, "value_loss"])
     assert list(arrays) == ["a/0"]
@@ -88,13 +89,13 @@ def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]
     assert list(trials["state"]) == [trial.state for trial in study.trials] and "pruned" in set(trials["state"])
 
 
-TABLE = ("state seconds ended cpu_seconds peak_bytes gpu gpu_bytes host rank slot device attempt error").split()
+TABLE = ("state seconds ended peak_bytes host rank slot device attempt error").split()
 
 
 def test_load_has_nan_where_nothing_is(tmp_path: Path) -> None:
     """Numbers stay numbers, also where a machine has measured nothing."""
     results = [
-        (Trial("a", {"kind": "x", "C": 1.5}), Result("a", {"loss": 1.0}, used=Used(0.5, 1 << 30))),
+        (Trial("a", {"kind": "x", "C": 1.5}), Result("a", {"loss": 1.0}, peak_bytes=1 << 30)),
         (Trial("b", {}), Result("b", error="Error: b")),
     ]
     with closing(Journal(tmp_path, HEADER)) as journal:
@@ -102,10 +103,10 @@ def test_load_has_nan_where_nothing_is(tmp_path: Path) -> None:
     trials, _ = mpitune.load(tmp_path)
     assert set(trials.columns) == {*TABLE, "param_kind", "param_C", "value_loss"}
     assert set(TABLE) <= set(re.findall(r"\w+", LoadedStudy.__doc__ or "")), "as it is described"
-    assert [trials[name].dtype for name in ("gpu", "peak_bytes", "value_loss", "param_C", "seconds")] == [float] * 5
+    assert [trials[name].dtype for name in ("peak_bytes", "value_loss", "param_C", "seconds")] == [float] * 4
     assert not any(value is None for name in trials for value in trials[name])
     missing = trials.isna()
-    assert missing.loc["b", ["value_loss", "param_C", "param_kind", "gpu", "ended", "cpu_seconds"]].all()
+    assert missing.loc["b", ["value_loss", "param_C", "param_kind", "peak_bytes", "ended"]].all()
     assert trials["error"].tolist() == ["", "Error: b"]
 
 
@@ -114,7 +115,7 @@ def test_load_of_a_study_without_trials(tmp_path: Path) -> None:
         pass
     trials = mpitune.load(tmp_path).trials
     assert len(trials) == 0 and set(TABLE) == set(trials.columns), "so what asks for failed trials runs"
-    assert trials["ended"].dt.year.tolist() == [] and trials["gpu"].dtype == float
+    assert trials["ended"].dt.year.tolist() == [] and trials["peak_bytes"].dtype == float
     with pytest.raises(UsageError, match="holds no study"):
         mpitune.load(tmp_path / "nowhere")
 
@@ -132,7 +133,7 @@ def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> No
     table, _ = mpitune.load(written)
     assert list(table["param_kernel"])[:2] == ["rbf", 3] and list(table["value_loss"])[:2] == [0.25, math.inf]
     assert str(table["ended"].dtype).startswith("datetime64")
-    assert table["param_kernel"].isna().iloc[2] and table["gpu_bytes"].dtype == float
+    assert table["param_kernel"].isna().iloc[2] and table["peak_bytes"].dtype == float
 
 
 def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp_path: Path, capsys: Any) -> None:
@@ -162,7 +163,7 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
     study = opened(exported(written, "optuna", tmp_path / "a.log"))
     assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
     assert study.trials[2].user_attrs["run/key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
-    assert study.direction.name == "MINIMIZE" and study.best_trial.user_attrs["run/gpu"] == 0.75
+    assert study.direction.name == "MINIMIZE" and study.best_trial.user_attrs["run/peak_bytes"] == 1 << 30
 
 
 def test_the_goal_of_a_program_is_in_its_journal(tmp_path: Path) -> None:
@@ -172,12 +173,12 @@ def test_the_goal_of_a_program_is_in_its_journal(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
-    """Values called seconds and gpu keep their names in other tools; what the engine measured begins with run/."""
-    values = {"loss": 0.5, "seconds": 99.0, "gpu": 7.0, "error": 8.0}
+    """Values called seconds and peak_bytes keep their names; what the engine measured begins with run/."""
+    values = {"loss": 0.5, "seconds": 99.0, "peak_bytes": 7.0, "error": 8.0}
     with closing(Journal(tmp_path / "r", {**HEADER, "goal": "minimize loss"})) as journal:
-        journal.append([(Trial("a", {"C": 1}), Result("a", values, seconds=2.0, used=Used(gpu=0.75)))])
+        journal.append([(Trial("a", {"C": 1}), Result("a", values, seconds=2.0, peak_bytes=1 << 30))])
     (trial,) = read(tmp_path / "r").trials
-    assert trial.measured == {"run/seconds": 2.0, "run/gpu": 0.75}
+    assert trial.measured == {"run/seconds": 2.0, "run/peak_bytes": 1 << 30}
     optuna = pytest.importorskip("optuna")
     path = exported(tmp_path / "r", "optuna", tmp_path / "a.log")
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
@@ -275,7 +276,11 @@ def test_wandb_keeps_runs_that_its_own_records_describe(written: Path, tmp_path:
                 said[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         found[said["name"]] = said
     assert set(found) == {"a/0", "a/1", HOSTILE}
-    assert found["a/0"]["loss"] == 0.25 and found["a/0"]["config"]["C"] == 0.001 and found["a/0"]["run/gpu"] == 0.75
+    assert (
+        found["a/0"]["loss"] == 0.25
+        and found["a/0"]["config"]["C"] == 0.001
+        and found["a/0"]["run/peak_bytes"] == 1 << 30
+    )
 
 
 MODULES = {"optuna": "optuna", "mlflow": "mlflow", "tensorboard": "tensorboard"}

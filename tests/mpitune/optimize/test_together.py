@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from mpitune import Choice, Float, RunOptions, current_trial, search
-from mpitune.engine.usage import Meter
 from mpitune.engine.worker import answers, unpacked
 from mpitune.errors import StudyError, UsageError
 from mpitune.experiment import Scheduling
@@ -252,19 +251,19 @@ def test_one_that_raises_is_found_by_halves_and_blamed_alone() -> None:
     goes_on = lambda error: not isinstance(error, MemoryError)  # noqa: E731
     for wrong, most in (({7}, 13), ({0, 39}, 23), (set(range(40)), 79)):
         calls: list[int] = []
-        found = answers(evaluates(wrong, calls), batch, Meter("cpu"), goes_on, lambda key: None, together=True)
+        found = answers(evaluates(wrong, calls), batch, goes_on, lambda key: None, together=True)
         results = [result for answer in found if isinstance(result := unpacked(answer, None), Result)]
         assert [result.key for result in results] == [trial.key for trial in batch]
         assert {i for i, result in enumerate(results) if result.failed} == wrong and len(calls) <= most
         assert all(result.raised == result.failed for result in results)
-    whole = list(answers(evaluates(set(), []), batch, Meter("cpu"), goes_on, lambda key: None, together=True))
-    used = {(result.seconds, result.used) for one in whole if isinstance(result := unpacked(one, None), Result)}
-    assert len(used) == 1, "each has the same share"
+    whole = list(answers(evaluates(set(), []), batch, goes_on, lambda key: None, together=True))
+    shares = {result.seconds for one in whole if isinstance(result := unpacked(one, None), Result)}
+    assert len(shares) == 1, "each has the same share"
     ends = [result.ended for one in whole if isinstance(result := unpacked(one, None), Result)]
-    (seconds, _), *_ = used
+    (seconds,) = shares
     assert ends == [pytest.approx(ends[0] + i * seconds, abs=1e-6) for i in range(40)], "as if one after the other"
     with pytest.raises(MemoryError):
-        list(answers(evaluates({3}, [], MemoryError), batch, Meter("cpu"), goes_on, lambda key: None, together=True))
+        list(answers(evaluates({3}, [], MemoryError), batch, goes_on, lambda key: None, together=True))
 
 
 def test_a_death_is_no_trials_fault_until_one_is_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from mpitune.storage.history import NAME, History, read_study
 from mpitune.storage.journal import Journal, is_running
 from mpitune.storage.records import Death
 from mpitune.storage.table import last_line
-from mpitune.trial import Result, Trial, Used
+from mpitune.trial import Result, Trial
 from tests.helpers import HEADER, outcome
 
 
@@ -32,8 +32,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         outcome(1, values={"loss": float("inf"), "other": -float("inf")}),
         outcome(2, values={}, error="Traceback\nValueError: x", attempt=2),
         outcome(3, arrays={"p": array, "q": np.array(["a", "b"])}),
-        outcome(4, ended=1.7e9, used=Used(0.5, 1 << 30)),
-        outcome(5, used=Used(0.5, 1 << 30, None, 1 << 33)),
+        outcome(4, ended=1.7e9, peak_bytes=1 << 30),
     ]
     death = Death(1.7e9, 2.5, ("vm", 0, 1, "cpu"), "a/0", "killed by SIGKILL")
     journal = Journal(tmp_path, HEADER)
@@ -48,15 +47,13 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         assert history.trials[trial.key] == trial
         assert read.values == result.values and read.error == result.error
         assert (read.place, read.attempt, read.seconds) == (result.place, result.attempt, result.seconds)
-        assert (read.ended, read.used) == (result.ended, result.used)
+        assert (read.ended, read.peak_bytes) == (result.ended, result.peak_bytes)
         for name, content in result.arrays.items():
             np.testing.assert_array_equal(read.arrays[name], content)
             np.testing.assert_array_equal(kept.arrays[name], content)
             assert read.arrays[name].dtype == content.dtype
     with pytest.raises(KeyError):
         history.results["a/3"].arrays["r"]
-    lines = map(json.loads, (tmp_path / NAME).read_text().splitlines())
-    assert [len(line["used"]) for line in lines if "used" in line] == [2, 2, 2, 2, 2, 4]
 
 
 @pytest.mark.parametrize("size", [1, 100, 300, 1 << 20])

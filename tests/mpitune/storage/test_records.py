@@ -28,7 +28,7 @@ from mpitune.storage.records import (
     unpacked,
     with_checksum,
 )  # fmt: skip
-from mpitune.trial import Result, Trial, Used, seed_of
+from mpitune.trial import Result, Trial, seed_of
 from tests.helpers import HEADER, outcome
 
 ORDINARY = [
@@ -36,8 +36,8 @@ ORDINARY = [
     outcome(1, values={"loss": float("inf"), "other": -float("inf"), "third@12": 1e-7, "n": 2e16}),
     outcome(2, values={}, error='Traceback\n  File "a.py"\tin C:\\x\nValueError: x', attempt=2),
     outcome(3, arrays={"p": np.zeros(2), "q": np.zeros(1)}),
-    outcome(4, ended=1.7e9, used=Used(0.5, 1 << 30, None, 1 << 33)),
-    outcome(5, used=Used(0.5, 1 << 30)),
+    outcome(4, ended=1.7e9, peak_bytes=1 << 30),
+    outcome(5, ended=1.7e9),
     (Trial("t000007/3", {"lr": -1.5e-5, "n": 10**20, "act": "re lu", "on": True, "off": False}), Result("t000007/3")),
 ]
 

@@ -57,7 +57,7 @@ def test_one_look_for_scripts_and_lines_that_print_speed_up(
     said = json.loads(capsys.readouterr().out)
     (work,) = said["work"]
     assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 8, [], None)
-    assert work["trials"] == 8 and work["cpu_seconds"] >= 0 and work["peak_bytes"] > 1 << 20
+    assert work["trials"] == 8 and work["peak_bytes"] > 1 << 20
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
     monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "2"), str(tmp_path / "1")])
     exec(lines, {})

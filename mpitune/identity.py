@@ -18,7 +18,7 @@ import re
 import struct
 import sys
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from hashlib import blake2b
@@ -40,8 +40,8 @@ BESIDES = {"_skl_callbacks", "_sklearn_version", "_has_sorted_indices", "_has_ca
 _GLOBAL = {id(np.random.mtrand._rand): "numpy.random", id(random._inst): "random"}
 # A text that `said` may write of what is no text, but for brackets.
 _SAID = re.compile(r"None|nan|-?inf|np\.\w+\(.*\)|b?['\"].*|[-+.\d].*j|.* #(\?|[0-9a-f]{12})", re.S)
-# Of a repr: a text in quotes, <Colour.RED: 1>, what separates items, or all up to that.
-_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|: |[^'"<:,()\[\]{}]+|.""", re.S)
+# Of a repr: what stands in braces without a colon, but in quotes or <Colour.RED: 1>.
+_SET = re.compile(r"""\{(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|[^{}:'"<>])+\}""")
 
 
 def identity(value: Any, code: bool = True) -> str:
@@ -287,23 +287,8 @@ def _attributes(named: Mapping[Any, Any]) -> list[Any]:
 
 
 def without_address(text: str) -> str:
-    """A repr without what differs between processes: places in memory, and the order in which sets are written."""
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # NumPy writes it in capitals
-    return _with_sorted_sets(iter(_TOKEN.findall(text))) if "{" in text else text
-
-
-def _with_sorted_sets(tokens: Iterator[str], opened: str = "") -> str:
-    """The text up to the bracket that closes the one that was opened; a set is what has braces, and no pairs."""
-    items, is_set = [""], opened == "{"
-    for token in tokens:
-        if token in ("(", "[", "{"):
-            items[-1] += _with_sorted_sets(tokens, token)
-        elif token in (")", "]", "}") and opened:
-            texts = ", ".join(sorted(map(str.strip, items))) if is_set else ",".join(items)
-            return opened + texts + token
-        elif token == ",":
-            items.append("")
-        else:
-            is_set = is_set and token != ": "
-            items[-1] += token
-    return opened + ",".join(items)
+    """A repr without what differs between processes: places in memory, and sets, which are written in any order."""
+    text, known = re.sub(r" at 0x[0-9a-fA-F]+", "", text), ""  # NumPy writes it in capitals
+    while text != known:  # as one set may be in another
+        text, known = _SET.sub("<set>", text), text
+    return text

@@ -120,20 +120,21 @@ class Folds(Experiment):
         return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters}
 
     def searches(self) -> Iterator[Rounds]:
-        labels = {number: task.labels() for number, task in self.where.first.items()}
-        if self.search.results is not None:
-            self._require_identity(labels)
-        trials = {t.key: Trial(t.key, {"split": t.split, **labels[t.candidate]}) for t in self.tasks}
+        trials = {t.key: Trial(t.key, {"split": t.split, **self._labels[t.candidate]}) for t in self.tasks}
         yield self._rounds(trials)
 
-    def _require_identity(self, labels: Mapping[int, Mapping[str, Parameter]]) -> None:
+    @cached_property
+    def _labels(self) -> dict[int, dict[str, Parameter]]:
+        return {number: task.labels() for number, task in self.where.first.items()}
+
+    def require_identity(self) -> None:
         """Raise UsageError for a thing whose results could not be kept."""
         said = self.estimator, self.scoring, self.fit_params, self._data_digest
         if any(text.endswith(("?", "?)")) for text in said):
             kwargs = self.tasks[0].kwargs
             given = *kwargs["fit_params"].values(), *kwargs["score_params"].values()
             require_identity(self.tasks[0].estimator, self.search.scoring, *given, *self.tasks[0].args)
-        for number, of in labels.items():
+        for number, of in self._labels.items():
             if any(str(label).endswith(UNKNOWN) for label in of.values()):
                 require_identity(*self.where.first[number].parameters.values())
 

@@ -282,6 +282,8 @@ class OnEngine(Added, _search.BaseSearchCV):
 
     def _answers_of_study(self, where: Where, limit: SearchLimit, race: FoldRace | None) -> dict[str, Answer]:
         study = Folds.of(self, where, limit, race)
+        if self.results is not None:
+            study.require_identity()
         folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
         options = RunOptions(
             gpu="none" if self.gpu is None or in_child() else str(self.gpu),

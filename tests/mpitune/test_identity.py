@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,17 @@ def test_what_has_no_identity_is_refused_in_one_line() -> None:
     assert "\n" not in str(error.value) and said(sys.__stdout__).endswith(" #?")
     with pytest.raises(UsageError, match="has no content"):
         identity([Held(n for n in ())])
+
+
+@pytest.mark.parametrize("door", ["parameter", "estimator", "choice", "constant"])
+def test_a_folder_refuses_what_has_no_identity(door: str, tmp_path: Path) -> None:
+    lock = threading.Lock()
+    lock_holder = type("Keeps", (Held,), {"__deepcopy__": lambda self, memo: self})(lock)
+    with pytest.raises(
+        UsageError, match="^<.*Keeps object.*> has no content that .*: give a text or a number"
+    ) as error:
+        DOORS[door](lock_holder, tmp_path / "r", 0)
+    assert "\n" not in str(error.value) and not (tmp_path / "r").exists()
 
 
 ANSWER = [0]  # what each evaluation says: of which value it is

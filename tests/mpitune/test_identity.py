@@ -174,9 +174,7 @@ def test_what_has_no_identity_is_refused_in_one_line() -> None:
 def test_a_folder_refuses_what_has_no_identity(door: str, tmp_path: Path) -> None:
     lock = threading.Lock()
     lock_holder = type("Keeps", (Held,), {"__deepcopy__": lambda self, memo: self})(lock)
-    with pytest.raises(
-        UsageError, match="^<.*Keeps object.*> has no content that .*: give a text or a number"
-    ) as error:
+    with pytest.raises(UsageError, match="Keeps object.* has no content that .*: give a text") as error:
         DOORS[door](lock_holder, tmp_path / "r", 0)
     assert "\n" not in str(error.value) and not (tmp_path / "r").exists()
 

@@ -27,7 +27,7 @@ def kept_by(objective: Callable[..., Any]) -> list[str]:
     stored: dict[str, bool] = {}  # by name, whether it counts in any case
     read: set[str] = set()
     for function, owner in _functions(objective):
-        with suppress(Exception):  # without a source, or of a kind that nobody has thought of
+        with suppress(Exception):  # without a source, or of an unknown kind
             _look(function, owner, stored, read)
     return [name for name, always in stored.items() if always or name not in read]
 

@@ -15,6 +15,7 @@ WRITES_OF = {("shutil", "copy"), ("shutil", "move"), ("np", "save"), ("OmegaConf
 OTHERS = {  # files that write elsewhere, or are these functions
     "common/data.py": "downloads of data sets",
     "mnist_nn/parallel/log.py": "the log of a training",
+    "mpitune/engine/worker.py": "a worker's own folder to work in, whose owner is checked",
     "mpitune/exchange/formats.py": "what is exported, to the path that the user names",
     "mpitune/exchange/live.py": "a file that `open_lock` has opened",
     "mpitune/locks.py": "files of locks",

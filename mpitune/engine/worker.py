@@ -20,17 +20,21 @@ shows them with the trial's key, see `mpitune.engine.printed`, and keeps the las
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
 import os
 import pickle
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -39,12 +43,13 @@ from mpitune.devices.choose import hosts_here, set_hosts, workers_here
 from mpitune.engine import seeding
 from mpitune.engine.messages import STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
-from mpitune.errors import own_traceback
+from mpitune.errors import UsageError, own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.processes.process import begin_main
 from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, halves
 
+SMALL = 1 << 26  # bytes of a file that each worker has a copy of
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
@@ -65,6 +70,7 @@ class Setup:
     memory: int = 0  # bytes that were free on the node when its rank began
     environ: Mapping[str, str] = field(default_factory=dict)
     together: bool = False  # see `Scheduling`
+    folder: Path | None = None  # to work in
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,30 @@ class _StepReport:
                 self._wire.send(WorkerProgress(str(unit)[:40], float(done), float(total), int(trials)))
 
 
+def enter(folder: Path) -> None:
+    """Work in this folder, or in the next one that no worker of another job has.
+
+    It gets what the present one has: small files as copies, all else as links.
+    """
+    for number in count(2):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():
+            raise UsageError(f"{folder} belongs to another user: give another worker_folders")
+        try:
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+            break
+        except BlockingIOError:
+            folder = folder.with_name(f"{folder.name.partition('+')[0]}+{number}")
+    for path in Path.cwd().iterdir():
+        there, is_small = folder / path.name, path.is_file() and path.stat().st_size <= SMALL
+        if not folder.is_relative_to(path) and not there.is_symlink():
+            if not is_small and not there.exists():
+                there.symlink_to(path)
+            elif is_small and not (there.exists() and there.stat().st_mtime >= path.stat().st_mtime):
+                shutil.copy2(path, there)
+    os.chdir(folder)
+
+
 def main(setup: Setup, batches: Connection, results: Connection, output: Connection) -> None:
     """Entry point of the process."""
     os.dup2(output.fileno(), 1)
@@ -165,6 +195,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     printed = Printed()
     try:
         wire.send(Begun(os.getpid()))
+        if setup.folder:
+            enter(setup.folder)
         shared = SharedArrays(setup.data, writeable=False)
         buffers = SharedArrays(setup.buffers)
         experiment: Experiment = pickle.loads(setup.experiment)

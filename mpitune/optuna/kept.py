@@ -78,9 +78,8 @@ def _look(function: types.FunctionType, owner: Any, stored: dict[str, bool], rea
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             of = owner if node.value.id == self_name else place(node.value)[1]
             if of is not None and not isinstance(of, types.ModuleType):
-                return f"{'self' if of is owner else node.value.id}.{node.attr}", inspect.getattr_static(
-                    of, node.attr, None
-                )
+                name = f"{'self' if of is owner else node.value.id}.{node.attr}"
+                return name, inspect.getattr_static(of, node.attr, None)
         return "", None
 
     def add(name: str, always: bool) -> None:

@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for an Optuna study")
     parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
     parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps an Optuna study")
+    parser.add_argument(
+        "--worker-folders", type=Path, metavar="DIR", help="each worker works in a folder of its own here"
+    )
     parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
@@ -47,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
-        ours = RunOptions(gpu=gpu, workers=options.workers, results=options.results, quiet=True)
+        ours = RunOptions(
+            gpu=gpu, workers=options.workers, results=options.results, quiet=True, worker_folders=options.worker_folders
+        )
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve

@@ -537,6 +537,31 @@ def test_what_an_objective_keeps_to_itself_is_told(capsys: pytest.CaptureFixture
     assert "stores history, best, which" in line
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("0.5")
+    (tmp_path / "checkpoint").write_text("of another run")
+    monkeypatch.chdir(tmp_path)
+
+    def objective(trial: Trial) -> float:
+        x, place = trial.suggest_float("x", 0, 1), Path("checkpoint")
+        for _ in range(3):
+            place.write_text(repr(x))
+            time.sleep(0.05)
+        return float(place.read_text()) + float(Path("data/x").read_text())
+
+    study, how = new(sampler=optuna.samplers.RandomSampler(seed=1)), replace(TWO, worker_folders="own", results="r")
+    if restarts:
+        optimize(
+            new(study_name=study.study_name, sampler=optuna.samplers.RandomSampler(seed=1)), objective, 3, options=how
+        )
+    optimize(study, objective, 8, options=how)
+    assert all(trial.value == trial.params["x"] + 0.5 for trial in study.trials)
+    assert (tmp_path / "checkpoint").read_text() == "of another run"
+    assert len(list((tmp_path / "own").iterdir())) == 2 and (tmp_path / "r" / "trials.csv").exists()
+
+
 class Annealing(optuna.samplers.RandomSampler):
     """As in Optuna's tutorial: it needs the result of the trial before."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +127,7 @@ class SearchStudy:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        from mpitune.optimize.notebook import html_of
-
-        return html_of(self.report(), self.objectives, self._complete())
+        return html_of(self.report())
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""
@@ -183,6 +182,11 @@ class SearchStudy:
 
     def _losses(self, trial: TrialRecord) -> tuple[float, ...]:
         return tuple(-trial.values[name] if up else trial.values[name] for name, up in self.objectives.items())
+
+
+def html_of(report: str) -> str:
+    """Lines of text for a notebook."""
+    return f'<pre style="white-space: pre-wrap">{escape(report)}</pre>'
 
 
 def records(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:

@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import Caller, StudyError, UsageError, own_traceback
 from mpitune.limit import SearchLimit
+from mpitune.optimize.search_study import html_of
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, in_child, packed_error, unpacked_error
@@ -42,12 +43,11 @@ from mpitune.sklearn.fit_graph import Plan
 from mpitune.sklearn.folds import Folds
 from mpitune.sklearn.grids import refitted_as_solved
 from mpitune.sklearn.limit import Scores, names_of, not_evaluated
-from mpitune.sklearn.notebook import html_of
 from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Added, Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
-from mpitune.sklearn.winner import Careful, score_name, winner_of
+from mpitune.sklearn.winner import Careful, report_of, score_name, winner_of
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class OnEngine(Added, _search.BaseSearchCV):
         return {kind: text + self._found() * (kind == "text/html") for kind, text in shown.items()}
 
     def _found(self) -> str:
-        return html_of(self) if hasattr(self, "cv_results_") else ""
+        return html_of(report_of(self)) if hasattr(self, "cv_results_") else ""
 
     def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""

@@ -12,9 +12,9 @@ Intervals have the variance of C. Nadeau, Y. Bengio (Machine Learning 52, 2003),
 S. Bates, T. Hastie, R. Tibshirani (Journal of the American Statistical Association, 2023) say by how much. Repeats have
 their samples in common, so they add no test samples: R. R. Bouckaert, E. Frank (PAKDD 2004).
 
-Two scores are too low by their folds, more than the choice makes them too high, so these are not corrected. Windows of
-a series train on a part of the samples. And r2 divides by the variance of its fold: of m samples with normal errors
-that are independent of the rest, its mean is 1 - (1 - r2) m / (m - 3), by the mean of the inverse of chi-square.
+Two scores are too low by their folds. Windows of a series train on a part of the samples, so nothing is corrected. r2
+divides by the variance of its fold: of m samples with normal errors that are independent of the rest, its mean is
+1 - (1 - r2) m / (m - 3), by the mean of the inverse of chi-square. What that loses is no more to be corrected.
 """
 
 from __future__ import annotations
@@ -124,10 +124,12 @@ class Winner:
         if k > 1:
             parts = np.split(table, repeats if repeats < k else 1, axis=1)
             flattery = max(0.0, float(np.mean([flattered(part, best) for part in parts])))
-            lost = 3 * (1 - self.score) / (test - 3) if test > 3 else math.inf
-            small = name.lower().startswith(TO_VARIANCE) and 0 < flattery <= lost
-            self.not_corrected = WINDOWS if kind == "windows" else OF_FOLDS.format(name) if small else ""
-            self.corrected = self.score if self.not_corrected else self.score - sign * flattery
+            lost = 0.0
+            if name.lower().startswith(TO_VARIANCE):
+                lost = 3 * (1 - self.score) / (test - 3) if test > 3 else math.inf
+            by_folds = OF_FOLDS.format(name) if 0 < flattery <= lost else ""
+            self.not_corrected = WINDOWS if kind == "windows" else by_folds
+            self.corrected = self.score - sign * (0.0 if self.not_corrected else max(0.0, flattery - lost))
             good |= losses.mean(axis=1) <= self._reach(losses, level)
         self.interval = self.about(self.corrected, table[best])
         order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))

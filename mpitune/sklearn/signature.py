@@ -42,8 +42,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             begins any more.
         default: Whether the estimator as it is, without parameters, is candidate 0; not for halving searches.
         race: The probability, such as 0.95, with which the winner of all folds is found by a race: after some folds
-            candidates that would hardly win are left, which spares few fits of 5 folds and up to half of 25. What the
-            race did not want is masked, as with `timeout`. None evaluates all.
+            candidates that would hardly win are left, which spares an eighth of the fits with 5 folds, a quarter with
+            10. What the race did not want is masked, as with `timeout`. None evaluates all.
         changed: Functions and classes that were changed since the study began, by name, whose known results still
             count.
 

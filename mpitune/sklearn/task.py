@@ -74,7 +74,7 @@ class Task:
 def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:
     """What `Winner` is told of (training, test) splits of n samples: `repeats`, or `ratio` and `kind`; and `test`."""
     samples = np.arange(n)
-    tests, trained = [samples[test] for _, test in splits], [len(samples[train]) for train, _ in splits]
+    tests = [samples[test] for _, test in splits]
     sizes = np.array([len(test) for test in tests])
     how = {"test": float(sizes.mean())}
     repeats, rest = divmod(int(sizes.sum()), n)
@@ -83,6 +83,7 @@ def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:
         parts = [np.concatenate(tests[begin : begin + k]) for begin in range(0, len(tests), k)]
         if all(len(part) == len(np.unique(part)) for part in parts):
             return {"repeats": repeats, **how}
+    trained = [len(samples[train]) for train, _ in splits]
     apart = len(np.unique(np.concatenate(tests))) == sizes.sum()
     whole = np.mean(sizes + trained) > 0.9 * n  # all samples have a part in nearly every split
     kind = "" if not apart else "parts" if whole else "windows"

@@ -199,9 +199,9 @@ def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
     scores, params = rng.normal(0.3, 0.05, (30, 5)), [{"a": 1}] * 30
     share = Winner(scores, params, name="accuracy")
     enough = 3 + 3 * (1 - share.score) / (share.score - share.corrected)
-    for test, corrected in ((0, False), (3, False), (0.99 * enough, False), (1.01 * enough, True)):
-        found = Winner(scores, params, name="r2", test=test)
-        assert found.corrected == (share.corrected if corrected else share.score)
+    for test, corrected in ((0, False), (3, False), (0.99 * enough, False), (3 * enough, True)):
+        found, lost = Winner(scores, params, name="r2", test=test), 3 * (1 - share.score) / (test - 3 or 1e-9)
+        assert found.corrected == pytest.approx(share.corrected + lost if corrected else share.score)
         assert ("as r2 is too low by itself on small folds" in str(found)) is not corrected
 
 

@@ -8,6 +8,7 @@ disturbed. Each trial writes what it knows to its folder and reads it there, ste
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import PATIENCE, ROOT, family
+from tests.helpers import PATIENCE, ROOT, family, journal_lines, wait_until
 from tests.mpitune.sweeps.scripts import PLAIN, written
 
 SEARCH = """
@@ -107,7 +108,33 @@ def send(pids: set[int], number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 4, 5, 6, 7])
+@pytest.mark.parametrize("kind", ["sweep", "command"])
+def test_a_job_that_wakes_in_a_trial_does_not_read_what_another_writes(kind: str, tmp_path: Path) -> None:
+    """It was suspended after the first line, and ends while the other has written a few."""
+    written(tmp_path, PLAIN, run_cap=1)
+    (tmp_path / "search.py").write_text(SEARCH.replace('4, "random"', '1, "random"'))
+    how = ("--workers", "1", "--results", "r", "--join", "--heartbeat-timeout", "1")
+    words = (
+        ["-m", "mpitune", "run", "sweep.json", *how]
+        if kind == "sweep"
+        else ["search.py", "command", "0", "r", "--join"]
+    )
+    around = {**os.environ, "PYTHONPATH": str(ROOT), "NAP": "2"}
+    output = tmp_path / "r" / "trials" / "t000000" / "output.txt"
+    jobs = [subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=around)]
+    assert wait_until(lambda: output.exists() and output.read_text().count("\n") == 2)
+    send(tree := family(jobs[0].pid), signal.SIGSTOP)
+    first = output.resolve()
+    jobs.append(subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=around))
+    assert wait_until(lambda: output.resolve() != first and output.exists() and output.read_text() != "")
+    send(tree, signal.SIGCONT)
+    assert [job.wait(PATIENCE) for job in jobs] == [0, 0]
+    values = {json.dumps(line["values"]) for line in journal_lines(tmp_path / "r")}
+    assert len(values) == 1 and output.read_text().count("\n") == 8, values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 6, 7])
 def test_nothing_that_happens_changes_a_table(seed: int, tmp_path: Path) -> None:
     print(disturbed(seed, tmp_path))
 

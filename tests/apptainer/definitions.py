@@ -7,9 +7,7 @@ from pathlib import Path
 from tests.helpers import ROOT
 
 FOLDER = ROOT / "apptainer"
-DEFINITIONS = sorted(FOLDER.glob("*.def"))
 SHELL = {"environment", "post", "runscript", "test"}  # sections that are scripts
-SECTIONS = SHELL | {"arguments", "labels", "help", "files"}
 
 
 @dataclass

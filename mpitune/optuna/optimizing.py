@@ -110,10 +110,11 @@ class Leader:
                     ended.params, ended.distributions = given.params, given.distributions
             elif said["texts"] and not self.told_texts:
                 self.told_texts = True
-                log.warning(
-                    "trials of an earlier process have texts for objects in their attribute %s: fit the best again "
-                    "(study.best_params), or save each model to a file in the objective", named(said["texts"]),
-                )  # fmt: skip
+                print(
+                    f"trials of an earlier process have texts for objects in their attribute {named(said['texts'])}: "
+                    "fit the best again (study.best_params), or save each model to a file in the objective",
+                    file=sys.stderr,
+                )
             for name, value in of_study.items():  # also where the sampler's `after_trial` raises
                 self.study.set_user_attr(name, value)
             told = self.asking.tell(ended, values, state)

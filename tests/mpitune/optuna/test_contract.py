@@ -447,21 +447,18 @@ def test_tuples_are_lists_in_a_database_as_by_optuna_alone(tmp_path: Path) -> No
 
 
 def test_attributes_that_are_texts_in_a_folder_are_named_at_the_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(asking.log, "warning", lambda text, *more: said.append(text % more))
-
     def objective(trial: Trial) -> float:
         trial.set_user_attr("best_booster", Annealing())
         trial.set_user_attr("shape", (1, 2))
         return square(trial)
 
     for n in (3, 5):
-        assert not said
+        assert "their attribute" not in capsys.readouterr().err
         study = new(study_name="s")
         optimize(study, objective, n, window=1, options=replace(HERE, results=tmp_path / "r"))
-    assert len(said) == 1 and "attribute best_booster: fit the best again" in said[0]
+    assert capsys.readouterr().err.count("in their attribute best_booster: fit the best again") == 1
 
 
 history: list[float] = []

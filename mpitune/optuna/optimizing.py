@@ -318,11 +318,12 @@ def optimize(
             file=sys.stderr,
         )
     catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
-    ends = time.monotonic() + (math.inf if timeout is None else timeout)
+    begin = time.monotonic()
+    ends = begin + (math.inf if timeout is None else timeout)
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
         study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()),
-        bar=bar, keeps=options.results is not None,
+        bar=bar, keeps=options.results is not None, began=begin,
     )  # fmt: skip
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:

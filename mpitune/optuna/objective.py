@@ -138,7 +138,8 @@ class InWorker:
         seen = {name: value for n, new in self._attrs if n <= known for name, value in new.items()}
         self.view.show(self._told[:known], number, seen)
         if pickled := asked.get("pickled"):  # rank 0 has just made it: no journal is read for it
-            params, space, *attrs = pickle.loads(base64.b64decode(pickled))
+            content = base64.b64decode(pickled)
+            params, space, *attrs = pickle.loads(content)
         else:
             attrs = [whole(asked["user_attrs"]), whole(asked["system_attrs"])]
             params, space = unpacked_params(attrs[1][OURS]["params"])

@@ -178,12 +178,10 @@ def _parts(value: Any, code: bool) -> Iterable[Any]:
     name = _name(kind)
     if place := _GLOBAL.get(id(value)):
         return ["global", place]
-    if kind in (list, tuple):
+    if kind in (list, tuple) or isinstance(value, set | frozenset):
         return [name, *value]
     if kind is dict:
         return [name, *(part for pair in value.items() for part in pair)]
-    if isinstance(value, set | frozenset):
-        return [name, *value]
     if isinstance(value, np.generic) or kind in (np.ndarray, np.memmap):
         return ["scalar" if isinstance(value, np.generic) else "array", *_of_array(np.asarray(value))]
     if isinstance(value, type):
@@ -259,12 +257,8 @@ def _of_library(value: Any) -> list[Any] | None:
         return [str(value.dtype), value.to_numpy(dtype=object) if numbers is None else numbers]
     if "torch.Tensor" in kinds and str(value.layout) == "torch.strided":
         here = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        return [
-            str(value.dtype),
-            tuple(value.shape),
-            value.requires_grad,
-            here.view(sys.modules["torch"].uint8).numpy(),
-        ]
+        content = here.view(sys.modules["torch"].uint8).numpy()
+        return [str(value.dtype), tuple(value.shape), value.requires_grad, content]
     return None
 
 

@@ -12,7 +12,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -59,13 +58,7 @@ def _saved(thing: Any) -> np.ndarray:
 
 
 def _dmatrix(matrix: Any) -> Any:
-    return _loaded_dmatrix, (type(matrix), _saved(matrix))
-
-
-def _loaded_dmatrix(kind: Any, content: np.ndarray) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        content.tofile(path := os.path.join(folder, "data"))
-        return kind(path)
+    return _loaded, (type(matrix), _saved(matrix))
 
 
 def _dataset(dataset: Any) -> Any:
@@ -73,30 +66,13 @@ def _dataset(dataset: Any) -> Any:
     if dataset._handle is None:
         return NotImplemented
     state = {name: value for name, value in vars(dataset).items() if name != "_handle"}
-    return _loaded_dataset, (type(dataset), _saved(dataset), dataset.params), state
+    return _loaded, (type(dataset), _saved(dataset), dataset.params), state
 
 
-def _loaded_dataset(kind: Any, content: np.ndarray, params: Any) -> Any:
+def _loaded(kind: Any, content: np.ndarray, params: Any = None) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         content.tofile(path := os.path.join(folder, "data"))
-        return kind(path, params={**params, "verbosity": -1}).construct()
-
-
-def _pool(pool: Any) -> Any:
-    """CatBoost's Pool of numbers. Raises what it raises where it has categories or texts."""
-    if pool.is_quantized() or pool.num_pairs() or np.size(pool.get_baseline()) or pool.get_group_id_hash() is not None:
-        raise TypeError("a quantized Pool, or one with groups, pairs or a baseline")
-    more = {"weight": pool.get_weight(), "feature_names": pool.get_feature_names()}
-    return _made_with(pool, **more), (pool.get_features(), pool.get_label())
-
-
-def _made_with(thing: Any, **more: Any) -> Any:
-    kind: Callable[..., Any] = type(thing)
-    return partial(kind, **more)
-
-
-def _bar(bar: Any) -> Any:
-    return _silent_bar, (bar.iterable, bar.total)
+        return kind(path) if params is None else kind(path, params={**params, "verbosity": -1}).construct()
 
 
 def _silent_bar(iterable: Any, total: Any) -> Any:
@@ -106,15 +82,15 @@ def _silent_bar(iterable: Any, total: Any) -> Any:
 _OF: dict[type, Callable[[Any], Any]] = {
     type(threading.Lock()): lambda lock: (threading.Lock, ()),
     type(threading.RLock()): lambda lock: (threading.RLock, ()),
-    ThreadPoolExecutor: lambda pool: (ThreadPoolExecutor, (pool._max_workers,)),
     **dict.fromkeys((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), _file),
 }
 _OF_LIBRARIES: dict[str, Callable[[Any], Any]] = {
     "xgboost.DMatrix": _dmatrix,
     "lightgbm.Dataset": _dataset,
-    "catboost.Pool": _pool,
     # A worker ends without a word to its writers, so these keep nothing back.
-    "torch.SummaryWriter": lambda writer: (_made_with(writer, flush_secs=0), (writer.log_dir,)),
-    "tensorboardX.SummaryWriter": lambda writer: (_made_with(writer, flush_secs=0), (writer.logdir,)),
-    **dict.fromkeys(("tqdm.tqdm", "tqdm.tqdm_asyncio", "tqdm.tqdm_notebook", "tqdm.tqdm_rich"), _bar),
+    "torch.SummaryWriter": lambda writer: (partial(writer.__class__, flush_secs=0), (writer.log_dir,)),
+    **{
+        f"tqdm.tqdm{n}": lambda bar: (_silent_bar, (bar.iterable, bar.total))
+        for n in ("", "_asyncio", "_notebook", "_rich")
+    },
 }

@@ -82,28 +82,21 @@ def _look(function: types.FunctionType, owner: Any, stored: dict[str, bool], rea
                 return name, inspect.getattr_static(of, node.attr, None)
         return "", None
 
-    def add(name: str, always: bool) -> None:
-        if name:
-            stored[name] = stored.get(name, False) or always
-
     stores: set[ast.AST] = set()  # what is named to store in it, which is no reading
     for node in nodes:
-        if isinstance(node, ast.AugAssign):
-            target = node.target.value if isinstance(node.target, ast.Subscript) else node.target
-            stores.add(target)
-            name, value = place(target)
-            add(name, target is node.target or isinstance(value, CONTAINERS))
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            stores.add(node)
-            add(place(node)[0], False)
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            stores.add(node.value)
-            name, value = place(node.value)
-            add(name if isinstance(value, CONTAINERS) else "", False)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
-            stores.add(node.func.value)
-            name, value = place(node.func.value)
-            add(name if isinstance(value, CONTAINERS) else "", isinstance(value, list))
+        counts, calls = isinstance(node, ast.AugAssign), isinstance(node, ast.Call)
+        at: Any = node.target if isinstance(node, ast.AugAssign) else node
+        if calls and isinstance(at.func, ast.Attribute) and at.func.attr in ADDS:
+            into = at.func.value
+        elif isinstance(at, ast.Name | ast.Attribute | ast.Subscript) and isinstance(at.ctx, ast.Store):
+            into = at.value if isinstance(at, ast.Subscript) else at
+        else:
+            continue
+        stores.add(into)
+        name, value = place(into)
+        if name and (counts or into is at or isinstance(value, CONTAINERS)):
+            always = isinstance(value, list) if calls else counts and (into is at or isinstance(value, CONTAINERS))
+            stored[name] = stored.get(name, False) or always
     for node in nodes:
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDER):
             stores.update((node.left, *node.comparators))

@@ -207,6 +207,8 @@ def test_what_cannot_be_sent_is_one_line() -> None:
     lock, splits = threading.Lock(), (n for n in range(3))
     with pytest.raises(UsageError, match=r"^splits of the objective cannot be sent.*within the objective$"):
         optimize(new(), lambda trial: lock and next(splits) + square(trial), 3, options=TWO)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(UsageError, match=r"^pool of the objective cannot be sent"):
+        optimize(new(), lambda trial: pool.submit(square, trial).result(), 3, options=TWO)
     sampler = optuna.samplers.RandomSampler()
     sampler.lock = lock  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match=r"sampler"):
@@ -224,7 +226,6 @@ def made_of(tmp_path: Path) -> dict[str, Any]:
     X, y = np.arange(400.0).reshape(100, 4), np.arange(100) % 2
     made: dict[str, Any] = {
         "lock": (threading.RLock(), lambda lock: lock.acquire() - 1),
-        "pool": (ThreadPoolExecutor(2), lambda pool: pool.submit(sum, [1, 2]).result()),
         "bytes": (open(Path(__file__), "rb"), lambda file: len(file.read(10))),  # noqa: SIM115 - as in scripts
     }
     if find_spec("tqdm"):
@@ -234,8 +235,6 @@ def made_of(tmp_path: Path) -> dict[str, Any]:
     if find_spec("lightgbm"):
         data = import_module("lightgbm").Dataset(X, label=y, params={"verbosity": -1}).construct()
         made["lightgbm"] = (data, lambda data: data.num_data() + data.get_label().sum())
-    if find_spec("catboost"):
-        made["catboost"] = (import_module("catboost").Pool(X, y), lambda data: sum(data.get_label()))
     if find_spec("torch") and find_spec("tensorboard"):
         writer = import_module("torch.utils.tensorboard").SummaryWriter(str(tmp_path / "runs"))
         made["events"] = (writer, lambda writer: writer.add_scalar("a", 1.0) or 0)
@@ -256,7 +255,7 @@ def test_what_pickle_cannot_send_is_made_again(tmp_path: Path) -> None:
         study = new()
         optimize(study, objective, 2, window=1, options=replace(TWO, workers=1))
         file.write("end\n")
-    right = {"lock": 0, "pool": 3, "bytes": 10, "bar": 0, "xgboost": 50, "lightgbm": 150, "catboost": 50, "events": 0}
+    right = {"lock": 0, "bytes": 10, "bar": 0, "xgboost": 50, "lightgbm": 150, "events": 0}
     assert study.trials[0].user_attrs == {name: right[name] for name in made}
     assert (tmp_path / "log.csv").read_text().split() == ["begin", "0", "1", "end"]
 

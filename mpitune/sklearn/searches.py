@@ -44,7 +44,7 @@ from mpitune.sklearn.folds import Folds
 from mpitune.sklearn.grids import refitted_as_solved
 from mpitune.sklearn.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.race import FoldRace, check
-from mpitune.sklearn.signature import Added, Arguments, documented
+from mpitune.sklearn.signature import Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
 from mpitune.sklearn.winner import Careful, report_of, score_name, winner_of
@@ -60,10 +60,8 @@ NOT_KEPT = "results={} keeps nothing of a search in a process that a rank has st
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 
-class OnEngine(Added, _search.BaseSearchCV):
+class OnEngine(_search.BaseSearchCV):
     """Common part of the searches; it comes after scikit-learn's class, whose `fit` ends here."""
-
-    _parameter_constraints: dict[str, Any] = {**_search.BaseSearchCV._parameter_constraints, **Added.added}
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
@@ -292,7 +290,7 @@ class OnEngine(Added, _search.BaseSearchCV):
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,
             quiet=not self.verbose,
-            changed=self.changed,  # type: ignore[arg-type]  # it takes one name, too
+            changed=self.changed,
         )
         if every_rank_runs():
             join(RunOptions(heartbeat_timeout=0.0)).broadcast(("study", options))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from inspect import Parameter, cleandoc, signature
+from functools import wraps
+from inspect import Parameter, Signature, cleandoc, signature
 from numbers import Integral, Real
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from sklearn.utils._param_validation import Interval
 
@@ -63,33 +64,20 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
     """
 
 
-class Added:
-    """Their defaults, and what scikit-learn checks them by."""
-
-    added: ClassVar[dict[str, Any]] = {
-        "results": [str, os.PathLike, None],
-        "workers": [Interval(Integral, 0, None, closed="left"), None],
-        "gpu": [str, Interval(Integral, 0, None, closed="left"), None],
-        "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
-        "accelerate": ["boolean"],
-        "changed": [str, "array-like"],
-        "timeout": [Interval(Real, 0, None, closed="neither"), None],
-        "stop_when": [callable, None],
-        "share": ["boolean"],
-        "default": ["boolean"],
-        "race": [Interval(Real, 0, 1, closed="neither"), None],
-    }
-    results: str | os.PathLike[str] | None = None
-    workers: int | None = None
-    gpu: str | int | None = None
-    trial_timeout: float | None = None
-    accelerate: bool = True
-    share: bool = True
-    default: bool = False
-    changed: str | Sequence[str] = ()
-    timeout: float | None = None
-    stop_when: StopWhen | None = None
-    race: float | None = None
+# Of each its default, and what scikit-learn checks it by.
+ADDED: dict[str, tuple[Any, list[Any]]] = {
+    "results": (None, [str, os.PathLike, None]),
+    "workers": (None, [Interval(Integral, 0, None, closed="left"), None]),
+    "gpu": (None, [str, Interval(Integral, 0, None, closed="left"), None]),
+    "trial_timeout": (None, [Interval(Real, 0, None, closed="neither"), None]),
+    "accelerate": (True, ["boolean"]),
+    "changed": ((), [str, "array-like"]),
+    "timeout": (None, [Interval(Real, 0, None, closed="neither"), None]),
+    "stop_when": (None, [callable, None]),
+    "share": (True, ["boolean"]),
+    "default": (False, ["boolean"]),
+    "race": (None, [Interval(Real, 0, 1, closed="neither"), None]),
+}
 
 
 def documented(kind: type[T]) -> type[T]:
@@ -98,24 +86,23 @@ def documented(kind: type[T]) -> type[T]:
     ours = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
     kind.__doc__ = f"{cleandoc(ours)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
     setattr(kind, "__init__", _constructor(parent.__init__))  # noqa: B010 - of scikit-learn's class, as it is typed
-    setattr(kind, "_parameter_constraints", {**parent._parameter_constraints, **Added.added})  # noqa: B010
+    checks = {name: check for name, (_, check) in ADDED.items()}
+    setattr(kind, "_parameter_constraints", {**parent._parameter_constraints, **checks})  # noqa: B010
     return kind
 
 
 def _constructor(init: Callable[..., None]) -> Callable[..., None]:
     """The constructor of a class of scikit-learn, with the added arguments: in its signature, which `clone` reads."""
-    whole = signature(init)
-    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(Added, name)) for name in Added.added]
-    whole = whole.replace(parameters=[*whole.parameters.values(), *added])
 
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        given = whole.bind(*args, **kwargs)
-        given.apply_defaults()
-        for name in Added.added:
-            setattr(given.arguments["self"], name, given.kwargs[name])
-        init(*given.args, **{name: value for name, value in given.kwargs.items() if name not in Added.added})
+    @wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name, (default, _) in ADDED.items():
+            setattr(self, name, kwargs.pop(name, default))
+        init(self, *args, **kwargs)
 
-    __init__.__signature__ = whole  # type: ignore[attr-defined]
+    known = signature(init).parameters.values()
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, (default, _) in ADDED.items()]
+    __init__.__signature__ = Signature([*known, *added])  # type: ignore[attr-defined]
     return __init__
 
 

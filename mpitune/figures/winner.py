@@ -153,15 +153,11 @@ class Winner:
                 half = float(max(halves[0], np.median(halves)))
                 self.gain_interval = Interval(gain - half, gain + half)
 
-    def half_of(self, values: np.ndarray) -> float | None:
-        """Half of the interval of their mean; None where folds are fewer than three."""
-        return None if self.n_folds < 3 else float(self._reach(values, (1 + self.level) / 2))
-
     def about(self, middle: float | None, values: np.ndarray) -> Interval | None:
-        """The interval about it by these values of the score on each fold."""
-        half = self.half_of(values)
-        if half is None or middle is None:
+        """The interval about it by these values of the score on each fold; None where folds are fewer than three."""
+        if self.n_folds < 3 or middle is None:
             return None
+        half = float(self._reach(values, (1 + self.level) / 2))
         return Interval(*(float(end) for end in np.clip((middle - half, middle + half), *self._bounds)))
 
     def _reach(self, values: np.ndarray, level: float) -> np.ndarray:

@@ -74,12 +74,12 @@ def read_image(path: Path, form: Form) -> np.ndarray:
             with warnings.catch_warnings(action="ignore"), Image.open(path, formats=("PNG",)) as file:
                 whole = file.convert("L") if file.size == (width, height) else Image.new("L", (0, 0))
             image = np.rint(np.asarray(whole) * (ink / 255)).astype(np.uint8)
-        if image.shape != (height, width) or image.dtype != np.uint8:
-            raise ValueError(f"{image.dtype} {image.shape}")
-    except Exception as error:  # decoders raise all kinds of errors on damaged files, and the fix is the same
-        size = f"{width} x {height} pixels"
-        raise UsageError(f"{path} is no image of the data's form: give a PNG or .npy (uint8) of {size}") from error
-    return image
+        if image.shape == (height, width) and image.dtype == np.uint8:
+            return image
+        raise ValueError(f"{image.dtype} {image.shape}")
+    except Exception as error:
+        fix = f"give a PNG or .npy (uint8) of {width} x {height} pixels"
+        raise UsageError(f"{path} is no image of the data's form: {fix}") from error
 
 
 def judge(settings: Predict) -> Exit:
@@ -88,18 +88,10 @@ def judge(settings: Predict) -> Exit:
 
     require("torch")
     folder = settings.results / "models"
-    paths = sorted(folder.glob("bootstrap-*.pt")) or sorted(settings.results.glob(ONE_MODEL))
-    if not paths:
-        raise UsageError(
-            f"there are no models in {folder}: give the results folder of a run with --save-models, or of mnist_nn.ddp "
-            "with --save-model"
-        )
-
-    def images(form: Form) -> np.ndarray:
-        return np.stack([read_image(path, form) for path in settings.image])
-
-    answers = np.stack([answers_of(path, images) for path in paths], axis=1)
-    for path, certainty in zip(settings.image, answers, strict=True):
+    if not (paths := sorted(folder.glob("bootstrap-*.pt")) or sorted(settings.results.glob(ONE_MODEL))):
+        raise UsageError(f"there are no models in {folder}: train with --save-models (mnist_nn.ddp: --save-model)")
+    answers = [answers_of(path, lambda form: np.stack([read_image(i, form) for i in settings.image])) for path in paths]
+    for path, certainty in zip(settings.image, np.stack(answers, axis=1), strict=True):
         shown = Shown("", "", np.zeros(0), certainty)
         print(f"{path}: {shown.answer}, {shown.certainty:.1%} sure; {shown.votes}")
         print("  " + "  ".join(f"{digit}: {mean:.1%}" for digit, mean in enumerate(certainty.mean(axis=0))))
@@ -108,8 +100,7 @@ def judge(settings: Predict) -> Exit:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status."""
-    prog = "python -m mnist_nn.predict"
-    return program(Predict, judge, arguments, prog=prog, description=Predict.__doc__ or "")
+    return program(Predict, judge, arguments, prog="python -m mnist_nn.predict", description=Predict.__doc__ or "")
 
 
 if __name__ == "__main__":

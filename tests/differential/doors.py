@@ -89,24 +89,23 @@ def seed_of(case: Case) -> str:
 def by_optuna_alone(case: Case, study: optuna.Study) -> None:
     """Optuna's loop. As in Optuna 4 its samplers are asked before the objective is called."""
     seed, sampler = seed_of(case), study.sampler
-    before, after = sampler.before_trial, sampler.after_trial
     told: Any = sampler  # whose methods are replaced
 
-    def begin(seen: Any, trial: Any) -> None:
-        told._gprs_cache_list = told._constraints_gprs_cache_list = None  # where the fits of GPSampler begin
-        reseed(sampler, f"{seed}/{trial.number}/joint")
-        before(seen, trial)
+    def begun_anew(what: str, then: Callable[..., object]) -> Callable[..., object]:
+        def call(seen: Any, trial: Any, *more: Any) -> None:
+            told._gprs_cache_list = told._constraints_gprs_cache_list = None  # where the fits of GPSampler begin
+            reseed(sampler, f"{seed}/{trial.number}/{what}")
+            then(seen, trial, *more)
 
-    def end(seen: Any, trial: Any, *more: Any) -> None:
-        reseed(sampler, f"{seed}/{trial.number}/after")
-        after(seen, trial, *more)
+        return call
 
     def objective(trial: optuna.Trial) -> Any:
         assert trial.relative_params is not None
         reseed(sampler, f"{seed}/{trial.number}")
         return case.objective(trial)
 
-    told.before_trial, told.after_trial = begin, end
+    told.before_trial = begun_anew("joint", sampler.before_trial)
+    told.after_trial = begun_anew("after", sampler.after_trial)
     study.optimize(objective, TRIALS, catch=case.catch, callbacks=[case.hear])
 
 
@@ -143,10 +142,10 @@ class Rebuilt:
 
     def ask(self) -> None:
         """Ask for a trial and run it: it may know what is told now."""
-        waiting = [trial for trial in self.trials if trial.state == TrialState.WAITING]
-        number = waiting[0].number if waiting else len(self.trials)
-        kept: Any = {"user_attrs": waiting[0].user_attrs} if waiting else {}
-        attrs = waiting[0].system_attrs if waiting else {}
+        waiting = next((trial for trial in self.trials if trial.state == TrialState.WAITING), None)
+        number = waiting.number if waiting else len(self.trials)
+        kept: Any = {"user_attrs": waiting.user_attrs} if waiting else {}
+        attrs = waiting.system_attrs if waiting else {}
         self.trials[number : number + 1] = [create_trial(state=TrialState.RUNNING, system_attrs=attrs, **kept)]
         asked = self.made(self.trials, f"{number}/joint")
         trial, params, space, raised = optuna.Trial(asked, number), {}, {}, None
@@ -154,8 +153,7 @@ class Rebuilt:
             params, space = trial.relative_params, trial.relative_search_space or {}
         except Exception as error:  # the sampler's own
             raised = error
-        sampler = getattr(asked.sampler, "_base_sampler", asked.sampler)
-        if getattr(sampler, "_constant_liar", False) and not space:
+        if getattr(getattr(asked.sampler, "_base_sampler", asked.sampler), "_constant_liar", False) and not space:
             for name, drawn_from in intersection_search_space(asked.get_trials()).items():
                 trial._suggest(name, drawn_from)
         self.trials[number], self.study._stop_flag = asked.trials[number], self.study._stop_flag or asked._stop_flag
@@ -163,14 +161,11 @@ class Rebuilt:
         mine = create_trial(state=TrialState.RUNNING, system_attrs=asked.trials[number].system_attrs, **kept)
         bare = create_trial(state=TrialState.RUNNING)
         run = self.made([*(t if t.state.is_finished() else bare for t in self.trials[:number]), mine], str(number))
-        joint = {**params, **trial.params}, {**space, **trial.distributions}
-        self.ended[number] = self.evaluated(run, number, *joint, raised)
-
-    def evaluated(self, study: optuna.Study, number: int, params: Any, space: Any, raised: Any) -> tuple[Any, ...]:
-        sampler: Any = study.sampler
-        sampler.before_trial = lambda *given: None
-        sampler.infer_relative_search_space, sampler.sample_relative = lambda *given: space, lambda *given: params
-        values, state, trial = None, TrialState.FAIL, optuna.Trial(study, number)
+        params, space = {**params, **trial.params}, {**space, **trial.distributions}
+        mocked: Any = run.sampler
+        mocked.before_trial, mocked.infer_relative_search_space = lambda *given: None, lambda *given: space
+        mocked.sample_relative = lambda *given: params
+        values, state, trial = None, TrialState.FAIL, optuna.Trial(run, number)
         try:
             returned = None if raised else self.case.objective(trial)
             several = returned if isinstance(returned, list) else [returned]
@@ -180,7 +175,7 @@ class Rebuilt:
             state = TrialState.PRUNED
         except ValueError as error:
             raised = error
-        return study, values, state, raised
+        self.ended[number] = run, values, state, raised
 
     def tell(self, number: int) -> None:
         ran, values, state, raised = self.ended.pop(number)
@@ -231,7 +226,6 @@ def difference(number: int, way: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.differential.doors")
-    parser.add_argument("--kind", choices=["optuna"], default="optuna")
     parser.add_argument("--seed", type=int, default=0, help="number of the first study (default 0)")
     parser.add_argument("--studies", type=int, default=100, metavar="N", help="how many (default 100)")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)} (default all)")

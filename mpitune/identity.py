@@ -39,7 +39,7 @@ UNKNOWN = " #?"  # how the text of a thing ends that has no identity
 BESIDES = {"_skl_callbacks", "_sklearn_version", "_has_sorted_indices", "_has_canonical_format"}
 _GLOBAL = {id(np.random.mtrand._rand): "numpy.random", id(random._inst): "random"}
 # A text that `said` may write of what is no text, but for brackets.
-_SAID = re.compile(r"None|nan|-?inf|np\.\w+\(.*\)|b?['\"].*|[-+.\d].*j|.* #(\?|[0-9a-f]{12})", re.S)
+_SAID = re.compile(r"None|nan|-?inf|np\.\w+\(.*\)|b?['\"].*|.* #(\?|[0-9a-f]{12})", re.S)
 # Of a repr: what stands in braces without a colon, but in quotes or <Colour.RED: 1>.
 _SET = re.compile(r"""\{(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|[^{}:'"<>])+\}""")
 
@@ -61,7 +61,7 @@ def identity(value: Any, code: bool = True) -> str:
 
 def label_of(value: Any) -> Parameter:
     """What stands for a value in a trial: itself where a journal can hold it, else a text that no other value has."""
-    if type(value) in (int, bool) or (type(value) is float and value - value == 0):
+    if type(value) in (int, bool, float) and abs(value) <= sys.float_info.max:
         return value
     return value if type(value) is str and not _may_be_said(value) else said(value)
 
@@ -99,15 +99,20 @@ def _says_all(value: Any, depth: int = 9) -> bool:
         return depth > 0 and len(parts) <= LONGEST and all(_says_all(part, depth - 1) for part in parts)
     if kind is float:
         return value == value or struct.pack(">d", value) == struct.pack(">d", float("nan"))
-    return kind in (int, bool, str, bytes, type(None)) or (kind is complex and value == value)
+    if kind is int:
+        return value.bit_length() < 4 * LONGEST  # Python refuses to write a very long one
+    return kind in (bool, str, bytes, type(None)) or (kind is complex and value == value)
 
 
 def _may_be_said(text: str) -> bool:
     """Whether `said` may write this text of another value."""
     if _SAID.fullmatch(text):
         return True
+    with suppress(ValueError):
+        return repr(complex(text)) == text
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-        return text[0] in "([{" and len(text) <= LONGEST and literal_eval(text) is not None
+        plain = re.sub(r"\b(?:inf|nan)(j?)\b", r"1\1", text)  # the literals of what repr writes so
+        return text.startswith(("(", "[", "{")) and len(text) <= LONGEST and literal_eval(plain) is not None
     return False
 
 

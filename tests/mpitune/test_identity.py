@@ -82,6 +82,10 @@ def parts() -> dict[str, Callable[[int], Any]]:
     np_types = (np.float64, np.float32, np.int64, np.bool_)
     return {
         "number": lambda n: (1, 1.0, True, np.int64(1), "1", np.float64(1))[n],
+        "long number": lambda n: -(10**400) + n,
+        "longer number": lambda n: [10**5000 + n],
+        "complex": lambda n: (complex(1, math.inf), "(1+infj)")[n],
+        "endless in a list": lambda n: ([math.nan], "[nan]")[n],
         "zero": lambda n: (0.0, -0.0)[n],
         "endless": lambda n: (math.nan, -math.nan)[n],
         "type": lambda n: np_types[n](1),
@@ -158,6 +162,11 @@ def test_each_process_has_the_same() -> None:
         for seed in ("1", "2")
     ]
     assert texts[0] == texts[1] and str([said(make(1)) for make in parts().values()]) in texts[0]
+
+
+@pytest.mark.parametrize("text", ["", "2023-obj", "3 adj", "(", "j", "1", "(1+1)", "None!"])
+def test_a_text_stands_for_itself_where_no_other_value_is_written_so(text: str) -> None:
+    assert Choice(text, 10**5000, -(10**400), 1j).at(0) == text
 
 
 def test_what_has_no_identity_is_refused_in_one_line() -> None:

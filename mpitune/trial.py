@@ -110,7 +110,7 @@ class Evaluation:
             the job has another rank, the trial is tried there once, and this answer is kept if it fails there too.
         messages: what `Experiment.hear` gets once this answer counts; a journal does not keep it.
         read: what the objective read of its trial beside the parameters ("number", "seed", "folder"), so that this
-            answer may be another one for another trial of the same parameters; None where that is not known.
+            answer may be another one for another trial of the same parameters.
         user_attrs: what the objective says of the trial beside its values, as JSON has it.
     """
 
@@ -120,7 +120,7 @@ class Evaluation:
     error: str | None = None
     doubt: str | None = None
     messages: bytes = b""
-    read: tuple[str, ...] | None = None
+    read: tuple[str, ...] = ()
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
 
     @property

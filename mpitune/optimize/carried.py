@@ -153,10 +153,9 @@ class Carried(Matching):
         known = self._problem.objectives.keys() <= outcome.result.values.keys()
         if point is None or self._none or segment.parent or not known:
             return None
-        reads = ("folder", "number", "seed") if read is None else read
-        if segment.until and "folder" in reads and not _folder(earlier, segment.key).exists():
+        if segment.until and "folder" in read and not _folder(earlier, segment.key).exists():
             return None  # nothing could go on from there
-        own = self._own(segment, int(earlier.settings.get("seed", 0)), reads)
+        own = self._own(segment, int(earlier.settings.get("seed", 0)), read)
         segment = replace(segment, point=point)
         return segment, self._question(segment, own, earlier.settings.get("together")), own
 

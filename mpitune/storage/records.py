@@ -53,9 +53,9 @@ class TrialLine(Struct, kw_only=True, gc=False):
     values: dict[str, float | Literal["inf", "-inf"]]
     arrays: Annotated[list[str], Meta(min_length=1)] | None
     seconds: Seconds
-    ended: Time = 0.0
+    ended: Time
     peak_bytes: Annotated[int, Meta(ge=0, le=_LARGEST)] | None = None
-    read: Annotated[tuple[str, ...], Meta(max_length=10)] | None = None
+    read: Annotated[tuple[str, ...], Meta(max_length=10)] = ()
     attrs: dict[str, Any] = {}
     place: PlaceParts
     attempt: Annotated[int, Meta(ge=1, le=_LARGEST)]
@@ -144,7 +144,7 @@ class FoldsNote(Struct, frozen=True):
 
 
 class RunLine(Struct):
-    """A start of the command, as `RankZero` notes it; an older one says less.
+    """A start of the command, as `RankZero` notes it.
 
     `code` has digests of the code that known results stand for; `changed` are names of what is another since.
     """
@@ -255,7 +255,7 @@ def written_trial(trial: Trial, result: Result) -> bytes:
             "seconds": round(result.seconds, 6),
             "ended": round(result.ended, 4),
             **({} if result.peak_bytes is None else {"peak_bytes": result.peak_bytes}),
-            **({} if result.read is None else {"read": result.read}),
+            **({"read": result.read} if result.read else {}),
             **({"attrs": dict(result.user_attrs)} if result.user_attrs else {}),
             "place": [place.host, place.rank, place.slot, place.device],
             "attempt": result.attempt,

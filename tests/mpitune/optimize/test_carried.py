@@ -20,7 +20,6 @@ from mpitune import Choice, Float, Int, RunOptions, When, search
 from mpitune.errors import UsageError
 from mpitune.optimize import AskTell
 from mpitune.optimize.strategies import ASHA, Hyperband
-from mpitune.storage.records import with_checksum
 from tests.helpers import ROOT, journal_lines
 
 XN = {"x": Float(0, 4, step=1), "n": Int(1, 3)}
@@ -306,23 +305,6 @@ def test_what_scikit_learn_knows_is_told_to_a_loop(tmp_path: Path) -> None:
             loop.tell(asked, score)
         assert [trial.params["max_depth"] for trial in loop.study.trials] == [2, 1]
         assert loop.study.best_value == search.best_score_
-
-
-def test_a_journal_that_does_not_say_what_was_read_counts_for_trials_of_the_same_number(tmp_path: Path) -> None:
-    objective = Noted(tmp_path / "calls")
-    find(tmp_path / "r", objective, space={"x": Float(0, 4, step=1)})
-    path = tmp_path / "r" / "journal.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all(line.pop("read") == [] for line in lines if "key" in line)
-    text = [json.dumps({n: v for n, v in line.items() if n != "crc"}, separators=(",", ":")) for line in lines]
-    path.write_bytes(b"".join(with_checksum(line.encode()) + b"\n" for line in text))
-    evaluated(tmp_path)
-    shutil.copytree(tmp_path / "r", tmp_path / "said")
-    wider = {"x": Float(-1, 4, step=1)}
-    find(tmp_path / "r", objective, space={"x": Float(0, 5, step=1)}, adapt=True)
-    assert len(evaluated(tmp_path)) == 1
-    find(tmp_path / "said", objective, space=wider, adapt={"trial.seed": ..., "trial.number": ...})
-    assert len(evaluated(tmp_path)) == 1
 
 
 def test_a_stop_hears_of_results_of_before(tmp_path: Path) -> None:

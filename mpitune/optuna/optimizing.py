@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -396,12 +397,17 @@ def _own_folder(options: RunOptions, study: Study) -> RunOptions:
     """The first study of a script has the results folder, the others have folders in it."""
     if options.results is None:
         return options
+    storage = study._storage
+    home: Any = weakref.ref(storage)  # a copy of a study in memory is another one
+    if not isinstance(storage, InMemoryStorage):  # others may have been opened more than once
+        kept = vars(getattr(storage, "_backend", storage))
+        home = type(storage), *sorted((n, v) for n, v in kept.items() if isinstance(v, str | int))
     studies = _studies_in.setdefault(Path(options.results).absolute(), {})
-    number = studies.setdefault(study.study_name, len(studies) + 1)
+    number = studies.setdefault((home, study._study_id), len(studies) + 1)
     return replace(options, results=Path(options.results) / f"study-{number}") if number > 1 else options
 
 
-_studies_in: dict[Path, dict[str, int]] = {}  # names of those of this process that have a results folder
+_studies_in: dict[Path, dict[tuple[Any, int], int]] = {}  # those of this process that have a results folder
 
 
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:

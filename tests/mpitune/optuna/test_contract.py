@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import os
@@ -434,6 +435,7 @@ def test_attributes_that_are_texts_in_a_folder_are_named_at_the_restart(
         return square(trial)
 
     for n in (3, 5):
+        optimizing._studies_in.clear()  # as in another process
         assert "their attribute" not in capsys.readouterr().err
         study = new(study_name="s")
         optimize(study, objective, n, window=1, options=replace(HERE, results=tmp_path / "r"))
@@ -528,10 +530,11 @@ def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monke
         return float(place.read_text()) + float(Path("data/x").read_text())
 
     study, how = new(sampler=optuna.samplers.RandomSampler(seed=1)), replace(TWO, worker_folders="own", results="r")
-    if restarts:
+    if restarts:  # by another process
         optimize(
             new(study_name=study.study_name, sampler=optuna.samplers.RandomSampler(seed=1)), objective, 3, options=how
         )
+        optimizing._studies_in.clear()
     optimize(study, objective, 8, options=how)
     assert all(trial.value == trial.params["x"] + 0.5 for trial in study.trials)
     assert (tmp_path / "checkpoint").read_text() == "of another run"
@@ -558,6 +561,24 @@ def test_a_sampler_of_ones_own_has_each_result_before_the_next_trial(monkeypatch
     points = [trial.params["x"] for trial in study.trials]
     assert points[1:] == [x / 2 + x**2 for x in points[:-1]]
     assert len(said) == 1 and "Annealing is not of Optuna" in said[0] and "window=4" in said[0]
+
+
+def test_studies_of_one_name_have_folders_in_the_order_of_the_script(tmp_path: Path) -> None:
+    options, storage = replace(HERE, results=tmp_path / "r"), f"sqlite:///{tmp_path}/s.db"
+
+    def tuned(study: optuna.Study, shift: int) -> float:
+        optimize(study, lambda trial: trial.suggest_float("x", 0, 1) + shift, 3, window=1, options=options)
+        return study.best_value // 1
+
+    for _ in range(2):
+        optimizing._studies_in.clear()  # as in another process
+        first = new(study_name="svm")
+        assert [tuned(first, 0), tuned(copy.deepcopy(first), 100)] == [0, 0]
+        assert [tuned(new(study_name="svm"), shift) for shift in (200, 300)] == [200, 300]
+        assert len(list((tmp_path / "r").glob("**/journal.jsonl"))) == 4
+    for _ in range(2):  # opened twice, a database has one study
+        tuned(new(study_name="svm", storage=storage, load_if_exists=True), 400)
+        assert len(list((tmp_path / "r").glob("**/journal.jsonl"))) == 5
 
 
 def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ class Asking:
         for number, trial in self._hidden.items():  # they were seen as they began
             joint = trial.system_attrs[OURS]
             params, space = unpacked_params(joint["params"])
+            for name in [name for name in space if hasattr(space[name], "choices") and name in trial.params]:
+                params[name], space[name] = trial.params[name], trial.distributions[name]  # which may be no texts
             attrs = {name: value for name, value in trial.system_attrs.items() if name in joint["attrs"]}
             self._view.trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
         self.open: list[int] = []  # numbers that were asked for, in order, and not told

@@ -43,10 +43,12 @@ from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.kept import kept_by
 from mpitune.optuna.objective import InWorker, study_here
 from mpitune.optuna.records import ATTRIBUTE, json_says, read_said, whole
-from mpitune.processes.process import unpacked_error
+from mpitune.processes.process import packed, unpacked_error
+from mpitune.ranks import launch
+from mpitune.ranks.transport import Transport
 from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
-from mpitune.studies import join, n_ranks, on_all_ranks, run_study
+from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
 from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
@@ -73,6 +75,7 @@ class Leader:
     # By number: what an objective has raised, packed, its trial and attributes of the study: a journal cannot hold all.
     extras: dict[int, tuple[bytes, FrozenTrial, dict[str, Any]]] = field(default_factory=dict)
     keeps: bool = False  # whether a journal is kept
+    heard: dict[int, bytes] | None = None  # by number, what has brought `extras`, where other ranks need it
     raised: BaseException | None = None
     stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
@@ -202,6 +205,8 @@ class Optimizing(Experiment):
         number, *extras = pickle.loads(content)
         assert self.leader is not None
         self.leader.extras[number] = tuple(extras)
+        if self.leader.heard is not None:
+            self.leader.heard[number] = content
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
@@ -324,21 +329,44 @@ def optimize(
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
         study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()),
-        bar=bar, keeps=options.results is not None, began=begin,
+        bar=bar, keeps=options.results is not None, began=begin, told_texts=bool(join(options).rank),
     )  # fmt: skip
+    # A script that all ranks run has the study in each.
+    in_each = join(options).size > 1 and not launch.others_wait and isinstance(study._storage, InMemoryStorage)
+    leader.heard = {} if in_each else None
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
         experiment = _experiment(leader, content, gc_after_trial, seed, size, space)
         outcomes = run_study(replace(experiment, tracked=bool(options.track)), options)
-        if join(options).rank and isinstance(study._storage, InMemoryStorage):
-            for _, result in outcomes:  # a script that all ranks run has the study in each
-                leader.asking.ask()
-                leader.tell(result)
+        if in_each:
+            _follow(experiment, size, outcomes, join(options))
     finally:
         study._thread_local.in_optimize_loop = False
         bar.close()
     if leader.raised is not None:
         raise leader.raised
+
+
+def _follow(experiment: Optimizing, window: int, outcomes: Sequence[Outcome], transport: Transport) -> None:
+    """On ranks but 0: do with the study what rank 0 has done with its own, when that has sent what workers sent it."""
+    leader = experiment.leader
+    assert leader is not None
+    with alone():
+        content = np.frombuffer(bytearray(packed(leader.heard)), np.uint8)
+        size = transport.broadcast(content.size)
+        content = content if transport.rank == 0 else np.empty(size, np.uint8)
+        transport.broadcast_array(content)
+    if transport.rank == 0:
+        return
+    for each in pickle.loads(content.data).values():
+        experiment.hear(each)
+    results = {outcome.trial.key: outcome.result for outcome in outcomes}
+    leader.n_trials, leader.ends = len(results), math.inf
+    rounds: Any = _rounds(leader, window)
+    with suppress(StopIteration):
+        awaited = next(rounds).awaited
+        while awaited[0].key in results:
+            awaited = rounds.send([results[awaited[0].key]]).awaited
 
 
 @cache

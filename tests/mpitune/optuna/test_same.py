@@ -146,6 +146,51 @@ def test_children_of_a_script_run_optunas_own_loop(ranks: int, tmp_path: Path) -
     assert printed(command) == "4 12\n3\n"
 
 
+ON_EACH_RANK = """
+import hashlib, optuna
+from mpitune import RunOptions
+from mpitune.optuna import optimize
+from tests.mpitune.optuna.made import quiet
+class Model:
+    def __init__(self, number):
+        self.number = number
+def objective(trial):
+    if trial.number == 8:
+        raise KeyError("bad")
+    sizes = trial.suggest_categorical("sizes", [(1,), (2, 3)])
+    trial.set_user_attr("model", Model(trial.number))
+    trial.study.set_user_attr("last", Model(trial.number))
+    if trial.number == 5:
+        trial.study.stop()
+    return len(sizes) + trial.suggest_float("x", 0, 1)
+def look(study, trial):
+    assert trial.state.name == "FAIL" or trial.user_attrs["model"].number == trial.number
+quiet()
+study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1, multivariate=True, n_startup_trials=2))
+try:
+    for n in (4, 8, 8):  # of which the second stops early, and the third raises
+        optimize(study, objective, n, window=2, callbacks=[look], options=RunOptions("none", workers=1, quiet=True))
+except KeyError as error:
+    known = repr([(trial.params, trial.system_attrs, trial.values) for trial in study.trials])
+    print(error, len(study.trials), study.best_params, study.user_attrs["last"].number,
+          hashlib.sha256(known.encode()).hexdigest(), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["each rank runs it", "rank 0 runs it"])
+def test_objects_reach_the_study_on_each_rank(mode: str, tmp_path: Path) -> None:
+    script, each = tmp_path / "s.py", mode == "each rank runs it"
+    script.write_text(ON_EACH_RANK)
+    alone = printed([sys.executable, str(script)])
+    assert alone.startswith("'bad' 9 {'sizes': (")
+    process = started(
+        [*mpirun_command(2), sys.executable, str(script)] if each else through(script, workers=1, ranks=2)
+    )
+    out, err = process.communicate(timeout=300)
+    assert (out, "earlier process" in err) == (alone * (1 + each), False), err
+
+
 @pytest.mark.slow
 def test_the_folder_of_a_study_says_what_it_has(tmp_path: Path) -> None:
     script = tmp_path / "study.py"

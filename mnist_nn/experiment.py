@@ -19,13 +19,7 @@ from mnist_nn.images import no_digit
 from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key, sample_name, sample_of
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
-from mnist_nn.summary import (
-    hardest_rows,
-    network_row,
-    out_of_bag_errors,
-    print_ensemble,
-    print_networks,
-)
+from mnist_nn.summary import hardest_rows, network_row, out_of_bag_errors, print_ensemble, print_networks
 from mnist_nn.tuning import (
     ADAPTIVE,
     HYPERPARAMETERS,

@@ -10,19 +10,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from mpitune.figures.plotting import (
-    BEST,
-    COLOUR_MAP,
-    GREY,
-    INK,
-    ONE,
-    PALE,
-    boxes,
-    percent_axis,
-    save,
-    styled,
-    subplots,
-)
+from mpitune.figures.plotting import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, boxes, percent_axis, save, styled, subplots
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 

@@ -161,10 +161,7 @@ def _output(*command: str, said: str = "") -> str | None:
 
 
 def choose(
-    gpu: str | None,
-    workers: int | None,
-    threads: int,
-    list_gpus: Callable[[], list[str]] = visible_gpus,
+    gpu: str | None, workers: int | None, threads: int, list_gpus: Callable[[], list[str]] = visible_gpus
 ) -> tuple[list[Device], str]:
     """The devices of this rank's slots, one for each, and a line to tell the user ("" for nothing).
 

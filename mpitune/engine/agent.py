@@ -255,12 +255,7 @@ class Agent:
         folder = self._folders / f"{place.host}-{place.rank}-{place.slot}" if self._folders else None
         setup = replace(self._setup, device=slot.device.kind, folder=folder)
         process = WorkerProcess.start(
-            setup,
-            device,
-            threads=threads,
-            n_workers=len(self.slots) // n_slots,
-            now=self._time,
-            preload=self._preload,
+            setup, device, threads=threads, n_workers=len(self.slots) // n_slots, now=self._time, preload=self._preload
         )
         for thing in process.waitables:
             self._selector.register(thing, EVENT_READ, (slot, process))

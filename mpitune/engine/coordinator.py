@@ -23,17 +23,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import (
-    Died,
-    Drain,
-    Drained,
-    Interrupted,
-    Relayed,
-    Returned,
-    Stepped,
-    ToCoordinator,
-    Told,
-)
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Relayed, Returned, Stepped, ToCoordinator, Told
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, Resources, SlotState

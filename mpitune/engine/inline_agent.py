@@ -21,13 +21,7 @@ class InlineAgent:
     """The one slot of a rank with `workers=0`; it has the methods of `Agent`."""
 
     def __init__(
-        self,
-        tell: Callable[[ToCoordinator], None],
-        experiment: Experiment,
-        data: Data,
-        *,
-        together: bool,
-        debug: bool,
+        self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, *, together: bool, debug: bool
     ):
         self._tell, self._experiment, self._data = tell, experiment, data
         self._together, self._debug = together, debug

@@ -22,13 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from joblib import register_parallel_backend
-from joblib.parallel import (
-    AutoBatchingMixin,
-    FallbackToBackend,
-    Parallel,
-    ParallelBackendBase,
-    SequentialBackend,
-)
+from joblib.parallel import AutoBatchingMixin, FallbackToBackend, Parallel, ParallelBackendBase, SequentialBackend
 
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import UsageError

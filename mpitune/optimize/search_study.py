@@ -60,11 +60,7 @@ class SearchStudy:
     """
 
     def __init__(
-        self,
-        trials: list[TrialRecord],
-        objectives: Mapping[str, bool],
-        folder: Path | None = None,
-        window: str = "",
+        self, trials: list[TrialRecord], objectives: Mapping[str, bool], folder: Path | None = None, window: str = ""
     ):
         self.trials = sorted(trials, key=lambda trial: trial.number)
         self.objectives, self.folder, self.window = dict(objectives), folder, window

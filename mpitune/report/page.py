@@ -56,12 +56,7 @@ def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
 
 
 def report_of(
-    folder: Path,
-    history: History,
-    experiment: Experiment | None,
-    data: Data | None,
-    *,
-    goal: str | None = None,
+    folder: Path, history: History, experiment: Experiment | None, data: Data | None, *, goal: str | None = None
 ) -> Report:
     """What the page shows of one study. Without its experiment, or the data of that, it leaves out what only they say.
 

@@ -28,10 +28,7 @@ class Evaluator:
     """Evaluates batches of folds. config: of the process that asked. tell: see `callbacks.relayed`."""
 
     def __init__(
-        self,
-        where: Where,
-        config: Config = nullcontext,
-        tell: Callable[[bytes], None] = lambda content: None,
+        self, where: Where, config: Config = nullcontext, tell: Callable[[bytes], None] = lambda content: None
     ):
         self._where, self._tasks, self._tell = where, {task.key: task for task in where.tasks}, tell
         self._config = config

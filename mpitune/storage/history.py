@@ -234,11 +234,7 @@ def _read_lines(folder: Path) -> History | None:
 
 
 def _read_some(
-    lines: list[bytes],
-    start: int,
-    history: History,
-    records: dict[str, Packed],
-    before: dict[str, Packed],
+    lines: list[bytes], start: int, history: History, records: dict[str, Packed], before: dict[str, Packed]
 ) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)

@@ -122,12 +122,7 @@ OF_USERS = {"lightgbm", "xgboost", "IPython"}
 
 
 def test_all_that_is_imported_is_declared() -> None:
-    named = {
-        "sklearn": "scikit-learn",
-        "PIL": "pillow",
-        "cuml": "cuml-cu12",
-        "cupy": "cuml-cu12",
-    }
+    named = {"sklearn": "scikit-learn", "PIL": "pillow", "cuml": "cuml-cu12", "cupy": "cuml-cu12"}
     lines = lines_of("requirements-cu12.txt").union(PROJECT["optional-dependencies"]["search"])
     lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("export", "hydra", "sweeps")))
     named |= {"mlflow": "mlflow-skinny", "markupsafe": "jinja2", "yaml": "pyyaml"}

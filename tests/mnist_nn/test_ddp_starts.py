@@ -41,10 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
         ("--dataset digits", "--dataset digits does not fit the network: the Kubeflow network needs images of"),
         ("--network search", "--network search needs --from RESULTS"),
         ("--network kubeflow --from x", "name two networks"),
-        (
-            "--data nowhere-to-be-found/x --results r --from no-such",
-            "no-such holds no network of an ended",
-        ),
+        ("--data nowhere-to-be-found/x --results r --from no-such", "no-such holds no network of an ended"),
         ("--batch-size 0", "0 is too small"),
         ("--lr 1e30", "the loss is not finite in step"),
     ],

@@ -58,10 +58,7 @@ FAULTS = {
     "no_result": "returned nothing for 't47'",
     "dies_sending": "killed by SIGALRM",
 }
-HARMLESS = (
-    "flood",
-    "dies_idle",
-)  # to the trial: the one is only loud, in the other the worker dies afterwards
+HARMLESS = ("flood", "dies_idle")  # to the trial: the one is only loud, in the other the worker dies afterwards
 # Each strikes the last trial of a batch of four, so that no slot sees two in a row.
 STRUCK = {f"t{4 * number + 3}": fault for number, fault in enumerate((*FAULTS, *HARMLESS))}
 DISASTERS = (

@@ -139,10 +139,7 @@ def test_grids_enqueued_points_callbacks_and_constants() -> None:
         seen.clear()
 
 
-@pytest.mark.parametrize(
-    ("order", "said"),
-    [({"window": 3}, "window 3"), ({"strategy": "random", "window": 3}, "")],
-)
+@pytest.mark.parametrize(("order", "said"), [({"window": 3}, "window 3"), ({"strategy": "random", "window": 3}, "")])
 def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order: dict[str, Any], said: str) -> None:
     how: dict[str, Any] = {"strategy": "tpe", "n_trials": 4, "results": tmp_path / "r", **order}
     study = searched(lambda trial: trial.params["x"], {"x": Float(0, 1)}, **how)

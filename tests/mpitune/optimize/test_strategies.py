@@ -557,8 +557,7 @@ def test_optuna_tells_options_apart_that_python_calls_equal() -> None:
 
 def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
     space = Space(
-        {"kind": Choice("a", "b"), "x": When(Float(0, 1), kind="a"), "y": Float(0, 1)},
-        [lambda p: p["y"] < 0.8],
+        {"kind": Choice("a", "b"), "x": When(Float(0, 1), kind="a"), "y": Float(0, 1)}, [lambda p: p["y"] < 0.8]
     )
     segments = played("tpe", lambda p: float(p.point["y"]), space, n_trials=30, enqueued=[{"kind": "a", "y": 0.25}])
     assert segments[0].point["y"] == 0.25 and "x" in segments[0].point
@@ -652,10 +651,7 @@ def test_a_scheduler_that_asks_at_once_is_asked_again_when_all_are_told() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "objective", "ranks"),
-    [
-        ("ASHA(max_steps=27)", "reported", 3),
-        ("PopulationBased(max_steps=6, every=2)", "stepped", 2),
-    ],
+    [("ASHA(max_steps=27)", "reported", 3), ("PopulationBased(max_steps=6, every=2)", "stepped", 2)],
 )
 def test_layouts_agree(program: Any, strategy: str, objective: str, ranks: int) -> None:
     """Two workers of one process, and ranks with one each: two or three, which no strategy can tell."""

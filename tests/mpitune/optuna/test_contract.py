@@ -683,10 +683,7 @@ def test_a_state_that_begins_anew_in_another_process_is_told(monkeypatch: pytest
     assert said == ["Climbing is not of Optuna: what it keeps begins anew, as an earlier process ran trials of s"]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"multivariate": n == 1, "constant_liar": n == 2} for n in range(3)],
-)
+@pytest.mark.parametrize("more", [{"multivariate": n == 1, "constant_liar": n == 2} for n in range(3)])
 def test_a_search_of_a_declared_space_is_the_same_study(more: dict[str, Any]) -> None:
     study = new(sampler=optuna.samplers.TPESampler(seed=1, n_startup_trials=4, **more))
     optimize(study, lambda trial: square(trial) + trial.suggest_int("n", 1, 9, step=2), 14, window=3, options=HERE)

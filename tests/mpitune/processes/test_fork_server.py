@@ -33,16 +33,7 @@ from mpitune.processes.keeper import Later
 from mpitune.processes.process import installed_modules_of
 from mpitune.storage.history import read_study
 from mpitune.studies import run_study
-from tests.helpers import (
-    PATIENCE,
-    ROOT,
-    parent_of,
-    rank_of,
-    start,
-    wait_for_the_end_of,
-    wait_until,
-    workers_of,
-)
+from tests.helpers import PATIENCE, ROOT, parent_of, rank_of, start, wait_for_the_end_of, wait_until, workers_of
 from tests.toys import Toy
 
 

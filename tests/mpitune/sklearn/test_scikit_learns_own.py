@@ -31,7 +31,7 @@ HERE = {
 }
 
 UNFAIR = {
-    "test_grid_search_one_grid_point": "it compares the multipliers of a refit with those of LIBSVM to the last digit",
+    "test_grid_search_one_grid_point": "it compares the multipliers of a refit with those of LIBSVM to the last digit"
 }
 
 pytestmark = pytest.mark.slow

@@ -1,9 +1,10 @@
 """What a value is: its type and whole content. Results folders know values by it, as texts of two may be equal.
 
 Numbers count by type and bits, arrays by dtype, shape and bytes, containers by their parts, functions and classes by
-their names and what they hold (`mpitune.source` has their code), lambdas by their code as well, all else by what its
-pickle is made of. Order counts in dicts, but neither in sets nor among attributes. It is the same in each process, and
-a thing without such a content, as an open file, is refused where results are kept.
+their names and what they hold (`mpitune.source` has their code), classes that their module has under this name by the
+name alone, lambdas by their code as well, all else by what its pickle is made of. Order counts in dicts, but neither in
+sets nor among attributes. It is the same in each process, and a thing without such a content, as an open file, is
+refused where results are kept.
 
     identity(value)   32 digits that only an equal value has
     said(value)       a text for headers: the repr where that says all, else its begin and 12 of these digits
@@ -22,8 +23,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from hashlib import blake2b
+from inspect import ismemberdescriptor
 from pathlib import PurePath
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,10 @@ LONGEST = 200  # characters of a value that stand in a text
 BLOCK = 1 << 26  # bytes of an array that are copied at a time
 UNKNOWN = " #?"  # how the text of a thing ends that has no identity
 # What is no part of a thing's value: of estimators, which hear and note the version, and of sparse matrices.
-BESIDES = {"_skl_callbacks", "_sklearn_version", "_has_sorted_indices", "_has_canonical_format"}
+BESIDES = {"_abc_impl", "_skl_callbacks", "_sklearn_version", "_has_sorted_indices", "_has_canonical_format"}
+# Where a decorator has its function, as its pickle does not: numba's have another name in each process.
+_HELD = {f"builtins.{kind}method": "__func__" for kind in ("static", "class")}
+_HELD |= {"functools._lru_cache_wrapper": "__wrapped__", "functools.cached_property": "func"}
 _GLOBAL = {id(np.random.mtrand._rand): "numpy.random", id(random._inst): "random"}
 # A text that `said` may write of what is no text, but for brackets.
 _SAID = re.compile(r"None|nan|-?inf|np\.\w+\(.*\)|b?['\"].*|.* #(\?|[0-9a-f]{12})", re.S)
@@ -190,11 +195,15 @@ def _parts(value: Any, code: bool) -> Iterable[Any]:
     if isinstance(value, np.generic) or kind in (np.ndarray, np.memmap):
         return ["scalar" if isinstance(value, np.generic) else "array", *_of_array(np.asarray(value))]
     if isinstance(value, type):
-        return ["class", _name(value)]
+        return ["class", _name(value), *_of_class(value)]
     if isinstance(value, FunctionType):
         return _of_function(value, code)
+    if isinstance(value, CodeType):
+        return [name, value.co_code, value.co_names, value.co_freevars, value.co_consts]
     if isinstance(value, MethodType):
         return [name, value.__func__, value.__self__]
+    if isinstance(value, property):
+        return [name, value.fget, value.fset, value.fdel]
     if isinstance(value, BuiltinFunctionType):
         of = value.__self__
         return [name, value.__qualname__, value.__module__ if of is None or isinstance(of, ModuleType) else of]
@@ -204,8 +213,9 @@ def _parts(value: Any, code: bool) -> Iterable[Any]:
         return [name, value.name, value._value_]
     if isinstance(value, PurePath):
         return ["path", kind.__name__, str(value)]  # each Python has another module of them
-    if kind.__module__.startswith("numba.") and hasattr(value, "py_func"):  # each process pickles it with another name
-        return [name, value.py_func]
+    held = "py_func" if kind.__module__.startswith("numba.") else _HELD.get(name)
+    if held and hasattr(value, held):
+        return [name, getattr(value, held)]
     return [name, *(_of_library(value) or _of_pickle(value))]
 
 
@@ -227,20 +237,38 @@ def _of_array(array: np.ndarray) -> list[Any]:
     return [*about, digest.digest()]
 
 
+def _named(thing: Any) -> Any:
+    """What its module has under its name."""
+    there: Any = sys.modules.get(thing.__module__)
+    for part in thing.__qualname__.split("."):
+        there = getattr(there, part, None)
+    return there
+
+
+def _of_class(kind: type) -> list[Any]:
+    """Of an own class of a function, or without a name in its module: what it is made of, but for what Python notes."""
+    if not is_own(kind.__module__) or _named(kind) is not None or issubclass(kind, Enum):
+        return []
+    generated = "<string>" if hasattr(kind, "__dataclass_fields__") else None
+    held = {
+        name: part
+        for name, part in vars(kind).items()
+        if not ismemberdescriptor(part)
+        and (not name.endswith("__") or (isinstance(part, FunctionType) and part.__code__.co_filename != generated))
+    }
+    return [kind.__bases__, *_attributes(held)]
+
+
 def _of_function(function: FunctionType, counts: bool) -> list[Any]:
     """One of a library is known by its name, one of the user's own also by what it holds."""
     module, name = function.__module__, function.__qualname__
-    there: Any = sys.modules.get(module)
-    for part in name.split("."):
-        there = getattr(there, part, None)
-    if there is function and not is_own(module):
+    if not is_own(module) and _named(function) is function:
         return ["function", module, name]
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     holds = [function.__defaults__, function.__kwdefaults__, cells, *_attributes(vars(function))]
     code = function.__code__
     if counts and name.endswith("<lambda>"):
-        text = str(text_of(function)) or (code.co_code, [c for c in code.co_consts if _plain(c) is not None])
-        holds += [text, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+        holds += [str(text_of(function)) or code, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
     return ["function", module, name, *holds]
 
 
@@ -257,6 +285,8 @@ def _of_library(value: Any) -> list[Any] | None:
         return [list(value.names), str(getattr(value, "freq", None)), *levels]
     if "pandas.Categorical" in kinds:
         return [value.codes, value.categories, value.ordered]
+    if kinds & {"pandas.NumpyExtensionArray", "pandas.PandasArray"}:
+        return [value.to_numpy()]
     if "pandas.ExtensionArray" in kinds:
         numbers = getattr(value, "asi8", None)
         return [str(value.dtype), value.to_numpy(dtype=object) if numbers is None else numbers]

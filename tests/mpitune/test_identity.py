@@ -71,6 +71,28 @@ def of_lambda(n: int) -> Any:
     return (lambda x: x + 1) if n else (lambda x: x + 2)
 
 
+def of_class(n: int) -> type:
+    @dataclass
+    class Multiplies(BaseEstimator):
+        """As a factory makes it."""
+
+        power: int = 1
+
+        def __call__(self, value: int) -> int:
+            return value * n
+
+        @property
+        def twice(self) -> int:
+            return super().__hash__()
+
+    return Multiplies
+
+
+def typed(one: str, other: str) -> Callable[[int], Any]:
+    """Lambdas without a source."""
+    return lambda n: eval(f"lambda x: {(one, other)[n]}")
+
+
 def long_array(n: int) -> np.ndarray:
     array = np.ones(2000)
     array[1000] += n
@@ -103,12 +125,21 @@ def parts() -> dict[str, Callable[[int], Any]]:
         "method": lambda n: Held(n).method,
         "function": adding,
         "lambda": of_lambda,
+        "name in a lambda": typed("x.mean()", "x.sum()"),
+        "lambda in a lambda": typed("[i + 1 for i in x]", "[i + 2 for i in x]"),
+        "tuple in a lambda": typed("x in (1, 2)", "x in (1, 3)"),
+        "local class": of_class,
+        "instance of it": lambda n: of_class(n)(1),
+        "class by type": lambda n: type("Empty", (), {"n": n, "__slots__": ("a",)}),
+        "cached": lambda n: functools.lru_cache(adding(n)),
         "partial": lambda n: functools.partial(scaled, w=long_array(n)),
         "class": lambda n: (Held, Ridge)[n],
         "path": lambda n: Path(("a", "b")[n]),
         "enum": lambda n: (Colour.RED, str(Colour.RED))[n],
         "none": lambda n: (None, "None")[n],
         "decimal": lambda n: decimal.Decimal(("1", "1.0")[n]),
+        "column": lambda n: pandas.DataFrame({"a": [1, None], "b": [("x", 1), "y"[n:]]}),
+        "missing": lambda n: pandas.Series([1, None], dtype=("Int64", "float")[n]),
         "frame": lambda n: pandas.DataFrame({"a": long_array(n), "b": "x"}),
         "series": lambda n: pandas.Series(["a", "b"], dtype=("category", object)[n]),
         "sparse": lambda n: scipy.sparse.csr_matrix(long_array(n)),
@@ -257,8 +288,11 @@ DOORS: dict[str, Callable[[Any, Path, int], float]] = {
 }
 
 
-# scikit-learn copies no value that holds itself; the code of an estimator's lambda is another line's, see test_changed.
-WITHOUT = {"parameter": ["in itself"], "estimator": ["in itself", "lambda"]}
+# scikit-learn copies no value that holds itself; a cache is not sent; of lambdas in an estimator, see test_changed.
+WITHOUT = {
+    "parameter": (WHOLE := ["in itself", "cached"]),
+    "estimator": [*WHOLE, *(name for name in parts() if "lambda" in name)],
+}
 
 
 def through(door: str, n: int, seed: int, folder: Path) -> dict[str, int]:

@@ -115,9 +115,11 @@ class Folds(Experiment):
         return own if "cv" in theirs and theirs.get("data_sha256") != self._data_digest else results
 
     def called(self) -> Mapping[str, Any]:
-        values = [value for task in self.tasks if not task.split for value in task.parameters.values()]
-        parameters = [value for value in values if hasattr(value, "__dict__")]  # plain ones are the trials' own
-        return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters}
+        values = {id(it): it for task in self.tasks if not task.split for it in task.parameters.values()}.values()
+        parameters = [it for it in values if hasattr(it, "__dict__") or isinstance(it, list | tuple | dict)]
+        things = [task.estimator for task in self.tasks[:1]], self.search.scoring
+        lambdas = {} if (found := _digest(things)) == _digest(things, code=False) else {"lambdas": found}  # by place
+        return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters, **lambdas}
 
     def searches(self) -> Iterator[Rounds]:
         trials = {t.key: Trial(t.key, {"split": t.split, **self._labels[t.candidate]}) for t in self.tasks}
@@ -255,10 +257,10 @@ class Folds(Experiment):
         return Evaluator(where, config, worker.tell)
 
 
-def _digest(things: Any) -> str:
+def _digest(things: Any, code: bool = True) -> str:
     """The identity of things; "?" of those that have none, which `require_identity` refuses."""
     with suppress(UsageError):
-        return identity(things)
+        return identity(things, code)
     return "?"
 
 

@@ -69,6 +69,25 @@ grid = {"mine__strategy": ["prior", "uniform"]}
 search = GridSearchCV(model, grid, cv=2, scoring=score, workers=0, results="r")
 search.fit(*load_iris(return_X_y=True))
 """
+LAMBDAS = """
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_iris
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer as Maps
+from mpitune.sklearn import GridSearchCV
+
+def scaled(x):
+    return 2 * x
+
+columns = make_column_transformer((Maps(), [0]))
+typed = Maps(eval("lambda x: x.copy()"))
+model = make_pipeline(Maps(lambda x: x - 5), Maps(lambda x: x * x), typed, columns, DummyClassifier())
+scoring = {"a": lambda model, X, y: 1, "b": lambda model, X, y: 2}
+grid = {"columntransformer__transformers": [[("f", Maps(scaled), [n])] for n in (0, 1)]}
+search = GridSearchCV(model, grid, cv=2, scoring=scoring, refit=False, workers=0, results="r")
+search.fit(*load_iris(return_X_y=True))
+"""
 KEPT = "changed since the known results (4) were made; these are kept. If they still count, say"
 
 
@@ -140,6 +159,24 @@ def test_a_search_of_scikit_learn_names_estimators_steps_and_scorers(run: Edit) 
     )
     assert run(FOLDS, fit="y = y[:]; return super", end='results="r", changed="Mine"') == []
     assert len(run(FOLDS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("Maps(lambda x: x - 5), Maps(lambda x: x * x)", "Maps(lambda x: x * x), Maps(lambda x: x - 5)", "lambdas"),
+        ('y: 1, "b": lambda model, X, y: 2', 'y: 2, "b": lambda model, X, y: 1', "lambdas"),
+        ("x.copy", "x.view", "lambdas"),
+        ("x - 5", "x - 6", "FunctionTransformer.func, lambdas"),
+        ("2 * x", "3 * x", "scaled"),
+    ],
+)
+def test_lambdas_of_an_estimator_are_told_by_their_places(run: Edit, before: str, after: str, told: str) -> None:
+    assert run(LAMBDAS) == run(LAMBDAS.replace("x * x", "x * x  # one\n")) == []
+    (line,) = run(LAMBDAS.replace(before, after))
+    names = ", ".join(f'"{name}"' for name in told.split(", "))
+    assert f" {told} changed" in line and f"changed=[{names}]" in line
+    assert run(LAMBDAS.replace(before, after).replace('"r"', f'"r", changed=[{names}]')) == []
 
 
 def test_a_command_and_its_program(run: Edit, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MOST_OF_RESULT = 64 << 20  # bytes of a file with values
-LOOK_S = 0.5  # between two looks at whether a program may end
+LOOK_S = 0.1  # between two looks at whether a program may end
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "hosts", "nodes")  # beside the parameters
 
@@ -235,7 +235,7 @@ def _run(
                     began = time.monotonic()
                     late = ends is not None and began >= ends
                     enough_said = not late and enough is not None and enough()
-                    look_s = max(LOOK_S, 10 * (time.monotonic() - began))  # a tenth of the time at most
+                    look_s = max(LOOK_S, 50 * (time.monotonic() - began))  # a fiftieth of the time at most
                     if late or enough_said:
                         _kill(process.pid, signal.SIGTERM)  # a launcher then ends what it has started on other nodes
                         with suppress(subprocess.TimeoutExpired):

@@ -15,7 +15,7 @@ from typing import Any
 
 from mpitune.errors import needs
 from mpitune.optimize.commands import OUTPUT
-from mpitune.storage.files import JOURNAL, TRIALS
+from mpitune.storage.files import JOURNAL, TRIALS, make_folder, put_link
 
 Logged = Iterator[tuple[str, Any, int | None]]  # names, values, steps; those without a step are of a summary
 HEAD, BLOCK, WHOLE, LAST = struct.Struct("<IHB"), 32768, 1, 4  # of LevelDB's log format, which W&B's run file has
@@ -80,9 +80,25 @@ def _runs(places: Iterator[Path], run: str) -> list[Path]:
     return []
 
 
+def link_open_run(folder: Path, run: str) -> None:
+    """Link a run into the `wandb` of its trial's folder, where a process below this one, as W&B's own, has it open.
+
+    So it is found wherever it is, whatever W&B says of it.
+    """
+    queue = [] if any(folder.glob(f"wandb/*run-*-{run}*")) else [os.getpid()]
+    for process in (Path(f"/proc/{number}") for number in queue):  # which grows meanwhile
+        with suppress(OSError):
+            for children in process.glob("task/*/children"):
+                queue += map(int, children.read_text().split())
+            for file in map(Path, map(os.path.realpath, (process / "fd").iterdir())):
+                if file.name == f"run-{run}.wandb":
+                    make_folder(folder / "wandb")
+                    put_link(folder / "wandb" / file.parent.name, str(file.parent))
+
+
 def _near(folder: Path, run: str) -> Iterator[Path]:
     """Where W&B is told to write, and where it says that it writes, as `init(dir=...)` wins."""
-    yield folder / "wandb"
+    yield from (path.resolve().parent for path in sorted(folder.glob(f"wandb/*run-*-{run}*")))
     output = (folder / OUTPUT).read_text(errors="replace") if (folder / OUTPUT).exists() else ""
     for line in (line for line in output.splitlines() if run in line):
         if said := re.search(rf"(/.*?|\S*?){RUN.pattern}{run}", line):

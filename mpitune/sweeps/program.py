@@ -17,7 +17,7 @@ from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.values import NoValue
 from mpitune.storage.files import written_whole
-from mpitune.sweeps.metrics import Metric, metric_in
+from mpitune.sweeps.metrics import Metric, link_open_run, metric_in
 from mpitune.sweeps.stopping import AT_BANDS, band_behind, bands_of
 from mpitune.trial import CHOSEN, PRUNED, Evaluation
 
@@ -71,7 +71,10 @@ class Program(Command):
             losses = [sign * value for _, value in sorted(metric.steps.items())]
             return metric, band_behind(losses, limits, early.get("strict", True))
 
-        enough = (lambda: look()[1] is not None) if limits or trial._tell else None
+        def enough() -> bool:
+            link_open_run(folder, run)
+            return bool(limits or trial._tell) and look()[1] is not None
+
         self._write_parameters(trial, folder)
         words, said = self._words(trial, folder), self._words(trial, folder, str)
         try:

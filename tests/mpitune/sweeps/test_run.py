@@ -97,12 +97,17 @@ how = os.environ.get("HOW") or sys.argv[1].removeprefix("--how=")
 if how == "child" and "HOW" not in os.environ:
     os.environ["HOW"] = how
     sys.exit(subprocess.run([sys.executable, "../train.py"], cwd="elsewhere").returncode)
-place = {"plain": None, "outside": os.environ["OUTSIDE"]}.get(how, "logs/of it")
+out, models = os.environ["OUTSIDE"], os.path.abspath("models")
+place = {"plain": None, "outside": out, "silent": out, "moved": "."}.get(how, "logs/of it")
+if how == "silent":
+    os.environ["WANDB_SILENT"] = "true"
+if how == "moved":
+    os.chdir(out)
 quiet = wandb.Settings(quiet=True) if how in ("quiet", "child") else None
 for part in (1, 2) if how == "twice" else (2,):
     run = wandb.init(project="toy", dir=place, settings=quiet)
     wandb.log({"loss": len(how) * part})
-    open("models/" + run.name + ".pt", "w").write(how)
+    open(f"{models}/{run.name}.pt", "w").write(how)
     assert (run.sweep_id, run.id[:15], run.path) == (run.name[:8], run.name[:15], f"{run.project}/{run.id}")
     assert [type(value) for value in (run.entity, run.group, run.job_type, run.project)] == [str] * 4
     run.finish()
@@ -112,10 +117,11 @@ for part in (1, 2) if how == "twice" else (2,):
 @pytest.mark.slow
 def test_a_run_is_found_wherever_it_is_and_has_a_name(tmp_path: Path) -> None:
     pytest.importorskip("wandb", "0.31")
-    hows = ["plain", "folder", "quiet", "outside", "twice", "child"]
+    hows = ["plain", "folder", "quiet", "outside", "silent", "moved", "twice", "child"]
     file = written(tmp_path / "w", ANYWHERE, method="grid", parameters={"how": {"values": hows}}, run_cap=None)
     for name in ("logs/of it", "models", "elsewhere/models"):
         (tmp_path / "w" / name).mkdir(parents=True)
+    (tmp_path / "out side").mkdir()
     ran(file, "--workers", 2, OUTSIDE=str(tmp_path / "out side"), **FAST)
     values = {row["param_how"]: float(row["value_loss"]) for row in table(tmp_path / "w/results/sweep/trials.csv")}
     assert values == {how: 2.0 * len(how) for how in hows}

@@ -28,15 +28,17 @@ class Exit(IntEnum):
 
 
 class Caller(Enum):
-    """Who gives options. A program has a command line; other calls take `RunOptions`, or arguments of a search only."""
+    """Who gives options: on a command line, as `RunOptions`, as arguments of a search only, as keys of a sweeper."""
 
     PROGRAM = 0
     OPTIONS = 1
     ARGUMENTS = 2
+    HYDRA = 3
 
 
 # Options that are arguments of every search, and of `RunOptions`.
 ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
+OF_HYDRA = ("gpu", "workers", "trial_timeout", "results", "join")
 _caller: Caller | None = None  # nobody has said it: as PROGRAM
 _kept = True
 
@@ -56,10 +58,15 @@ def called_from(caller: Caller) -> Iterator[None]:
 def typed(name: str, value: object = True) -> str:
     """An option of `RunOptions` as who calls types it: --gpu none, or gpu="none"; "" where the call has no such."""
     if _caller in (None, Caller.PROGRAM):
+        if name == "debug":
+            return ""
         if isinstance(value, list):
             return f"--{name} {shlex.join(value)}"
         plain = str(value).replace(",", "").isalnum()
         return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}" if plain else f" {value!r}")
+    if _caller is Caller.HYDRA:
+        plain = isinstance(value, str) and value.isalnum()  # 0,1 would be two jobs
+        return shlex.quote(f"hydra.sweeper.{name}={value if plain else json.dumps(value)}") if name in OF_HYDRA else ""
     given = f"{name}={json.dumps(value) if isinstance(value, str | list) else value}"
     if name in ARGUMENTS:
         return given

@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from mpitune.engine import rank
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
-from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping, mended
+from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping, mended, typed
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
@@ -38,8 +38,11 @@ from mpitune.trial import Outcome, Result
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# For who calls `search` or `run_study`.
-ADVICE = "Correct that and run it again; RunOptions(debug=True) raises it in this process, where a debugger can stop."
+
+def advice() -> str:
+    """What to do after no trial has succeeded."""
+    then = f"; {debug} raises it in this process, where a debugger can stop" if (debug := typed("debug")) else ""
+    return f"Correct that and run it again{then}."
 
 
 def on_all_ranks(*but: str, elsewhere: Mapping[str, str] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -194,7 +197,7 @@ def _read(outcome: Outcome) -> Outcome:
 
 def _outcomes(ended: Ended, keep: bool) -> list[Outcome]:
     if ended.status == Exit.ERROR:
-        raise StudyError(f"{ended.cause}\n{ADVICE}")
+        raise StudyError(f"{ended.cause}\n{advice()}")
     if ended.status == Exit.STOPPED:
         raise _stop(ended.stopped_by, keep)
     return list(ended.outcomes)

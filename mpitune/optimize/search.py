@@ -40,7 +40,7 @@ from mpitune.ranks.launch import launched
 from mpitune.settings import require_seconds
 from mpitune.storage.files import TRIALS
 from mpitune.storage.lines import read_header
-from mpitune.studies import ADVICE, on_all_ranks, run_study
+from mpitune.studies import advice, on_all_ranks, run_study
 from mpitune.studies import join as wires
 from mpitune.trial import Gang
 
@@ -247,7 +247,7 @@ def search(
             fix = f"give it as it was, or another results folder{or_typed('restart')}"
             raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
     if outcomes and all(outcome.result.failed for outcome in outcomes):
-        raise StudyError(f"{why_none(*outcomes[0])}\n{ADVICE}")
+        raise StudyError(f"{why_none(*outcomes[0])}\n{advice()}")
     return experiment.study(outcomes, options.results)
 
 

@@ -73,7 +73,7 @@ def sweep(
         arguments: overrides of the command line.
     """
     try:
-        with called_from(Caller.ARGUMENTS), _led() as leads:
+        with called_from(Caller.HYDRA), _led() as leads:
             if leads:
                 for key in keys.keys() - set(known):
                     raise UsageError(f"hydra.sweeper has {key!r}: {mended(key, known)}")
@@ -155,7 +155,7 @@ def _sweep(
     )  # fmt: skip
     optimize(
         study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=() if rate else [_end_failed],
-        space=" ".join([*(str(override.input_line) for override in parsed), *_searched(keys), _said(config)]),
+        space=" ".join([*(str(override.input_line) for override in parsed), *_beside(keys, config)]),
         window=keys["n_jobs"] if keys["window"] is None else keys["window"], options=options,
     )  # fmt: skip
     complete = study.get_trials(states=[TrialState.COMPLETE])
@@ -178,15 +178,11 @@ def _end_failed(study: Study, trial: FrozenTrial) -> None:
         study.stop()
 
 
-def _searched(keys: Mapping[str, Any]) -> list[str]:
-    """What is searched that no override says."""
-    return [f"{name}={keys[name]}" for name in ("search_space", "custom_search_space") if keys[name]]
-
-
-def _said(config: DictConfig) -> str:
-    """A digest of the application's own configuration."""
+def _beside(keys: Mapping[str, Any], config: DictConfig) -> list[str]:
+    """What is searched that no override says, and a digest of the application's own configuration."""
+    searched = [f"{name}={keys[name]}" for name in ("search_space", "custom_search_space") if keys[name]]
     own = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
-    return f"(configuration {hashlib.sha256(OmegaConf.to_yaml(own).encode()).hexdigest()[:8]})"
+    return [*searched, f"(configuration {hashlib.sha256(OmegaConf.to_yaml(own).encode()).hexdigest()[:8]})"]
 
 
 def _study(keys: Mapping[str, Any], space: Space) -> Study:
@@ -346,9 +342,8 @@ class Job:
                 raise UsageError(f"the job {said} cannot be configured: {str(error).strip()}") from error
 
     def _composed(self, params: Mapping[str, Any]) -> DictConfig:
-        said = {name: self._word(name, value) for name, value in params.items()}
-        words = [said[name] for name in said if name not in self.line]  # first, as the command line counts more
-        words += [said[name] if text is None else text for name, text in self.line.items()]
+        line = {**{name: None for name in params if name not in self.line}, **self.line}  # which counts more
+        words = [self._word(name, params[name]) if text is None else text for name, text in line.items()]
         return self.context.config_loader.load_sweep_config(self.config, words)
 
     def _word(self, name: str, value: Any) -> str:
@@ -366,8 +361,7 @@ class Job:
         setup_globals()
         config = self._composed(trial.params)
         with open_dict(config):
-            config.hydra.job.id = f"{config.hydra.job.name}_{trial.number}"
-            config.hydra.job.num = trial.number
+            config.hydra.job.id = config.hydra.job.num = trial.number  # as with Hydra's own sweeper
         HydraConfig.instance().set_config(config)
         folder = Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute()
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it

@@ -74,5 +74,11 @@ def test_options_in_advice_are_those_that_the_caller_types() -> None:
         assert (typed("expect_nodes", 2), typed("gpu", "0,1")) == ("RunOptions(expect_nodes=2)", 'gpu="0,1"')
         with called_from(Caller.PROGRAM):
             assert typed("workers", 3) == "workers=3"
+    with called_from(Caller.HYDRA):
+        assert (typed("gpu", "0,1"), typed("join"), typed("restart")) == (
+            "'hydra.sweeper.gpu=\"0,1\"'",
+            "hydra.sweeper.join=true",
+            "",
+        )
     with called_from(Caller.ARGUMENTS), called_from(Caller.OPTIONS):
         assert (typed("gpu", "none"), typed("restart"), or_typed("restart")) == ('gpu="none"', "", "")

@@ -73,9 +73,10 @@ def app(program: Any, tmp_path: Path) -> Any:
 def written(folder: Path) -> dict[str, Any]:
     """What Hydra has written of each job."""
     found = {}
-    for name in ("config", "overrides"):
+    for name in ("config", "overrides", "hydra"):
         for path in folder.glob(f"*/.hydra/{name}.yaml"):
-            found[f"{path.parent.parent.name}/{name}"] = yaml.safe_load(path.read_text())
+            said = yaml.safe_load(path.read_text())
+            found[f"{path.parent.parent.name}/{name}"] = said["hydra"]["job"] if name == "hydra" else said
     return found
 
 
@@ -93,7 +94,7 @@ def test_a_sweep_without_trials_is_that_of_hydra(app: Any, tmp_path: Path) -> No
     app("--multirun", "hydra.sweep.dir=theirs", *words)
     app(*OURS, "hydra.sweep.dir=ours", "hydra.sweeper.gpu=none", "hydra.sweeper.workers=2", *words)
     theirs, ours = written(tmp_path / "theirs"), written(tmp_path / "ours")
-    assert len(theirs) == 2 * (2 * 3 * 3 * 2 * 2) and theirs == ours
+    assert len(theirs) == 3 * (2 * 3 * 3 * 2 * 2) and theirs == ours
     assert (tmp_path / "ours/multirun.yaml").exists()
     assert results(tmp_path / "ours")["best_params"]["model"] == "large"
 
@@ -204,6 +205,7 @@ hydra:
         (["hydra.sweeper.join=true"], "hydra.sweeper.join=true needs results that all jobs see"),
         (["hydra.sweeper.max_failure_rate=2"], "hydra.sweeper.max_failure_rate=2: give a part of all jobs, 0 to 1"),
         (["hydra.sweeper.timeout=-1"], "hydra.sweeper.timeout=-1"),
+        (["hydra.sweeper.gpu=null", "lr=1,2"], "add hydra.sweeper.gpu=none (two workers on a GPU: 'hydra.sweeper."),
         (["hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: give a whole number of at least 1"),
         (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
         (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),

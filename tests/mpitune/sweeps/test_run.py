@@ -224,7 +224,8 @@ def test_a_crash_is_one_failed_trial(tmp_path: Path) -> None:
 def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None:
     pytest.importorskip("wandb", "0.31")
     script = "import wandb\nwandb.init()\nraise ValueError('the cause')\n"
-    ran(written(tmp_path, script, run_cap=1), "--workers", 1, status=1, **FAST)
+    err = ran(written(tmp_path, script, run_cap=1), "--workers", 1, status=1, **FAST)
+    assert "Correct that and run it again." in err
     (row,) = table(tmp_path / "results" / "sweep" / "trials.csv")
     assert row["error"].endswith("ValueError: the cause") and "\x1b" not in row["error"]
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from mpitune.lazy import front
 
-if TYPE_CHECKING:  # `front` reads these lines
+if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.cli import run as run
     from mpitune.exchange.trials import load as load
     from mpitune.experiment import Experiment as Experiment
@@ -49,4 +49,18 @@ if TYPE_CHECKING:  # `front` reads these lines
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = front(__name__)
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "cli": ("run",),
+        "options": ("RunOptions",),
+        "experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
+        "exchange.trials": ("load",),
+        "optimize.objectives": ("TrialStopped", "current_trial"),
+        "optimize.search": ("search",),
+        "settings": ("setting",),
+        "optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),
+        "studies": ("run_study",),
+        "trial": ("Trial",),
+    },
+)

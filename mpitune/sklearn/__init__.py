@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mpitune.lazy import front
 
-if TYPE_CHECKING:  # `front` reads these lines
+if TYPE_CHECKING:
     from mpitune.sklearn.halving import HalvingGridSearchCV as HalvingGridSearchCV
     from mpitune.sklearn.halving import HalvingRandomSearchCV as HalvingRandomSearchCV
     from mpitune.sklearn.searches import GridSearchCV as GridSearchCV
@@ -20,4 +20,11 @@ if TYPE_CHECKING:  # `front` reads these lines
     from mpitune.sklearn.winner import careful as careful
     from mpitune.sklearn.winner import winner_of as winner_of
 
-__getattr__, __dir__, __all__ = front(__name__)
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "searches": ("GridSearchCV", "RandomizedSearchCV"),
+        "halving": ("HalvingGridSearchCV", "HalvingRandomSearchCV"),
+        "winner": ("careful", "winner_of"),
+    },
+)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from mpitune.lazy import front
 
-if TYPE_CHECKING:  # `front` reads these lines
+if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.svm.apart import is_compiled as is_compiled
     from mpitune.svm.apart import is_ready as is_ready
     from mpitune.svm.candidates import Fitted as Fitted
@@ -39,4 +39,14 @@ if TYPE_CHECKING:  # `front` reads these lines
     from mpitune.svm.svc import SVC as SVC
     from mpitune.svm.svc import Refit as Refit
 
-__getattr__, __dir__, __all__ = front(__name__)
+__getattr__, __dir__, __all__ = front(
+    __name__,
+    {
+        "apart": ("is_compiled", "is_ready"),
+        "candidates": ("Fitted", "fit_grid"),
+        "data": ("Data", "TrainingSet"),
+        "solved": ("Solved", "solve"),
+        "svc": ("SVC", "Refit"),
+        "compiling": ("warm_up",),
+    },
+)

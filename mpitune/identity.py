@@ -19,6 +19,7 @@ import re
 import struct
 import sys
 from ast import literal_eval
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -94,6 +95,13 @@ def require_identity(*values: Any) -> None:
 def for_people(label: Any) -> Any:
     """A label without its digits."""
     return re.sub(r" #(\?|[0-9a-f]{12})$", "", label) if isinstance(label, str) else label
+
+
+def texts_of(labels: Iterable[Any]) -> dict[str, str]:
+    """What stands for labels in a table: digits stay where two would have one text."""
+    texts = {label: for_people(label) for label in labels if isinstance(label, str)}
+    times = Counter(texts.values())
+    return {label: text if times[text] == 1 else label for label, text in texts.items()}
 
 
 def _says_all(value: Any, depth: int = 9) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
-from mpitune.identity import for_people, label_of
+from mpitune.identity import label_of, texts_of
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import short
 from mpitune.optimize.strategies.base import TrialSegment
@@ -149,12 +149,14 @@ class SearchStudy:
     def write(self, path: Path) -> None:
         """The rows as a CSV file, without the seconds: the same bytes on any layout.
 
-        Options that are no numbers or texts have their names.
+        Options that are no numbers or texts have their names, and digits of their content where two have one name.
         """
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()]
-        for row, trial in zip(rows, self.trials, strict=True):
+        labels = [{name: label_of(value) for name, value in trial.params.items()} for trial in self.trials]
+        texts = texts_of(label for each in labels for label in each.values())
+        for row, trial, each in zip(rows, self.trials, labels, strict=True):
             for name, value in trial.params.items():
-                row[f"param_{name}"] = value if isinstance(value, str) else for_people(label_of(value))
+                row[f"param_{name}"] = value if isinstance(value, str) else texts.get(each[name], each[name])
         write_table(path, rows)
 
     def report(self) -> str:

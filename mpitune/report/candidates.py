@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.figures.winner import Winner, mean_of, winner_among
+from mpitune.identity import texts_of
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
 from mpitune.trial import (
@@ -151,6 +152,11 @@ class ReportedStudy:
     def parameters(self) -> list[str]:
         """Names of the parameters that the candidates have, in the order first seen."""
         return list(dict.fromkeys(name for candidate in self.candidates for name in candidate.params))
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """What stands for the texts among the parameters' values."""
+        return texts_of(value for candidate in self.candidates for value in candidate.params.values())
 
     @cached_property
     def failures(self) -> list[tuple[Trial, Result]]:

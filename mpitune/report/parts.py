@@ -14,7 +14,6 @@ import numpy as np
 
 from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section, Table
-from mpitune.identity import for_people
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
@@ -72,7 +71,7 @@ def _answer(study: ReportedStudy) -> list[Fact]:
         what = "Not corrected" if winner.not_corrected else "Corrected"
         note += f" {what} for the choice by its folds it is {worth}{interval}."
     return [
-        Fact("best parameters", _words_of(best.params), _words_of(best.label)),
+        Fact("best parameters", _words_of(study, best.params), _words_of(study, best.label)),
         Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),
     ]
 
@@ -88,13 +87,13 @@ def words(number: float, percent: bool = False) -> str:
     return f"{100 * number:.4g} %" if percent else f"{number:.4g}"
 
 
-def _words_of(params: Mapping[str, Any]) -> str:
+def _words_of(study: ReportedStudy, params: Mapping[str, Any]) -> str:
     space = "\N{NO-BREAK SPACE}"
-    return ", ".join(f"{name} ={space}{_short(value)}" for name, value in params.items())
+    return ", ".join(f"{name} ={space}{_short(study, value)}" for name, value in params.items())
 
 
-def _short(value: object) -> str:
-    return words(value) if isinstance(value, float) else str(for_people(value))
+def _short(study: ReportedStudy, value: Any) -> str:
+    return words(value) if isinstance(value, float) else study.texts.get(value, str(value))
 
 
 def notes_of(study: ReportedStudy) -> list[str]:
@@ -129,7 +128,7 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
     bars = {}
     for n in shown:
         params = winner.params[n]  # values alone fit beside the axis
-        name = ", ".join(_short(params.get(name, "-")) for name in searched) if params else "the default"
+        name = ", ".join(_short(study, params.get(name, "-")) for name in searched) if params else "the default"
         names[n] = f"{name} ({n})" if name in bars else name
         mean = float(winner.scores[n].mean())
         bars[names[n]] = (mean, *(winner.about(mean, winner.scores[n]) or (None, None)))
@@ -150,7 +149,7 @@ def race_of(study: ReportedStudy) -> list[Panel]:
     folds = list(range(1, most + 1))
     curve = folds, [sum(n >= fold for n, _ in of) for fold in folds]
     about = "A race leaves candidates that would hardly win. Its table has their scores of the folds until then."
-    rows = [[n, _words_of(candidate.params)] for n, candidate in left[:MOST_LEFT]]
+    rows = [[n, _words_of(study, candidate.params)] for n, candidate in left[:MOST_LEFT]]
     return [
         Lines("Candidates in the race", about, "folds", "candidates", {"candidates": curve}, steps=True),
         Table("Who left when", f"{len(left):,} of {len(of):,} candidates", ["folds", "candidate"], rows),
@@ -281,7 +280,7 @@ def failures_of(study: ReportedStudy) -> dict[str, Any]:
             "place": str(result.place),
             "attempt": result.attempt,
             "last": last_line(result.error)[:300],
-            "params": ", ".join(f"{name} = {_short(value)}" for name, value in trial.params.items()),
+            "params": ", ".join(f"{name} = {_short(study, value)}" for name, value in trial.params.items()),
             "text": (result.error or "")[-MOST_TEXT:],
         }
         for trial, result in failed[:MOST_FAILURES]
@@ -307,7 +306,7 @@ def table_of(study: ReportedStudy) -> dict[str, Any]:
     for candidate in sorted(study.candidates, key=lambda candidate: candidate.rank_by(goal))[:ROWS]:
         seconds = sum(result.seconds for _, result in candidate.parts)
         value = "none" if candidate.value is None else words(candidate.value, bool(goal and goal.percent))
-        row = [_short(candidate.params.get(name, "")) for name in names]
+        row = [_short(study, candidate.params.get(name, "")) for name in names]
         rows.append([*row, value, str(len(candidate.folds)), words(seconds), candidate.state])
     n = len(study.candidates)
     about = ("All" if n <= ROWS else f"The best {ROWS} of {n:,}") + " candidates"
@@ -371,7 +370,7 @@ def comparison_of(studies: Sequence[ReportedStudy]) -> list[list[str]]:
         rows.append([
             f"{study.name} in {study.folder}", study.state,
             f"{len(study.history.results):,}", str(len(study.failures)),
-            _words_of(best.params) if best else "none",
+            _words_of(study, best.params) if best else "none",
             f"{goal.name} {words(best.value or 0.0, goal.percent)}" if best and goal else "",
             duration(study.wall_seconds) if study.wall_seconds else "not known", f"{study.busy_seconds / 3600:.3g}",
         ])  # fmt: skip

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,17 @@ def test_what_has_no_identity_is_refused_in_one_line() -> None:
     assert "\n" not in str(error.value) and said(sys.__stdout__).endswith(" #?")
     with pytest.raises(UsageError, match="has no content"):
         identity([Held(n for n in ())])
+
+
+def test_tables_have_digits_only_where_two_options_would_have_one_text(tmp_path: Path) -> None:
+    space = {"x": Choice(Held(1), Held(2)), "y": Choice(scaled), "z": Choice(adding(1), "add")}
+    searched_here(space, tmp_path / "r")
+    table, page = ((tmp_path / "r" / name).read_text() for name in ("trials.csv", "report.html"))
+    cells = [line.split(",")[2:5] for line in table.splitlines()[1:]]
+    (one, name, add), (two, *_) = cells[0], cells[2]
+    assert one != two and one.startswith("<tests.mpitune.test_identity.Held object> #") and name == "scaled"
+    assert add.startswith("add #") and cells[1][2] == "add"
+    assert all(f">{escape(text)}</t" in page for text in (one, two, add, "scaled", "add"))
 
 
 @pytest.mark.parametrize("door", ["parameter", "estimator", "choice", "constant"])

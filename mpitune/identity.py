@@ -97,7 +97,7 @@ def for_people(label: Any) -> Any:
     return re.sub(r" #(\?|[0-9a-f]{12})$", "", label) if isinstance(label, str) else label
 
 
-def texts_of(labels: Iterable[Any]) -> dict[str, str]:
+def texts_of(labels: Iterable[Any]) -> dict[Any, Any]:
     """What stands for labels in a table: digits stay where two would have one text."""
     texts = {label: for_people(label) for label in labels if isinstance(label, str)}
     times = Counter(texts.values())

@@ -154,7 +154,7 @@ class ReportedStudy:
         return list(dict.fromkeys(name for candidate in self.candidates for name in candidate.params))
 
     @cached_property
-    def texts(self) -> dict[str, str]:
+    def texts(self) -> dict[Any, Any]:
         """What stands for the texts among the parameters' values."""
         return texts_of(value for candidate in self.candidates for value in candidate.params.values())
 

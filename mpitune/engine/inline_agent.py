@@ -9,12 +9,14 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 from mpitune.devices.choose import set_hosts
 from mpitune.engine import seeding
 from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator, Told
 from mpitune.engine.worker import Peak, answers, unpacked
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.processes import process
 
 
 class InlineAgent:
@@ -27,6 +29,7 @@ class InlineAgent:
         self._together, self._debug = together, debug
         self._objective: Objective | None = None
         self._told: list[bytes] = []
+        self._held: list[list[Any]] = []
         self._peak = Peak(os.getpid())
         self.stopped = False
 
@@ -34,14 +37,15 @@ class InlineAgent:
         match message:
             case Run(slot, batch, hosts=hosts):
                 set_hosts(hosts)
-                begin = lambda key: seeding.begin(self._experiment, "group" if self._together else key)  # noqa: E731
+                begin = lambda key: seeding.begin(self._experiment, "group" if self._together else key, self._held)  # noqa: E731
                 with ExitStack() as stack:
                     stack.callback(set_hosts, ())
                     stack.enter_context(seeding.restored())
                     if self._objective is None:
                         begin("setup")
                         context = WorkerContext("cpu", self._data, tell=lambda content: self._tell(Relayed(content)))
-                        self._objective = self._experiment.objective(context)
+                        process.held = self._held
+                        self._objective, process.held = self._experiment.objective(context), None
                     for content in self._told:
                         self._objective.hear(content)  # type: ignore[attr-defined]
                     self._told.clear()

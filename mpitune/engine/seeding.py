@@ -1,4 +1,4 @@
-"""Global sources of random numbers, which begin anew with each trial: those of Python, NumPy and torch.
+"""Sources of random numbers, which begin anew with each trial: the global ones, and those that an objective holds.
 
 So an objective that draws from them, as most do somewhere, has the same results in any worker and after any retry.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,8 +20,11 @@ _for_torch = 0  # the running trial's number
 _on_import = OnImport("torch", lambda torch: torch.manual_seed(_for_torch))  # which begins the same in all processes
 
 
-def begin(experiment: Any, key: str) -> None:
-    """Seed them for the trial of this key by an experiment's `seed`; nothing where that is no whole number."""
+def begin(experiment: Any, key: str, held: Iterable[list[Any]] = ()) -> None:
+    """Seed them for the trial of this key by an experiment's `seed`; nothing where that is no whole number.
+
+    held: those of the objective, each with what it has drawn first, which tells it from others.
+    """
     global _for_torch
     if not isinstance(root := getattr(experiment, "seed", None), int) or root < 0:
         return
@@ -34,6 +37,14 @@ def begin(experiment: Any, key: str) -> None:
         torch.manual_seed(_for_torch)
     elif _on_import not in sys.meta_path:
         sys.meta_path.insert(0, _on_import)
+    for pair in held:
+        source, first = pair
+        pair[1] = first or str((getattr(source, "random", None) or source.initial_seed)())
+        own = seed_of(root, f"{pair[1]}/{key}")
+        if isinstance(source, np.random.Generator):
+            source.bit_generator.state = type(source.bit_generator)(own).state
+        else:
+            getattr(source, "manual_seed", source.seed)(int(own.generate_state(1)[0]))
 
 
 @contextmanager

@@ -46,10 +46,12 @@ from mpitune.engine.printed import Printed
 from mpitune.errors import UsageError, own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.processes import process
 from mpitune.processes.process import begin_main
 from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, halves
 
 SMALL = 1 << 26  # bytes of a file that each worker has a copy of
+COPIES = ".copies"  # the file that has their names
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
@@ -163,7 +165,7 @@ class _StepReport:
 def enter(folder: Path) -> None:
     """Work in this folder, or in the next one that no worker of another job has.
 
-    It gets what the present one has: small files as copies, all else as links.
+    It gets what the present one has, each time anew: small files as copies, all else as links. What it had before goes.
     """
     for number in count(2):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,13 +176,16 @@ def enter(folder: Path) -> None:
             break
         except BlockingIOError:
             folder = folder.with_name(f"{folder.name.partition('+')[0]}+{number}")
-    for path in Path.cwd().iterdir():
-        there, is_small = folder / path.name, path.is_file() and path.stat().st_size <= SMALL
-        if not folder.is_relative_to(path) and not there.is_symlink():
-            if not is_small and not there.exists():
-                there.symlink_to(path)
-            elif is_small and not (there.exists() and there.stat().st_mtime >= path.stat().st_mtime):
+    note, paths = folder / COPIES, {path.name: path for path in Path.cwd().iterdir() if not folder.is_relative_to(path)}
+    for name in {*paths, *(os.fsdecode(note.read_bytes()).split("/") if note.exists() else ())}:
+        path, there = paths.get(name), folder / name
+        if there.is_symlink() or not there.is_dir():  # what a trial has made under other names stays, and folders
+            there.unlink(missing_ok=True)
+            if path and path.is_file() and path.stat().st_size <= SMALL:
                 shutil.copy2(path, there)
+            elif path:
+                there.symlink_to(path)
+    note.write_bytes(os.fsencode("/".join(paths)))
     os.chdir(folder)
 
 
@@ -199,19 +204,21 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
             enter(setup.folder)
         shared = SharedArrays(setup.data, writeable=False)
         buffers = SharedArrays(setup.buffers)
-        experiment: Experiment = pickle.loads(setup.experiment)
         steps = _StepReport(wire)
         tell = lambda content: wire.send(Relayed(content))  # noqa: E731
         share = setup.memory // workers_here()
         context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell, share)
-        seeding.begin(experiment, "setup")
-        objective = experiment.objective(context)
+        held: list[list[Any]] = []
+        process.held = held
+        experiment: Experiment = pickle.loads(setup.experiment)
+        seeding.begin(experiment, "setup", held)
+        objective, process.held = experiment.objective(context), None
         keeps = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
         goes_on = lambda error: keeps and isinstance(error, Exception) and not isinstance(error, MemoryError)  # noqa: E731
 
         def begin(key: str) -> None:
             printed.begin(key)
-            seeding.begin(experiment, "group" if setup.together else key)  # a group may be divided
+            seeding.begin(experiment, "group" if setup.together else key, held)  # a group may be divided
 
         known = hosts_here()
         wire.send(Built())

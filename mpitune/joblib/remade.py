@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -51,7 +52,7 @@ def _opened(path: str, mode: str, at: int, buffering: int, encoding: str | None,
 
 def _saved(thing: Any) -> np.ndarray:
     """The bytes of its binary file: an array, since large ones are shared."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(None):  # LightGBM says that it saves
         path = os.path.join(folder, "data")
         thing.save_binary(path)
         return np.fromfile(path, np.uint8)

@@ -11,8 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import cloudpickle
-
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.errors import StudyError, UsageError, or_typed
@@ -35,7 +33,7 @@ from mpitune.optimize.tuning import (
     require_whole,
 )
 from mpitune.options import RunOptions
-from mpitune.processes.process import can_be_sent
+from mpitune.processes.process import can_be_sent, packed
 from mpitune.ranks.launch import launched
 from mpitune.settings import require_seconds
 from mpitune.storage.files import TRIALS
@@ -290,7 +288,7 @@ def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> N
     require_sendable("the objective", objective, "make it in setup(device), or in the call")
 
 
-def require_sendable(name: str, thing: Any, fix: str, pack: Callable[[Any], bytes] = cloudpickle.dumps) -> None:
+def require_sendable(name: str, thing: Any, fix: str, pack: Callable[[Any], bytes] = packed) -> None:
     """Raise UsageError for what cannot be sent to workers; the part of it that cannot is named."""
     try:
         pack(thing)

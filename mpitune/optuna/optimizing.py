@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import copyreg
-import importlib
 import inspect
 import logging
 import math
@@ -22,7 +20,6 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import optuna
 from optuna.logging import get_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
@@ -55,9 +52,6 @@ SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
 FIX = "make it within the objective"
 _told_kept: set[str] = set()
 Callback = Callable[[Study, FrozenTrial], None]
-
-# Optuna has a module of an own type, which an objective with a callback of `optuna.integration` names.
-copyreg.pickle(type(optuna.integration), lambda module: (importlib.import_module, (module.__name__,)))
 
 
 @dataclass

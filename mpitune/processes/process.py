@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import linecache
 import multiprocessing
+import operator
 import os
 import pickle
 import pickletools
+import random
 import signal
 import sys
 import sysconfig
@@ -22,9 +25,11 @@ from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from mpitune.errors import UsageError
 
@@ -34,6 +39,8 @@ WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are 
 IN_WORKER = WORKERS_HERE in os.environ
 _PR_SET_PDEATHSIG = 1
 _FIRST = os.getpid()
+CACHED = functools._lru_cache_wrapper
+held: list[list[Any]] | None = None  # gets sources of random numbers that arrive, see `mpitune.engine.seeding`
 
 
 def started_at(pid: int) -> float:
@@ -47,36 +54,61 @@ def in_child() -> bool:
     return IN_WORKER or os.getpid() != _FIRST or multiprocessing.parent_process() is not None
 
 
-def can_be_sent(thing: object, pack: Callable[[Any], bytes] = cloudpickle.dumps) -> bool:
-    """Whether this can go to another process, as functions and classes of scripts and notebooks can."""
-    try:
-        pack(thing)
-    except Exception:  # whatever the thing's own pickling raises
-        return False
-    return True
-
-
 class WithSource(cloudpickle.Pickler):
     """Code that goes by value takes its file's name and lines along, so that a traceback shows them: also a cell's.
 
-    What a script or a notebook defines under a name is under that name in a worker, too; see `Main`.
+    What a script or a notebook defines under a name is under that name in a worker, too; see `Main`. Modules of own
+    classes, which libraries put into `sys.modules`, go by name, a function with a cache with an empty one.
     """
 
     def __init__(self, *how: Any, **more: Any) -> None:
         own, everybodys = cloudpickle.Pickler.dispatch_table.maps  # which would be searched in Python for each object
-        self.dispatch_table = {**everybodys, **own, types.CodeType: _sent}
+        of_torch = getattr(sys.modules.get("torch"), "Generator", random.Random)
+        sources = dict.fromkeys((random.Random, np.random.RandomState, np.random.Generator, of_torch), _source)
+        self.dispatch_table = {**everybodys, **own, types.CodeType: _sent, **sources}
         super().__init__(*how, **more)
 
     def reducer_override(self, thing: Any) -> Any:
-        reduced = super().reducer_override(thing)
+        kind = type(thing)
+        if kind is not types.ModuleType and issubclass(kind, types.ModuleType) and kind.__reduce__ is object.__reduce__:
+            return resolve_name, (thing.__name__,)
+        reduced = _cached(thing) if kind is CACHED else super().reducer_override(thing)
         if reduced is NotImplemented or not _is_of_main(thing):
             return reduced
         make, arguments, *rest = reduced
         return _named, (thing.__name__, make, *arguments), *rest
 
 
+def _cached(function: Any) -> Any:
+    with suppress(AttributeError):  # its module has none of that name
+        found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+        if found is function and function.__module__ not in {"__main__", *cloudpickle.list_registry_pickle_by_value()}:
+            return NotImplemented
+    return _cached_again, (function.__wrapped__, function.cache_parameters())
+
+
+def _cached_again(function: Callable[..., Any], how: dict[str, Any]) -> Any:
+    return functools.lru_cache(**how)(function)
+
+
+def _source(source: Any) -> Any:
+    """A source of random numbers, which is `held` where it arrives, or the hidden one of its module by name."""
+    for module, name in ((random, "_inst"), (np.random.mtrand, "_rand")):
+        if getattr(module, name) is source:
+            return getattr, (module, name)
+    make, arguments, *rest = source.__reduce_ex__(5)
+    return _held, (make, *arguments), *rest
+
+
+def _held(make: Callable[..., Any], *arguments: Any) -> Any:
+    source = make(*arguments)
+    if held is not None:
+        held.append([source, ""])
+    return source
+
+
 def _is_of_main(thing: Any) -> bool:
-    if not isinstance(thing, types.FunctionType | type) or thing.__module__ != "__main__":
+    if not isinstance(thing, types.FunctionType | type | CACHED) or thing.__module__ != "__main__":
         return False
     return getattr(sys.modules["__main__"], thing.__qualname__, None) is thing
 
@@ -123,6 +155,15 @@ def packed(thing: object, buffer_callback: Callable[[pickle.PickleBuffer], Any] 
     file = io.BytesIO()
     WithSource(file, 5, buffer_callback).dump(thing)
     return file.getvalue()
+
+
+def can_be_sent(thing: object, pack: Callable[[Any], bytes] = packed) -> bool:
+    """Whether this can go to another process, as functions and classes of scripts and notebooks can."""
+    try:
+        pack(thing)
+    except Exception:  # whatever the thing's own pickling raises
+        return False
+    return True
 
 
 def installed_modules_of(pickled: bytes) -> list[str]:

@@ -1,4 +1,7 @@
-"""What an objective keeps to itself, in a global or in `self`: it is lost with the worker, so a line says so."""
+"""What an objective keeps to itself, in a global or in `self`: it is lost with the worker, so a line says so.
+
+Only what its source shows plainly: a false alarm is worse than none.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 
 ADDS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
+UPDATES = {"max", "min", "maximum", "minimum", "concat", "concatenate", "append", "vstack", "hstack", "union"}
 CONTAINERS = list, dict, set, deque, np.ndarray
 ORDER = ast.Lt, ast.LtE, ast.Gt, ast.GtE
 
@@ -22,14 +26,15 @@ ORDER = ast.Lt, ast.LtE, ast.Gt, ast.GtE
 def kept_by(objective: Callable[..., Any]) -> list[str]:
     """Names such as `history` and `self.best_model` that it stores for the script, as its source shows.
 
-    What it reads back is a cache or a note of its own, unless it only compares it ("is this the best?") or counts.
+    These are lists that grow, counts, what is the best so far, and dicts and sets that nothing reads back as a cache.
+    What each call begins anew is its own.
     """
     stored: dict[str, bool] = {}  # by name, whether it counts in any case
-    read: set[str] = set()
+    read, fresh = set[str](), set[str]()
     for function, owner in _functions(objective):
         with suppress(Exception):  # without a source, or of an unknown kind
-            _look(function, owner, stored, read)
-    return [name for name, always in stored.items() if always or name not in read]
+            _look(function, owner, stored, read, fresh)
+    return sorted(name for name in stored.keys() - fresh if stored[name] or name not in read)
 
 
 def _functions(objective: Any) -> Iterator[tuple[types.FunctionType, Any]]:
@@ -63,42 +68,65 @@ def _outer(function: types.FunctionType, name: str) -> Any:
     return function.__globals__.get(name)
 
 
-def _look(function: types.FunctionType, owner: Any, stored: dict[str, bool], read: set[str]) -> None:
-    """Note what the source of a function stores and reads."""
-    tree, code = ast.parse(dedent(inspect.getsource(function))), function.__code__
-    own = {*code.co_varnames, *code.co_cellvars}
-    self_name = code.co_varnames[0] if owner is not None and code.co_argcount else ""
-    nodes = list(ast.walk(tree))
-    outside = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+def _look(function: types.FunctionType, owner: Any, stored: dict[str, bool], read: set[str], fresh: set[str]) -> None:
+    """Note what the source of a function stores, reads and begins anew."""
+    code, nodes = function.__code__, list(ast.walk(ast.parse(dedent(inspect.getsource(function)))))
+    if function.__name__ == "<lambda>":  # of which the source is the whole line
+        nodes = [part for node in nodes if isinstance(node, ast.Lambda) for part in ast.walk(node)]
+    own, self_name = {*code.co_varnames, *code.co_cellvars}, "" if owner is None else code.co_varnames[0]
+    declared = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names} - own
 
-    def place(node: ast.AST) -> tuple[str, Any]:
-        """The name of what outlives the call, and what it is now; "" for all else."""
-        if isinstance(node, ast.Name) and (node.id in outside or node.id not in own):
-            return node.id, _outer(function, node.id)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            of = owner if node.value.id == self_name else place(node.value)[1]
-            if of is not None and not isinstance(of, types.ModuleType):
-                name = f"{'self' if of is owner else node.value.id}.{node.attr}"
-                return name, inspect.getattr_static(of, node.attr, None)
-        return "", None
+    def place(node: ast.AST) -> str:
+        """The name of what outlives the call; "" for all else."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == self_name:
+            return f"self.{node.attr}"
+        return node.id if isinstance(node, ast.Name) and node.id not in own else ""
 
-    stores: set[ast.AST] = set()  # what is named to store in it, which is no reading
+    def bound(*parts: ast.AST) -> list[str]:
+        names = [
+            place(node) for part in parts for node in ast.walk(part) if isinstance(getattr(node, "ctx", 0), ast.Store)
+        ]
+        return [name for name in names if name in declared or name.startswith("self.")]
+
+    under_if = {part for node in nodes if isinstance(node, ast.If) for part in ast.walk(node)}
+    no_reading: set[ast.AST] = set()
     for node in nodes:
-        counts, calls = isinstance(node, ast.AugAssign), isinstance(node, ast.Call)
-        at: Any = node.target if isinstance(node, ast.AugAssign) else node
-        if calls and isinstance(at.func, ast.Attribute) and at.func.attr in ADDS:
-            into = at.func.value
-        elif isinstance(at, ast.Name | ast.Attribute | ast.Subscript) and isinstance(at.ctx, ast.Store):
-            into = at.value if isinstance(at, ast.Subscript) else at
-        else:
-            continue
-        stores.add(into)
-        name, value = place(into)
-        if name and (counts or into is at or isinstance(value, CONTAINERS)):
-            always = isinstance(value, list) if calls else counts and (into is at or isinstance(value, CONTAINERS))
-            stored[name] = stored.get(name, False) or always
-    for node in nodes:
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDER):
-            stores.update((node.left, *node.comparators))
-        name = "" if node in stores else place(node)[0]
-        read.update([name] if name else [])
+        into, names, grows = node, list[str](), False
+        match node:
+            case ast.If(test, body) if _orders(test) and {*map(place, ast.walk(test))} & {*bound(*body)}:
+                names = bound(*body)
+            case ast.Compare() if _orders(node):
+                no_reading.update(ast.walk(node))
+            case ast.Call(ast.Name("len" | "print"), args):
+                no_reading.update(args)
+            case ast.Assign(targets, value):
+                known = [*map(place, ast.walk(value))]
+                names = [name for name in bound(*targets) if name in known and _updates(value)]
+                fresh.update(name for name in bound(*targets) if name not in known and node not in under_if)
+            case ast.AugAssign(into):
+                names, grows = bound(into), True
+            case ast.Call(ast.Attribute(into, name)) if name in ADDS:
+                grows = isinstance(into, ast.Subscript)
+        while isinstance(into, ast.Subscript) and (into is not node or isinstance(into.ctx, ast.Store)):
+            into = into.value
+        if into is not node and (name := place(into)):
+            no_reading.add(into)
+            value = inspect.getattr_static(owner, name[5:], None) if name[:5] == "self." else _outer(function, name)
+            if isinstance(value, CONTAINERS):
+                grows = grows or (isinstance(node, ast.Call) and isinstance(value, list | deque))
+                stored[name] = stored.get(name, False) or grows
+        stored.update(dict.fromkeys(names, True))
+    read.update(
+        place(node) for node in nodes if node not in no_reading and isinstance(getattr(node, "ctx", 0), ast.Load)
+    )
+
+
+def _orders(test: ast.AST) -> bool:
+    return any(isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDER) for node in ast.walk(test))
+
+
+def _updates(value: Any) -> bool:
+    """Whether an expression with a name makes more of it, rather than keep what is there."""
+    if isinstance(value, ast.Call):
+        return (getattr(value.func, "attr", "") or getattr(value.func, "id", "")) in UPDATES
+    return isinstance(value, ast.BinOp | ast.List | ast.Dict) or (isinstance(value, ast.IfExp) and _orders(value.test))

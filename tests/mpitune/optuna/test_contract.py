@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
+import linecache
 import logging
 import os
 import pickle
+import random
+import shutil
 import signal
 import threading
 import time
@@ -14,7 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
+from functools import cache as cached
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +30,7 @@ import optuna
 import pandas
 import pytest
 from optuna.trial import Trial, TrialState
+from sklearn.model_selection import KFold
 
 from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
@@ -196,10 +201,85 @@ def test_what_cannot_be_sent_is_one_line() -> None:
         optimize(new(sampler=sampler), square, 3, options=TWO)
 
 
-def test_an_objective_may_name_optunas_integrations() -> None:
+def named_things() -> tuple[Any, ...]:
+    """Modules that are of a library's own class, and functions with a cache."""
+
+    @lru_cache(maxsize=7)
+    def load(n: int) -> int:
+        return n and n + load(n - 1)
+
+    class Loader:
+        @cached  # noqa: B019 - as in scripts
+        def load(self, n: int) -> int:
+            return load(n)
+
+    torch = find_spec("torch") and import_module("torch")
+    modules = (torch, torch.backends.cudnn, torch.backends.mps, torch.backends.cuda.matmul, torch.ops, torch.ops.aten,
+               torch.classes) if torch else ()  # fmt: skip
+    return optuna.integration, *modules, load, Loader()
+
+
+def test_an_objective_may_name_modules_of_own_classes_and_cached_functions() -> None:
+    things = named_things()
+
+    def objective(trial: Any) -> float:
+        *modules, load, loader = things
+        assert modules[0] is optuna.integration and (not modules[1:] or modules[2] is modules[1].backends.cudnn)
+        for module in modules[2:3]:
+            module.deterministic = True  # as in everybody's `seed_everything`
+        assert load.cache_info().misses in (0, 5) and load.cache_parameters()["maxsize"] == 7
+        return float(load(4) + loader.load(4))
+
     study = new()
-    optimize(study, lambda trial: float(optuna.integration.__name__ == "optuna.integration"), 2, options=HERE)
-    assert study.best_value == 1 and study.trials[0].values == [1.0]
+    optimize(study, objective, 2, options=TWO)
+    found = search(
+        objective, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=2, options=replace(TWO, workers=None)
+    )
+    assert study.best_value == found.best_value == 20 and states(study) == "CC"
+
+
+def held_sources() -> tuple[Any, ...]:
+    sources: list[Any] = [
+        np.random.default_rng(0),
+        np.random.default_rng(1),
+        random.Random(0),
+        np.random.RandomState(0),
+    ]
+    draws = [lambda of: of.random()] * 4
+    if find_spec("torch"):
+        torch = import_module("torch")
+        sources.append(torch.Generator().manual_seed(0))
+        draws.append(lambda of: float(torch.rand((), generator=of)))
+    sources.append(KFold(2, shuffle=True, random_state=np.random.RandomState(0)))
+    draws.append(lambda of: float(next(of.split(np.zeros(1000)))[0] @ np.arange(500.0)))
+    hidden = random.uniform, np.random.rand
+    return lambda: [draw(source) for draw, source in zip(draws, sources, strict=True)], hidden
+
+
+def test_sources_that_an_objective_holds_begin_anew_with_each_trial() -> None:
+    drawn, (uniform, rand) = held_sources()
+    first = drawn()
+
+    def objective(trial: Any) -> float:
+        trial.set_user_attr("drawn", [*drawn(), drawn()[0], uniform(0, 1), rand()])
+        return 0.0
+
+    def of(trials: Any) -> list[Any]:
+        return [trial.user_attrs["drawn"] for trial in trials]
+
+    ways = [HERE, replace(TWO, workers=1), TWO]
+    studies = [new() for _ in ways]
+    for study, options in zip(studies, ways, strict=True):
+        optimize(study, objective, 6, window=2, options=options)
+    found = [
+        search(objective, {"x": Float(0, 1)}, n_trials=6, minimize="loss", seed=1, window=2, workers=n,
+               options=RunOptions(quiet=True, gpu="none")) for n in (1, 2)
+    ]  # fmt: skip
+    for runs in ([of(study.trials) for study in studies], [of(one.trials) for one in found]):
+        assert all(run == runs[0] for run in runs)
+        assert (
+            all(len(set(column)) == 6 for column in zip(*runs[0], strict=True)) and len({*runs[0][0]}) == len(first) + 3
+        )
 
 
 def made_of(tmp_path: Path) -> dict[str, Any]:
@@ -503,16 +583,66 @@ def closing() -> Callable[[Trial], float]:
     return objective
 
 
+# What objectives of scripts store, where they are methods of `Keeper` and functions, and what is told of it.
+SNIPPETS = {
+    "args.lr = trial.number; square(args)": "",
+    "cfg.lr = trial.number": "",
+    "config['lr'] = trial.number; print(dict(config))": "",
+    "self.trial = trial": "",
+    "model.training = False": "",
+    "global device; device = 'cpu'": "",
+    "global score; score = inf\nfor n in range(3):\n if n < score: score = n": "",
+    "self.losses = []; self.losses.append(1.0)": "",
+    "if self.data is None: self.data = 1": "",
+    "if trial.number not in memo: memo[trial.number] = 1.0\nmemo[trial.number]": "",
+    "self.model = self.model or square": "",
+    "if trial.number > self.warmup: self.device = 'gpu'": "",
+    "def inner():\n values = []; values.append(1)\ninner()": "",
+    "global score\nif score is None or x < score: score = x": "score",
+    "global score; score = max(score, x)": "score",
+    "global score\nscore = x if x < score else score": "score",
+    "if x < best_of['score']: best_of['score'] = x": "best_of",
+    "global frame; frame = pandas.concat([frame, pandas.DataFrame([x])])": "frame",
+    "memo[trial.number] = x; print(len(memo))": "memo",
+    "self.history['loss'].append(x)": "self.history",
+    "if self.score is None or x > self.score: self.score, self.best_model = x, [x]": "self.best_model, self.score",
+    "if x < self.score:\n  self.score = x\n  self.best_model = [x]": "self.best_model, self.score",
+    "global n_done; n_done += 1; rows.append(x)": "n_done, rows",
+}
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_an_objective_that_stores_something_is_told_of_it_or_not(snippet: str) -> None:
+    """Few false alarms matter more than what is missed."""
+    names = {
+        "square": square,
+        "pandas": pandas,
+        "inf": float("inf"),
+        "args": SimpleNamespace(),
+        "cfg": SimpleNamespace(),
+    }
+    kept = {"config": {}, "memo": {}, "best_of": {"score": 1}, "rows": [], "score": None, "model": SimpleNamespace()}
+    lines = [f"    {line}" for line in ("x = square(trial)\n" + snippet + "\nreturn x").splitlines()]
+    text = "\n".join(["def objective(self, trial):", *lines])
+    linecache.cache[f"<{snippet}>"] = (len(text), None, [f"{line}\n" for line in text.splitlines()], f"<{snippet}>")
+    exec(compile(text, f"<{snippet}>", "exec"), there := {**names, **kept, "frame": None, "n_done": 0})
+    keeper = type("Keeper", (), {"__call__": there["objective"], "history": {"loss": []}, "score": None, "warmup": 3})
+    assert ", ".join(kept_by(keeper())) == SNIPPETS[snippet]
+
+
 def test_what_an_objective_keeps_to_itself_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(kept_by(Keeping())) == ["self.best_model", "self.n", "self.score"]
-    assert sorted(kept_by(partial(Keeping.__call__, Keeping()))) == []  # whose self nobody knows
-    assert sorted(kept_by(lambda trial: to_globals(trial))) == ["best", "history"]
-    assert sorted(kept_by(closing())) == ["n", "seen"]
+    assert kept_by(Keeping()) == ["self.best_model", "self.n", "self.score"]
+    assert kept_by(partial(Keeping.__call__, Keeping())) == []  # whose self nobody knows
+    assert kept_by(lambda trial: to_globals(trial)) == ["best", "history"]
+    assert kept_by(closing()) == ["n", "seen"]
+    history[:], named = [], lambda trial: history.append(square(trial)) or square(trial)
+    low, other = -1, lambda trial: square(trial) + low
+    assert (kept_by(named), kept_by(other)) == (["history"], [])
     assert not any(map(kept_by, (to_nothing, square, everything, odd, branching, max)))
     for _ in range(2):
         optimize(new(), to_globals, 1, options=HERE)
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("the objective stores"))
-    assert "stores history, best, which" in line
+    assert "stores best, history, which" in line
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -539,6 +669,35 @@ def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monke
     assert all(trial.value == trial.params["x"] + 0.5 for trial in study.trials)
     assert (tmp_path / "checkpoint").read_text() == "of another run"
     assert len(list((tmp_path / "own").iterdir())) == 2 and (tmp_path / "r" / "trials.csv").exists()
+
+
+def test_a_workers_copies_are_those_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place, old = Path("scale.txt"), Path("v1.txt")
+    old.write_text("7")
+    os.utime(old, (1e9, 1e9))
+
+    def objective(trial: Trial) -> float:
+        said = place.read_text() if place.exists() else "0"
+        place.write_text("8")
+        place.chmod(0o400)
+        Path("own.txt").write_text(Path("own.txt").read_text() + "." if Path("own.txt").exists() else "")
+        trial.set_user_attr("own", len(Path("own.txt").read_text()))
+        return float(said)
+
+    steps: list[tuple[Callable[[], Any], float]] = [
+        (lambda: place.write_text("100"), 100),
+        (lambda: None, 100),  # and not what the trial has written
+        (lambda: shutil.copy2(old, place), 7),
+        (lambda: (place.unlink(), place.symlink_to("nowhere")), 0),
+        (lambda: (place.unlink(), old.write_text("3"), place.symlink_to(old)), 3),
+        (lambda: place.unlink(), 0),
+    ]
+    for n, (change, right) in enumerate(steps):
+        change()
+        study = new()
+        optimize(study, objective, 1, options=replace(TWO, workers=1, worker_folders="own"))
+        assert (study.best_value, study.trials[0].user_attrs["own"]) == (right, n)
 
 
 class Annealing(optuna.samplers.RandomSampler):

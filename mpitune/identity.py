@@ -257,14 +257,8 @@ def _of_class(kind: type) -> list[Any]:
     """Of an own class of a function, or without a name in its module: what it is made of, but for what Python notes."""
     if not is_own(kind.__module__) or _named(kind) is not None or issubclass(kind, Enum):
         return []
-    generated = "<string>" if hasattr(kind, "__dataclass_fields__") else None
-    held = {
-        name: part
-        for name, part in vars(kind).items()
-        if not ismemberdescriptor(part)
-        and (not name.endswith("__") or (isinstance(part, FunctionType) and part.__code__.co_filename != generated))
-    }
-    return [kind.__bases__, *_attributes(held)]
+    held = {n: it for n, it in vars(kind).items() if isinstance(it, FunctionType) or not n.endswith("__")}
+    return [kind.__bases__, *_attributes({n: it for n, it in held.items() if not ismemberdescriptor(it)})]
 
 
 def _of_function(function: FunctionType, counts: bool) -> list[Any]:
@@ -293,11 +287,9 @@ def _of_library(value: Any) -> list[Any] | None:
         return [list(value.names), str(getattr(value, "freq", None)), *levels]
     if "pandas.Categorical" in kinds:
         return [value.codes, value.categories, value.ordered]
-    if kinds & {"pandas.NumpyExtensionArray", "pandas.PandasArray"}:
-        return [value.to_numpy()]
     if "pandas.ExtensionArray" in kinds:
-        numbers = getattr(value, "asi8", None)
-        return [str(value.dtype), value.to_numpy(dtype=object) if numbers is None else numbers]
+        held = getattr(value, "_ndarray", None)  # of what is one of NumPy's, or is made of one
+        return [str(value.dtype), value.to_numpy(dtype=object) if held is None else held]
     if "torch.Tensor" in kinds and str(value.layout) == "torch.strided":
         here = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         content = here.view(sys.modules["torch"].uint8).numpy()

@@ -18,7 +18,7 @@ from sklearn.metrics._scorer import _MultimetricScorer
 from mpitune import svm
 from mpitune.errors import UsageError
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.identity import UNKNOWN, identity, require_identity, said
+from mpitune.identity import identity, require_identity, said
 from mpitune.limit import SearchLimit
 from mpitune.processes.process import in_child, packed
 from mpitune.sklearn import callbacks
@@ -131,14 +131,13 @@ class Folds(Experiment):
 
     def require_identity(self) -> None:
         """Raise UsageError for a thing whose results could not be kept."""
-        said = self.estimator, self.scoring, self.fit_params, self._data_digest
+        labels = (label for of in self._labels.values() for label in of.values())
+        said = self.estimator, self.scoring, self.fit_params, self._data_digest, *map(str, labels)
         if any(text.endswith(("?", "?)")) for text in said):
-            kwargs = self.tasks[0].kwargs
-            given = *kwargs["fit_params"].values(), *kwargs["score_params"].values()
-            require_identity(self.tasks[0].estimator, self.search.scoring, *given, *self.tasks[0].args)
-        for number, of in self._labels.items():
-            if any(str(label).endswith(UNKNOWN) for label in of.values()):
-                require_identity(*self.where.first[number].parameters.values())
+            first, kwargs = self.tasks[0], self.tasks[0].kwargs
+            given = *kwargs["fit_params"].values(), *kwargs["score_params"].values(), *first.args
+            parameters = (value for task in self.where.first.values() for value in task.parameters.values())
+            require_identity(first.estimator, self.search.scoring, *given, *parameters)
 
     def _rounds(self, trials: Mapping[str, Trial]) -> Rounds:
         """One round, or those that a race wants."""

@@ -28,16 +28,18 @@ class Exit(IntEnum):
 
 
 class Caller(Enum):
-    """Who gives options: on a command line, as `RunOptions`, as arguments of a search only, as keys of a sweeper."""
+    """Who gives options: command line (a script's has few), `RunOptions`, arguments of a search, keys of a sweeper."""
 
     PROGRAM = 0
     OPTIONS = 1
     ARGUMENTS = 2
     HYDRA = 3
+    SCRIPT = 4
 
 
 # Options that are arguments of every search, and of `RunOptions`.
 ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
+OF_SCRIPT = ("gpu", "workers", "results", "restart")
 OF_HYDRA = ("gpu", "workers", "trial_timeout", "results", "join")
 _caller: Caller | None = None  # nobody has said it: as PROGRAM
 _kept = True
@@ -57,9 +59,9 @@ def called_from(caller: Caller) -> Iterator[None]:
 
 def typed(name: str, value: object = True) -> str:
     """An option of `RunOptions` as who calls types it: --gpu none, or gpu="none"; "" where the call has no such."""
-    if _caller in (None, Caller.PROGRAM):
-        if name == "debug":
-            return ""
+    if name == "debug" if _caller in (None, Caller.PROGRAM) else _caller is Caller.SCRIPT and name not in OF_SCRIPT:
+        return ""
+    if _caller in (None, Caller.PROGRAM, Caller.SCRIPT):
         if isinstance(value, list):
             return f"--{name} {shlex.join(value)}"
         plain = str(value).replace(",", "").isalnum()

@@ -23,7 +23,10 @@ from typing import Any
 
 MOST_ITEMS = 1000  # of a list or dict; longer ones are data
 MOST_THINGS = 10_000  # that are looked at
+IS = "= "  # how a value begins, which is its own digest
+MAY_BE_TIME = 1e9  # numbers from here on may be times, which differ each time
 _BEGINS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)  # a text after it is a docstring
+_HOLDERS = ("sklearn.", "argparse", "types")  # of modules whose objects are walked
 _STDLIB = Path(sysconfig.get_path("stdlib"))
 
 
@@ -33,20 +36,58 @@ class _Source(str):
 
 def digests(called: Mapping[str, Any]) -> dict[str, str]:
     """Digests by name of the sources that `called` leads to; "" where there is none. A text in it is a source, too."""
+    texts: dict[str, set[str]] = {}
+    for name, thing in _walk(called):
+        if isinstance(thing, _Source):
+            texts.setdefault(name, set()).update([thing] if thing else [])
+    joined = {name: "\n".join(sorted(some)) for name, some in sorted(texts.items())}
+    return {name: text if text.startswith(IS) else _digest(text) if text else "" for name, text in joined.items()}
+
+
+def values_read(called: Mapping[str, Any]) -> dict[str, str]:
+    """Plain values that functions read: of globals, closures, defaults, arguments, attributes; for `digests`."""
+    found: dict[str, set[str]] = {}
+    read = set[str]()
+    for name, thing in _walk(called):
+        if isinstance(thing, FunctionType):
+            waiting = [thing.__code__]
+            for code in waiting:
+                read.update(code.co_names, code.co_varnames, code.co_freevars)
+                waiting += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        elif text := _plain(thing):
+            found.setdefault(name, set()).add(text)
+    read -= {"n_trials", "timeout"}  # of the study
+    found = {name: some for name, some in found.items() if name.rpartition(".")[2] in read}
+    return {name: IS + " and ".join(sorted(some)) for name, some in found.items()}
+
+
+def _walk(called: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What `called` leads to, by name."""
     _file.cache_clear()  # files may have been edited
     home = {"__main__", *(getattr(thing, "__module__", None) for thing in called.values())}
     waiting = [(_name_of(it, name), _Source(it) if isinstance(it, str) else it) for name, it in called.items()]
-    texts: dict[str, set[str]] = {}
     seen: dict[int, Any] = {}  # with the things, so that no other gets the identity of one
     while waiting and len(seen) < MOST_THINGS:
         name, thing = waiting.pop()
-        if isinstance(thing, _Source):
-            texts.setdefault(name, set()).update([thing] if thing else [])
-        elif id(thing) not in seen:
+        yield name, thing
+        if not (isinstance(thing, _Source) or _plain(thing) or id(thing) in seen):
             seen[id(thing)] = thing
             waiting += _inside(name, thing, home)
-    joined = {name: "\n".join(sorted(some)).encode("utf-8", "replace") for name, some in sorted(texts.items())}
-    return {name: hashlib.sha256(text).hexdigest()[:16] if text else "" for name, text in joined.items()}
+
+
+def _plain(value: Any) -> str:
+    """Numbers where they are few, else a digest, as of texts; "" for what may be a time, and all else."""
+    some = value if type(value) in (tuple, list) else (value,)
+    if len(some) > MOST_ITEMS or not all(type(one) in (bool, int, float, str) for one in some):
+        return ""
+    numbers = [one for one in some if not isinstance(one, str)]
+    if any(MAY_BE_TIME <= abs(one) < float("inf") for one in numbers):
+        return ""
+    return repr(value) if len(numbers) == len(some) <= 9 else f"#{_digest(repr(value))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def changes(theirs: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
@@ -54,6 +95,12 @@ def changes(theirs: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:
     gone = [name for name in theirs if name not in mine]
     new = [name for name in mine if name not in theirs] if gone else []  # else what calls it has changed too
     return [name for name in theirs if theirs[name] and mine.get(name) not in ("", None, theirs[name])] or gone + new
+
+
+def told(theirs: Mapping[str, str], mine: Mapping[str, str], name: str) -> str:
+    """A name that has changed, with the numbers that it stood and stands for."""
+    was, now = theirs.get(name, ""), mine.get(name, "")
+    return f"{name} (was {was[2:]}, is {now[2:]})" if was[:2] == now[:2] == IS and "#" not in was + now else name
 
 
 def counting(source: str) -> str:
@@ -85,8 +132,16 @@ def _inside(name: str, thing: Any, home: set[Any]) -> Iterator[tuple[str, Any]]:
     parts.pop("_skl_callbacks", None)  # scikit-learn's, which are there while it fits
     held: list[Any] = [parts.get(key) for key in ("__wrapped__", "py_func", "func")]  # of decorators
     if isinstance(thing, FunctionType):
-        held += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
-        if is_own(module := str(thing.__globals__.get("__name__"))):
+        code, given = thing.__code__, thing.__defaults__ or ()
+        cells = zip(code.co_freevars, thing.__closure__ or (), strict=True)
+        inner = {key: cell.cell_contents for key, cell in cells if cell != CellType()}
+        if own := is_own(module := str(thing.__globals__.get("__name__"))):
+            inner |= zip(code.co_varnames[code.co_argcount - len(given) :], given, strict=False)
+            inner |= thing.__kwdefaults__ or {}
+        yield from (
+            (_name_of(part, key), part) for key, part in inner.items() if own or callable(part) or type(part) is tuple
+        )
+        if own:
             yield (name, text_of(thing)) if module in home else (module, _file(module))
             yield from _read_by(thing.__code__, thing.__globals__)
     elif isinstance(thing, ModuleType):
@@ -97,10 +152,11 @@ def _inside(name: str, thing: Any, home: set[Any]) -> Iterator[tuple[str, Any]]:
             yield (name, text_of(thing)) if module in home else (module, _file(module))
             held += [*kind.__bases__, *parts.values()]
     elif isinstance(thing, partial | MethodType | property):
-        held += [getattr(thing, key, None) for key in ("func", "args", "keywords", "__func__", "__self__", "fget")]
+        held += [getattr(thing, key, None) for key in ("func", "args", "__func__", "__self__", "fget")]
+        yield from ((_name_of(part, key), part) for key, part in getattr(thing, "keywords", {}).items())
     elif isinstance(thing, dict | list | tuple):
         held += (thing.values() if isinstance(thing, dict) else thing) if len(thing) <= MOST_ITEMS else []
-    elif is_own(kind.__module__) or hasattr(kind, "get_params") or kind.__module__.startswith("sklearn."):
+    elif is_own(kind.__module__) or hasattr(kind, "get_params") or kind.__module__.startswith(_HOLDERS):
         held = [kind]
         yield from ((_name_of(value, f"{kind.__name__}.{key}"), value) for key, value in parts.items())
     yield from ((_name_of(part, name), part) for part in held)

@@ -31,7 +31,7 @@ from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.source import changes, digests
+from mpitune.source import changes, digests, told
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
@@ -218,10 +218,11 @@ class RankZero:
         open_ = [name for name in changed if name not in self.options.changed]
         if not open_:
             return {"code": {name: digest or theirs.get(name, "") for name, digest in mine.items()}}
+        option = typed("changed", open_)
         log.error(
-            "%s changed since the known results (%d) were made; these are kept. If they still count, say %s; if not, "
-            "begin anew with another results folder%s",
-            named(open_), len(history.results), typed("changed", open_), or_typed("restart"),
+            "%s changed since the known results (%d) were made; these are kept. If they %s, begin anew with another "
+            "results folder%s", named(told(theirs, mine, name) for name in open_), len(history.results),
+            f"still count, say {option}; if not" if option else "do not count any more", or_typed("restart"),
         )  # fmt: skip
         closed = {name: mine.get(name, "") for name in changed if name not in open_}
         return {"code": {name: digest for name, digest in {**theirs, **closed}.items() if digest}, "changed": open_}

@@ -43,6 +43,7 @@ from mpitune.optuna.records import ATTRIBUTE, json_says, read_said, whole
 from mpitune.processes.process import packed, unpacked_error
 from mpitune.ranks import launch
 from mpitune.ranks.transport import Transport
+from mpitune.source import values_read
 from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
@@ -211,7 +212,8 @@ class Optimizing(Experiment):
             )
 
     def called(self) -> dict[str, Any]:
-        return {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
+        called = {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
+        return values_read(called) | called
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
@@ -425,8 +427,10 @@ def _own_folder(options: RunOptions, study: Study) -> RunOptions:
         kept = vars(getattr(storage, "_backend", storage))
         home = type(storage), *sorted((n, v) for n, v in kept.items() if isinstance(v, str | int))
     studies = _studies_in.setdefault(Path(options.results).absolute(), {})
-    number = studies.setdefault((home, study._study_id), len(studies) + 1)
-    return replace(options, results=Path(options.results) / f"study-{number}") if number > 1 else options
+    known = len(studies)
+    number = studies.setdefault((home, study._study_id), known + 1)
+    results = Path(options.results) / f"study-{number}" if number > 1 else options.results
+    return replace(options, results=results, restart=options.restart and number > known)
 
 
 _studies_in: dict[Path, dict[tuple[Any, int], int]] = {}  # those of this process that have a results folder

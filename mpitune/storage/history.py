@@ -308,7 +308,7 @@ def require_same_study(
     """
     if names := differing_settings(mine, theirs):
         name = names[0]
-        there, wanted = (shortened(str(settings.get(name)), 1000) for settings in (theirs, mine))
+        there, wanted = (shortened(str(settings.get(name)), 1000) or "(no name)" for settings in (theirs, mine))
         expected = f"not {wanted}" if first is None else f"{first} one with {wanted}"
         of = "of other data: " if name == "data_sha256" else "with "
         raise UsageError(f"{folder} holds a study {of}{name} = {there}, {expected}: {fix}")

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for an Optuna study")
     parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
     parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps an Optuna study")
+    parser.add_argument("--restart", action="store_true", help="set aside what is there, and begin anew")
     parser.add_argument(
         "--worker-folders", type=Path, metavar="DIR", help="each worker works in a folder of its own here"
     )
@@ -51,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
         ours = RunOptions(
-            gpu=gpu, workers=options.workers, results=options.results, quiet=True, worker_folders=options.worker_folders
-        )
+            gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
+            worker_folders=options.worker_folders,
+        )  # fmt: skip
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve
@@ -129,7 +131,7 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
         if n_jobs == 1 or is_own:
             theirs(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:
-            with called_from(Caller.ARGUMENTS):  # a script has no other options
+            with called_from(Caller.SCRIPT):
                 ours(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
 
     optuna.study.Study.optimize = optimize

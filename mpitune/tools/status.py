@@ -24,7 +24,7 @@ from mpitune.storage.files import JOBS
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.journal import is_running
 from mpitune.storage.table import last_line
-from mpitune.trial import Result
+from mpitune.trial import FAILED, Result, chosen_of
 
 COMPLETE, STOPPED = "complete", "stopped"
 SHOWN = 20  # running trials
@@ -147,8 +147,12 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         stopped=history.stopped,
         state=COMPLETE if history.complete else RUNNING if running else STOPPED,
         finished=len(history.results) - len(history.lost),
-        total=total if isinstance(total, int) else None,  # some experiments cannot know it
-        failures=[(r.key, str(r.place), last_line(r.error)) for r in history.results.values() if r.failed],
+        total=total if isinstance(total, int) and total >= len(history.results) else None,  # it may be of the last call
+        failures=[
+            (r.key, str(r.place), last_line(r.error or chosen_of(r, "error") or ""))
+            for r in history.results.values()
+            if r.failed or chosen_of(r, "state") == FAILED
+        ],
         runs=len(history.runs),
         deaths=len(history.deaths),
         work=[work[place] for place in sorted(work)],

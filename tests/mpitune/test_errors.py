@@ -80,5 +80,7 @@ def test_options_in_advice_are_those_that_the_caller_types() -> None:
             "hydra.sweeper.join=true",
             "",
         )
+    with called_from(Caller.SCRIPT):
+        assert (typed("results", "r"), typed("restart"), typed("changed", ["f"])) == ("--results r", "--restart", "")
     with called_from(Caller.ARGUMENTS), called_from(Caller.OPTIONS):
         assert (typed("gpu", "none"), typed("restart"), or_typed("restart")) == ('gpu="none"', "", "")

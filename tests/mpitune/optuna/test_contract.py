@@ -36,6 +36,7 @@ from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
 from mpitune.optuna import asking, optimize, optimizing
 from mpitune.optuna.kept import kept_by
+from mpitune.tools.status import described, look
 from tests.mpitune.optuna.made import digest
 
 HERE = RunOptions(gpu="none", workers=0, quiet=True)
@@ -522,6 +523,63 @@ def test_attributes_that_are_texts_in_a_folder_are_named_at_the_restart(
     assert capsys.readouterr().err.count("in their attribute best_booster: fit the best again") == 1
 
 
+hi: Any = 1.0
+given: Any = SimpleNamespace(low=1, unread=1)
+
+
+@dataclass
+class Tuner:
+    top: float
+    n_trials: float
+
+    def objective(self, trial: Trial) -> float:
+        return trial.suggest_float("x", 0, self.top)
+
+    def tuned(self) -> float:
+        return self.n_trials
+
+
+def reads_globals(trial: Trial) -> float:
+    return trial.suggest_float("x", given.low - 1, hi if isinstance(hi, float) else 1)
+
+
+def scaled(trial: Trial, times: float) -> float:
+    return square(trial) * times
+
+
+def reads_cell(top: float) -> Callable[[Trial], float]:
+    return lambda trial: sum(trial.suggest_float("x", 0, top) for _ in range(2))
+
+
+READS: dict[str, tuple[Any, str]] = {
+    "global": (lambda n: globals().update(hi=n) or reads_globals, "hi (was 1.0, is 5.0)"),
+    "text": (lambda n: globals().update(hi=f"secret {n}") or reads_globals, "hi"),
+    "tuple": (lambda n: globals().update(hi=(n, True)) or reads_globals, "hi (was (1.0, True), is (5.0, True))"),
+    "time": (lambda n: globals().update(hi=n + time.time()) or reads_globals, ""),
+    "namespace": (lambda n: globals().update(hi=0, given=SimpleNamespace(low=1 / n, unread=n)) or reads_globals,
+                  "SimpleNamespace.low (was 1.0, is 0.2)"),
+    "closure": (reads_cell, "top (was 1.0, is 5.0)"),
+    "default": (lambda n: lambda trial, top=n: trial.suggest_float("x", 0, top), "top (was 1.0, is 5.0)"),
+    "partial": (lambda n: partial(scaled, times=n), "times (was 1.0, is 5.0)"),
+    "self": (lambda n: Tuner(n, n).objective, "Tuner.top (was 1.0, is 5.0)"),
+    "another": (lambda n: partial(lambda it, trial: it.objective(trial), Tuner(n, n)), "Tuner.top (was 1.0, is 5.0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", READS)
+def test_a_value_that_the_objective_reads_and_that_has_changed_is_told(
+    way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made, words = READS[way]
+    for n in (1.0, 1.0, 5.0):
+        assert " changed since " not in capfd.readouterr().err
+        optimizing._studies_in.clear()  # as in another process
+        optimize(new(), made(n), 2, window=1, options=replace(HERE, results=tmp_path / "r"))
+    said = [line.partition(" changed since the known results (2)") for line in capfd.readouterr().err.splitlines()]
+    assert [before.split(" ", 4)[4] for before, changed, _ in said if changed] == [words][: bool(words)]
+    assert "secret" not in (tmp_path / "r" / "journal.jsonl").read_text()
+
+
 history: list[float] = []
 cache: dict[int, float] = {}
 best, loaded = float("inf"), None
@@ -768,6 +826,26 @@ def test_a_folder_has_one_study_with_all_trials_of_its_script(tmp_path: Path) ->
         with pytest.raises(UsageError, match=words):
             run(**more)  # type: ignore[arg-type]
     assert run() == 10
+
+
+def test_the_status_of_a_folder_has_all_calls_and_their_failures(tmp_path: Path) -> None:
+    study, options = new(), replace(HERE, results=tmp_path / "r")
+    for n in (3, 2):
+        optimize(study, lambda trial: square(trial) / (trial.number != 1), n, catch=ArithmeticError, options=options)
+    said = described(look(tmp_path / "r"))
+    assert said[1] == "trials     5 finished, 1 of them failed" and "ZeroDivisionError" in said[-1]
+    optimizing._studies_in.clear()
+    with pytest.raises(UsageError, match=r"with study = \(no name\), not rf: give"):
+        optimize(new(study_name="rf"), square, 3, options=options)
+
+
+def test_restart_sets_aside_what_an_earlier_process_found_and_nothing_of_this_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        optimizing._studies_in.clear()
+        study = new()
+        for n in (2, 3):
+            optimize(study, square, n, window=1, options=replace(HERE, results=tmp_path / "r", restart=True))
+        assert len((tmp_path / "r" / "trials.csv").read_text().splitlines()) == 6
 
 
 def test_a_callback_may_enqueue_with_a_window_of_one() -> None:

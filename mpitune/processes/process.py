@@ -92,18 +92,16 @@ def _cached_again(function: Callable[..., Any], how: dict[str, Any]) -> Any:
 
 
 def _source(source: Any) -> Any:
-    """A source of random numbers, which is `held` where it arrives, or the hidden one of its module by name."""
-    for module, name in ((random, "_inst"), (np.random.mtrand, "_rand")):
-        if getattr(module, name) is source:
-            return getattr, (module, name)
+    """A source of random numbers, which is `held` where it arrives. The hidden ones of modules are known by that."""
+    hidden = "hidden" if source in (random.random.__self__, np.random.mtrand._rand) else ""  # type: ignore[attr-defined]
     make, arguments, *rest = source.__reduce_ex__(5)
-    return _held, (make, *arguments), *rest
+    return _held, (hidden, make, *arguments), *rest
 
 
-def _held(make: Callable[..., Any], *arguments: Any) -> Any:
+def _held(first: str, make: Callable[..., Any], *arguments: Any) -> Any:
     source = make(*arguments)
     if held is not None:
-        held.append([source, ""])
+        held.append([source, first])
     return source
 
 

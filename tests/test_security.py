@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from mpitune import Float, RunOptions, search
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, StorageError, UsageError
 from mpitune.optimize.attempts import FINISHED
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import ObjectiveTrial
@@ -193,13 +193,21 @@ def test_links_in_folders_of_trials_are_not_followed(tmp_path: Path) -> None:
     (trials / "t000002" / LOG).symlink_to(elsewhere / "theirs")
     (trials / "t000003").mkdir()
     os.mkfifo(trials / "t000003" / LOG)
-    one, two, three = searched(4)[1:]
-    assert "t000001 is a link or no folder" in one
-    assert "it is a link, a pipe or a device" in two and not three
+    os.mkfifo(trials / "t000004")
+    kinds = [
+        ("t000001", "a link or no folder"),
+        (f"t000002/{LOG}", "a link, a pipe or a device"),
+        ("t000004", "a link"),
+    ]
+    for name, kind in kinds:
+        with pytest.raises(StorageError, match=f"{name.replace('/', '.*')} cannot be read or written .it is {kind}"):
+            searched(5)
+        (trials / name).unlink()
+    assert searched(5) == [""] * 5
     trials.rename(tmp_path / "moved")
     trials.symlink_to(elsewhere)
     with pytest.raises(UsageError, match="trials is a link"):
-        searched(5)
+        searched(6)
     with pytest.raises(OSError, match="trials is a link"):
         make_folder(trials / "new" / "below")
     remove_folder(trials / "t000003-0")
@@ -296,9 +304,21 @@ def test_no_door_follows_what_a_stranger_has_put_in_place_of_its_files(door: str
             path.unlink(missing_ok=True)
             path.symlink_to(tmp_path / "victim") if kind == "link" else os.mkfifo(path)
         done = ran(n + 1, None)
+        if done.returncode == Exit.ERROR:
+            assert f"{LOG} cannot be read or written" in done.stderr
+            (new[0] / LOG).unlink()
+            done = ran(n + 1, None)
         assert done.returncode in (Exit.DONE, Exit.FAILED_TRIALS), done.stderr
         assert (tmp_path / "victim").read_text() == "as it was"
         assert not (tmp_path / "r" / "report.html").is_symlink() and (tmp_path / "victim").stat().st_nlink == 1
+    if door in ("optuna", "sklearn"):
+        return  # whose trials have no folders
+    folder = tmp_path / ("out/4" if door == "hydra" else "r/trials") / "t000004"
+    folder.parent.mkdir(exist_ok=True)
+    os.mkfifo(folder)
+    assert f"{folder} cannot be read or written (it is a link" in ran(6, Exit.ERROR).stderr.splitlines()[-1]
+    folder.unlink()
+    assert "t000004 failed" not in ran(6, None).stderr and folder.is_dir()
 
 
 def test_a_checkpoint_is_handed_on_without_following_links(tmp_path: Path) -> None:
@@ -467,6 +487,7 @@ HOSTILE: list[tuple[tuple[str, ...], Any]] = [
     (("trial", "params"), []), (("trial", "params", "x"), [0.5, "{}"]), (("trial", "params", "x"), ["inf", "{}"]),
     (("trial", "steps"), [[]]), (("trial", "system_attrs"), 1e300), (("state",), "RUNNING"), (("stopped",), {}),
     (("values",), []), (("values",), ["1e999"]), (("study",), None), (("cause",), 3),
+    *((path, {"@mpitune:number": "nan"}) for path in (("study",), ("trial", "user_attrs"), ("trial", "system_attrs"))),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from mpitune.optimize.steps import LOG, StepLog
 from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.values import no_fault_of_the_trial
 from mpitune.storage.files import (
     copy_folder,
     link_in,
@@ -54,7 +56,7 @@ class AttemptFolder:
         path: of the folder, which is there if something was taken over, else once it was made.
 
     Raises:
-        OSError: what is there cannot be taken over.
+        FolderFault: what is there cannot be taken over.
     """
 
     def __init__(
@@ -63,6 +65,11 @@ class AttemptFolder:
         own = segment.parent  # as it begins with another trial's
         self.link = trials / (_of_stage(segment.key) if own else f"t{segment.number:06}")
         self._stage, self._job, self._is_shown = segment.stage or 0, job, False
+        with no_fault_of_the_trial(self.link):
+            self._take_over(segment, trials, [FINISHED, PARTS, *anew], like)
+
+    def _take_over(self, segment: TrialSegment, trials: Path, but: list[str], like: Path | None) -> None:
+        """Begin with what is there. Raises OSError."""
         self._before = before = folder_at(self.link)
         if before == self.link:  # a folder itself, as in a copy that has followed links
             self._before = before = self.link.with_name(f".{self.link.name}.0")
@@ -72,8 +79,10 @@ class AttemptFolder:
         while os.path.lexists(self._named(n := n + 1)):
             if before is not None:  # a copy that was cut off
                 remove_folder(self._named(n))
-        self.path, but = self._named(n), [FINISHED, PARTS, *anew]
-        if before is not None and before.exists():
+            elif _finished(self._named(n)) > -1:
+                raise FileNotFoundError(errno.ENOENT, f"the link to {self._named(n).name} is gone: put it there again")
+        self.path = self._named(n)
+        if before is not None:
             if self._is_own(before) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED):
                 self.path = before
                 return
@@ -83,7 +92,7 @@ class AttemptFolder:
         else:
             if segment.parent:
                 like, but = trials / _of_stage(segment.parent), [*but, LOG]
-            if like is not None and like.exists():
+            if like is not None and os.path.lexists(like):
                 make_folder(trials)
                 source = self._copy(like, but)
                 if LOG in but and 0 in StepLog(source).steps:
@@ -91,25 +100,27 @@ class AttemptFolder:
                         file.write(json.dumps([0, {}]) + "\n")
         if segment.parent and self._stage > 1:  # all have their copies of what it had two stages ago
             old = trials / _of_stage(f"t{segment.number:06}/{self._stage - 2}")
-            if (folder := folder_at(old)) is not None and (self._is_own(folder) or remove_file(folder / FINISHED)):
-                remove_folder(folder)
-                remove_file(old)
+            with suppress(FileNotFoundError):  # that was cut off here
+                if (folder := folder_at(old)) is not None and (self._is_own(folder) or remove_file(folder / FINISHED)):
+                    remove_folder(folder)
+                    remove_file(old)
 
     def make(self) -> Path:
         """The path; the folder is made if it is not there."""
         if not self._is_shown:
-            make_folder(self.link.parent)
-            self._show()  # first, so that nothing lies there that no link leads to
-            make_folder(self.path)
+            with no_fault_of_the_trial(self.link):
+                make_folder(self.path)  # first, as a link that leads nowhere means that work was lost
+                self._show()
         return self.path
 
     def finish(self) -> None:
         """Have this attempt be the trial's, unless another job was first to finish it, or goes on from there."""
         if not self.path.exists():  # it was not asked for
             return
-        with written_whole(self.path / FINISHED, "w", durable=False) as file:
-            file.write(str(self._stage))
-        self._show()
+        with no_fault_of_the_trial(self.link):
+            with written_whole(self.path / FINISHED, "w", durable=False) as file:
+                file.write(str(self._stage))
+            self._show()
         old = self._before
         if old not in (None, self.path) and -1 < _finished(old) < self._stage and remove_file(old / FINISHED):
             remove_folder(old)  # of another job, which has finished the stage before
@@ -154,10 +165,17 @@ def folder_at(link: Path) -> Path | None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return link  # a folder itself
+        if stat.S_ISDIR(os.lstat(link).st_mode):
+            return link  # a folder itself
+        leads = ""
     if leads is not None and not re.fullmatch(rf"\.{re.escape(link.name)}\.\d+(-\w+)?", leads):
-        raise OSError(errno.ENOTDIR, f"{link} is a link or no folder: put the folder itself there")
-    return None if leads is None else link.with_name(leads)
+        raise OSError(errno.ENOTDIR, "it is a link or no folder: put the folder itself there, or remove it")
+    if leads is None or os.path.lexists(link.with_name(leads)):
+        return None if leads is None else link.with_name(leads)
+    if link_in(link) != leads:  # another job was faster
+        return folder_at(link)
+    fix = "copy the results with their hidden files, or remove this link to lose what it led to"
+    raise FileNotFoundError(errno.ENOENT, f"{link.name} leads to {leads}, which is not there: {fix}")
 
 
 def _parts_of(folder: Path) -> tuple[int, str]:

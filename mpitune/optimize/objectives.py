@@ -281,9 +281,9 @@ class GroupEvaluator(TrialEvaluator):
     """
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        given = {segment.place: self._given(segment, _no_steps) for segment in map(TrialSegment.of, batch)}
-        assert len(given) == len(batch)
         try:
+            given = {segment.place: self._given(segment, _no_steps) for segment in map(TrialSegment.of, batch)}
+            assert len(given) == len(batch)
             returned = self._returned(given)
         except InvalidReturnValue as invalid:
             if isinstance(invalid, NoValue) and len(batch) > 1:  # one of them has said NaN

@@ -14,7 +14,7 @@ from mpitune.engine.messages import STEP_SECONDS
 from mpitune.engine.tracking import STEPS
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import TrialSegment
-from mpitune.optimize.values import InvalidReturnValue, NoValue, values_of
+from mpitune.optimize.values import InvalidReturnValue, NoValue, no_fault_of_the_trial, values_of
 from mpitune.storage.files import read_at_most, regular_file
 
 LOG = "steps.jsonl"  # in a trial's folder: the values of its steps
@@ -174,10 +174,10 @@ class StepLog:
         self._unwritten: list[str] = []
         self.steps: dict[int, dict[str, float]] = {}
         self.user_attrs: dict[int, dict[str, Any]] = {}  # all that was said by each step
-        try:
-            content = read_at_most(self._path, MOST_OF_LOG)
-        except FileNotFoundError:
+        if not os.path.lexists(self._path):
             return
+        with no_fault_of_the_trial(self._path):
+            content = read_at_most(self._path, MOST_OF_LOG)
         for line in content.splitlines():
             try:
                 n, values, *more = json.loads(line)
@@ -198,6 +198,7 @@ class StepLog:
     def add(self, n: int, values: Mapping[str, float], user_attrs: Mapping[str, Any]) -> None:
         self._unwritten.append(json.dumps([n, values, user_attrs] if user_attrs else [n, values]) + "\n")
         if self.is_used:  # perhaps first asked for in a later step
-            with open(regular_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            with no_fault_of_the_trial(self._path), open(regular_file(self._path, flags), "a") as file:
                 file.writelines(self._unwritten)
             self._unwritten.clear()

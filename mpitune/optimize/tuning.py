@@ -21,7 +21,7 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
-from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, require_same_names
+from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, refuse_faults, require_same_names
 from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
@@ -158,6 +158,7 @@ class Tuning(Experiment):
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """An objective that returns what it must not ends the search; one without a value in its first trial."""
         segment, error = TrialSegment.of(trial), evaluation.error or ""
+        refuse_faults(error)
         first = segment.number == 0 and not segment.stage
         if not evaluation.failed and kept is not None:
             try:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from mpitune.errors import StorageError, how_to_go_on
 
 # How the error of a trial begins whose objective returns what it must not: the search ends. Without a value it
 # does so only in the first trial; later a training may have diverged, or a program have been killed.
 FIX_PREFIX = "correct the objective: "
 NO_VALUE = "no value: "
+FOLDER_PREFIX = "folder: "  # where no objective is to blame, and the search ends, too
 NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
 
 
@@ -31,6 +36,27 @@ class NoValue(InvalidReturnValue):
 
 class NoAttribute(InvalidReturnValue, AttributeError):
     """An objective asks for what its trial does not have; the text says what to write."""
+
+
+class FolderFault(InvalidReturnValue, StorageError):
+    """What this package has in the folder of a trial cannot be read or written."""
+
+    prefix = FOLDER_PREFIX
+
+
+@contextmanager
+def no_fault_of_the_trial(path: Path) -> Iterator[None]:
+    """Around work of ours in the folder of a trial. Raises FolderFault in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise FolderFault(f"{path} cannot be read or written ({error.strerror or error}): fix that") from error
+
+
+def refuse_faults(error: str | None) -> None:
+    """Raise StorageError where a trial has an error because of a FolderFault."""
+    if error and error.startswith(FOLDER_PREFIX):
+        raise StorageError(f"{error.removeprefix(FOLDER_PREFIX)}; {how_to_go_on()}")
 
 
 def as_json(name: str, value: Any) -> Any:

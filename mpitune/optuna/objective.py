@@ -26,6 +26,7 @@ from mpitune.joblib.pickles import read_call
 from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy
+from mpitune.optimize.values import FolderFault
 from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params, whole
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
@@ -105,6 +106,8 @@ class InWorker:
                 values, state = [float(value) for value in several], TrialState.COMPLETE
         except TrialPruned:
             state = TrialState.PRUNED
+        except FolderFault as fault:
+            return Evaluation(trial.key, error=f"{fault.prefix}{fault}")
         except (Exception, KeyboardInterrupt) as error:
             cause = own_traceback(error)
             raised = packed_error(error, cause)

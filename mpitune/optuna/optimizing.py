@@ -35,11 +35,12 @@ from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
+from mpitune.optimize.values import refuse_faults
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.kept import kept_by
 from mpitune.optuna.objective import InWorker, study_here
-from mpitune.optuna.records import ATTRIBUTE, json_says, read_said, whole
+from mpitune.optuna.records import ATTRIBUTE, json_says, read_said
 from mpitune.processes.process import packed, unpacked_error
 from mpitune.ranks import launch
 from mpitune.ranks.transport import Transport
@@ -97,10 +98,9 @@ class Leader:
             cause = result.error
             told = self.asking.tell(None, None, TrialState.FAIL)
         else:
-            ended, values, state = read_said(said, number, len(self.study.directions))
+            ended, values, state, of_study = read_said(said, number, len(self.study.directions))
             cause = said["cause"]
             self.stopped |= said["stopped"]
-            of_study = whole(said["study"])
             if given is not None:
                 self._require_kept(given)
                 if isinstance(self.study._storage, InMemoryStorage):
@@ -205,6 +205,7 @@ class Optimizing(Experiment):
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
+        refuse_faults(evaluation.error)
         if isinstance(evaluation, Result) and evaluation.raised:
             raise UsageError(
                 f"what the objective has given trial {int(trial.key[1:])} cannot be sent from its worker "

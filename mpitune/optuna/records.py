@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -24,6 +24,8 @@ NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON 
 ASKED = "@asked"  # the parameter of the engine's trial
 OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
+# By name; no such dictionary stands for a number itself.
+_Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER}$)")], Any]
 
 
 class _Trial(Struct):
@@ -34,8 +36,8 @@ class _Trial(Struct):
     complete: str
     params: dict[str, tuple[float, str]]
     steps: list[tuple[int, Any]]
-    user_attrs: dict[str, Any]
-    system_attrs: dict[str, Any]
+    user_attrs: _Attrs
+    system_attrs: _Attrs
 
 
 class _Said(Struct):
@@ -46,15 +48,16 @@ class _Said(Struct):
     state: Literal["COMPLETE", "PRUNED", "FAIL"]
     cause: str
     stopped: bool
-    study: dict[str, Any]
+    study: _Attrs
     texts: list[str]  # user attributes of the trial and the study that are texts here
 
 
-def read_said(said: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState]:
-    """The trial of this number, its values, and what became of it. Raises UsageError where it is none."""
+def read_said(said: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState, Any]:
+    """The trial of this number, its values, what became of it, and new attributes of the study. Raises UsageError."""
     try:
         msgspec.convert(said, _Said)
         trial, values, state = unpacked_trial(said["trial"]), whole(said["values"]), TrialState[said["state"]]
+        of_study = whole(said["study"])
         fit = values is None if state != TrialState.COMPLETE else (
             len(values) == n_values and all(type(value) is float and value == value for value in values)
         )  # fmt: skip
@@ -65,7 +68,7 @@ def read_said(said: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[
             f"trial {number} in the journal is none that Optuna could have ({shortened(str(error))}): use another "
             "results folder, or --restart"
         ) from error
-    return trial, values, state
+    return trial, values, state, of_study
 
 
 def packed_trial(trial: FrozenTrial) -> dict[str, Any]:

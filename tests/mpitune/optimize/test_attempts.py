@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mpitune import RunOptions
+from mpitune.errors import StorageError
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.strategies import Halving
 from mpitune.optimize.strategies.base import TrialSegment
@@ -63,6 +67,24 @@ def test_an_attempt_of_a_job_alone_takes_over_and_removes_what_was_before(tmp_pa
     (tmp_path / "t000007").unlink()
     again.path.rename(tmp_path / "t000007")  # as a copy that has followed links
     assert (began(tmp_path, "x", 1, "3").path / "state").read_text() == "123"
+
+
+def test_work_that_is_gone_is_said(tmp_path: Path) -> None:
+    """As in a copy of the results without links, or without hidden files."""
+    began(tmp_path, "a", 0).finish()
+    (tmp_path / "t000007").unlink()
+    with pytest.raises(StorageError, match=r"t000007 cannot .*the link to \.t000007\.1-a is gone"):
+        began(tmp_path, "a", 1)
+    shutil.rmtree(tmp_path / ".t000007.1-a")
+    died = began(tmp_path, "a", 0)
+    shutil.rmtree(died.path)
+    of_parent = TrialSegment(8, {}, 1, parent="t000007/0")
+    for segment, job in ((TrialSegment(7, {}, 0), "a"), (TrialSegment(7, {}, 1), "b"), (of_parent, "a")):
+        with pytest.raises(
+            StorageError, match=r"t\d+(-1)? cannot .*t000007 leads to \.t000007\.1-a, which is not there"
+        ):
+            AttemptFolder(segment, tmp_path, job)
+    assert os.listdir(tmp_path) == ["t000007"]
 
 
 def test_a_folder_is_copied_as_it_was_at_one_moment(tmp_path: Path) -> None:

@@ -107,6 +107,40 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(shell: Any, tmp_path: Path, 
     assert len(keys) == len(set(keys)) == 60
 
 
+DIES = """
+import os, sys
+from mpitune import Float, RunOptions, search
+
+def objective(trial):
+    checkpoint = trial.folder / "checkpoint"
+    if trial.number == 1 and not checkpoint.exists():
+        checkpoint.write_bytes(b"x" * 500_000)
+        os._exit(9)
+    return trial.params["x"]
+
+if __name__ == "__main__":
+    how = RunOptions(results=sys.argv[1], workers=1, gpu="none")
+    study = search(objective, {"x": Float(0, 1)}, minimize="loss", n_trials=3, options=how)
+    assert not any(trial.error for trial in study.trials)
+"""
+
+
+def test_a_disk_that_is_full_of_checkpoints_is_no_fault_of_a_trial(shell: Any, tmp_path: Path) -> None:
+    """The second attempt begins with a copy of what the first has written."""
+    (tmp_path / "toys.py").write_text(DIES)
+    done = shell(
+        """
+        mount -t tmpfs -o size=900k tmpfs "$disk"
+        "$python" "$out/../toys.py" "$disk/r" >/dev/null || echo $?
+        mount -o remount,size=40m "$disk"
+        "$python" "$out/../toys.py" "$disk/r" >/dev/null 2>&1 || echo $?
+        """
+    )
+    assert done.stdout.split() == [str(Exit.ERROR.value)]
+    line = one_line(done.stderr)
+    assert "trials/t000001 cannot be" in line and "No space left" in line and "same command to continue" in line
+
+
 def test_what_cannot_be_begun_is_refused(shell: Any) -> None:
     done = shell(
         """

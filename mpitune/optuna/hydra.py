@@ -34,7 +34,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from mpitune.errors import Caller, Exit, StudyError, UsageError, called_from, mended
+from mpitune.errors import Caller, StudyError, UsageError, called_from, mended
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
 from mpitune.optimize.spaces.parameters import shown
@@ -81,7 +81,7 @@ def sweep(
     except (StudyError, UsageError) as error:
         if not launch.launched().rank:  # the same on all ranks
             print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        sys.exit(Exit.USAGE if isinstance(error, UsageError) else Exit.ERROR)
+        sys.exit(int(error.status))
 
 
 @contextmanager

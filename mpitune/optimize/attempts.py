@@ -128,7 +128,7 @@ class AttemptFolder:
     def _show(self) -> None:
         other = folder_at(self.link)
         stage = -1 if other is None else _finished(other)
-        if other is None or stage < self._stage or (stage == self._stage and self._is_own(other)):
+        if other is None or stage < self._stage or self._is_own(other):
             put_link(self.link, self.path.name)
         self._is_shown = True
 

@@ -94,7 +94,7 @@ def test_the_second_of_two_jobs_in_one_folder_changes_nothing(tmp_path: Path, re
     jobs = []
     for number in range(2):
         if restart and number:
-            assert wait_until(lambda: any((tmp_path / "r").glob("trials/*/checkpoint")))
+            assert wait_until(lambda: any((tmp_path / "r").glob("trials/t*/checkpoint")))
         jobs.append(begun(script, tmp_path / f"ready-{number}", restart * number))
         if restart:
             (tmp_path / "ready-none").touch()
@@ -102,7 +102,7 @@ def test_the_second_of_two_jobs_in_one_folder_changes_nothing(tmp_path: Path, re
     (tmp_path / "refused").touch()
     said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
     assert sorted(job.returncode for job in jobs) == [0, 2] and "another job is writing" in "".join(said), said
-    assert len(journal_lines(tmp_path / "r")) == len(list((tmp_path / "r").glob("trials/*/checkpoint"))) == 6
+    assert len(journal_lines(tmp_path / "r")) == len(list((tmp_path / "r").glob("trials/t*/checkpoint"))) == 6
     assert not list((tmp_path / "r").glob("*-1*"))
 
 
@@ -282,7 +282,8 @@ def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
     show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"
     command = Command(["sh", "-c", show], timeout=5.0)  # by then the shell has begun
     with pytest.raises(RuntimeError, match=r"^no end within 5 s: .* was killed, see "):
-        command(SimpleNamespace(params={"x": 1}, hosts=(), folder=tmp_path))  # type: ignore[arg-type]
+        attempt = SimpleNamespace(link=tmp_path)
+        command(SimpleNamespace(params={"x": 1}, hosts=(), folder=tmp_path, _attempt=attempt))  # type: ignore[arg-type]
     assert (tmp_path / "output.txt").read_text() == "cleaned up\n"
 
 

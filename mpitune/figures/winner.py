@@ -20,6 +20,7 @@ divides by the variance of its fold: of m samples with normal errors that are in
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
@@ -35,14 +36,16 @@ AT_ONCE = 10**6  # numbers
 Params = Sequence[Mapping[str, Any]]
 OVERLAP = "the splits have test samples in common: the correction is too small"
 LEFT = "not corrected for the {} that the race left, so what is corrected is rather too good"
-WINDOWS = "not corrected for the choice, as windows train on a part of the samples, which makes scores rather too low"
-OF_FOLDS = "not corrected for the choice, as {} is too low by itself on small folds"
+FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
+WINDOWS = "its score is not corrected, as windows train on a part of the samples, which makes scores rather too low"
+OF_FOLDS = "its score is not corrected, as {} is too low by itself on {}"
 TO_VARIANCE = "r2", "explained_variance", "d2_"  # scores that divide by what a fold has of variance
 SHARES = (
     *("accuracy", "balanced_accuracy", "top_k", "f1", "precision", "recall", "jaccard", "roc_auc", "auc", "rand_score"),
     *("average_precision", "homogeneity", "completeness", "v_measure", "fowlkes_mallows", "normalized_mutual"),
+    "fbeta",
 )
-OF_CHANCE = "matthews_corrcoef", "adjusted_rand", "adjusted_mutual"  # 0 is chance, less is worse
+OF_CHANCE = "matthews", "cohen_kappa", "adjusted_rand", "adjusted_mutual"  # 0 is chance, less is worse
 BOUNDS: dict[tuple[str, ...], tuple[float, float]] = {  # by how the name of a score begins
     **{SHARES: (0.0, 1.0), OF_CHANCE: (-1.0, 1.0), TO_VARIANCE: (-math.inf, 1.0), ("neg_",): (-math.inf, 0.0)},
     **{("error",): (0.0, math.inf), ("",): (-math.inf, math.inf)},
@@ -64,6 +67,9 @@ class Winner:
         level: of the intervals, and of the test of who is as good.
         taken: the candidate that was taken as the best, where others may be equal; None for the first of them.
         left: candidates that a race has left, whose scores are not all known.
+        halving: whether others left in earlier iterations.
+        careful: names to sort those that are as good by, as of `careful.simplest`; none to take the default if it will
+            do; None to take the winner.
 
     Attributes:
         candidate: its number, the first of those with the best mean.
@@ -76,11 +82,12 @@ class Winner:
         gain, gain_interval: by how much the winner is better than the default, corrected for the choice.
         default_will_do: whether no gain is left by that.
         n_candidates: of how many it is the best.
+        refitted: the number of the candidate that is taken in the end.
         not_corrected: why the bias is of the folds; "" where it is of the choice.
         notes: lines that the text has besides.
 
     Raises:
-        UsageError: no candidate has all its scores, or the level is none.
+        UsageError: no candidate has all its scores, or the level or the ratio is none.
     """
 
     default: float | None = None
@@ -102,24 +109,30 @@ class Winner:
         level: float = LEVEL,
         taken: int | None = None,
         left: int = 0,
+        halving: bool = False,
+        careful: Sequence[str] | None = None,
     ) -> None:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
             raise UsageError("no candidate has a finite score on every fold")
-        if not 0 < level < 1:
-            raise UsageError(f"level={level}: give one between 0 and 1")
+        if not _between(level, 0, 1):
+            raise UsageError(f"level={level!r}: give one between 0 and 1")
+        if ratio is not None and not _between(ratio, 0, math.inf):
+            raise UsageError(f"ratio={ratio!r}: give a number above 0")
         table = np.ascontiguousarray(sign * scores[whole])  # so means are scikit-learn's to the last digit
         means, k = table.mean(axis=1), table.shape[1]
         best = int(means.argmax() if taken is None else np.flatnonzero(whole == taken)[0])
         good, losses = means == means[best], table[best] - table
         self.scores, self.params, self.n_folds, self.name, self.level = scores, params, k, name, level
-        self.notes = [OVERLAP] * (ratio is not None and not kind) + [LEFT.format(left)] * (left > 0)
+        self.notes = [OVERLAP] * (ratio is not None and not kind and k > 1)
+        self.notes += [LEFT.format(left)] * (left > 0) + [FEWER] * halving
         self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
         low, high = next(ends for begins, ends in BOUNDS.items() if name.lower().startswith(begins))
         beyond = not (low <= scores[whole].min() and scores[whole].max() <= high)  # so it is another score
         self._bounds = BOUNDS["",] if beyond else (low, high)
         self.n_candidates, self._n_whole, self._n_tied = len(params), len(whole), int(good.sum()) - 1
         self.candidate, self.score = int(whole[best]), float(sign * means[best])
+        self._digits = ".4g" if 0 < np.abs(table[best]).max() < 0.1 else ".4f"
         flattery = 0.0
         if k > 1:
             parts = np.split(table, repeats if repeats < k else 1, axis=1)
@@ -127,7 +140,8 @@ class Winner:
             lost = 0.0
             if name.lower().startswith(TO_VARIANCE):
                 lost = 3 * (1 - self.score) / (test - 3) if test > 3 else math.inf
-            by_folds = OF_FOLDS.format(name) if 0 < flattery <= lost else ""
+            folds = f"folds of {test:.4g} samples" if test else "small folds, and the size of these is not known"
+            by_folds = OF_FOLDS.format(name, folds) if 0 < flattery <= lost else ""
             self.not_corrected = WINDOWS if kind == "windows" else by_folds
             self.corrected = self.score - sign * (0.0 if self.not_corrected else max(0.0, flattery - lost))
             good |= losses.mean(axis=1) <= self._reach(losses, level)
@@ -138,6 +152,11 @@ class Winner:
         if self.default_candidate is not None:
             default = int(np.flatnonzero(whole == self.default_candidate)[0])
             self._compare(table[[n for n in order if n != default or n == best]] - table[default], flattery)
+        self.refitted = self.candidate
+        if careful:
+            self.refitted = min(self.as_good, key=lambda n: [_rank(params[n], name) for name in careful])
+        elif careful is not None and self.default_candidate is not None and self.default_will_do:
+            self.refitted = self.default_candidate
 
     def _compare(self, gains: np.ndarray, flattery: float) -> None:
         """With the default, by the gain on each fold of all that are as good, (n, k), the winner first.
@@ -168,40 +187,62 @@ class Winner:
         return np.asarray(stdtrit(k - 1, level) * np.sqrt((1 / k + self._ratio) * values.var(axis=-1, ddof=1)))
 
     def __str__(self) -> str:
-        n, tied = self.n_candidates, self._n_tied
+        n, tied, d = self.n_candidates, self._n_tied, self._digits
         by, left_out = f" by {self.name}" * bool(self.name), f", {n - self._n_whole} left out" * (n > self._n_whole)
-        chosen = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.params[self.candidate].items()}
-        lines = [f"best of {n}{by}{left_out}: {chosen}: {self.score:.4f}; {self.correction}"]
+        lines = [f"best of {n}{by}{left_out}: {self._plain(self.candidate)}: {self.score:{d}}; {self.correction}"]
         same = f"; {tied} {'has' if tied == 1 else 'have'} the same score, the first was taken" * (tied > 0)
         if self.n_folds > 1:
-            lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {n}{same}")
+            of = n if n == self._n_whole else f"the {self._n_whole} with all scores"
+            lines.append(f"as good on these {self.n_folds} folds: {len(self.as_good)} of {of}{same}")
         if self.default is not None:
-            lines.append(f"the default: {self.default:.4f}; {self._verdict(self.default)}")
-        return "\n".join([*lines, *filter(None, [self.not_corrected]), *self.notes])
+            lines.append(f"the default: {self.default:{d}}; {self._verdict(self.default)}")
+        lines += [*filter(None, [self.not_corrected]), *self.notes]
+        if (mean := self.scores[self.refitted].mean()) != self.scores[self.candidate].mean():
+            lines.append(f"refitted is candidate {self.refitted}: {self._plain(self.refitted)}: {mean:{d}}")
+        return "\n".join(lines)
 
     __repr__ = __str__  # what a notebook shows
+
+    def _plain(self, number: int) -> dict[str, Any]:
+        return {k: v.item() if isinstance(v, np.generic) else v for k, v in self.params[number].items()}
 
     @property
     def correction(self) -> str:
         """What its score is worth, in words."""
         if self.corrected is None:
             return "one fold says nothing of the choice"
-        text = "not corrected" if self.not_corrected else f"corrected for the choice {self.corrected:.4f}"
+        d = self._digits
+        text = "not corrected" if self.not_corrected else f"corrected for the choice {self.corrected:{d}}"
         if self._n_whole == 1:
             text = "no choice to correct for" if self.n_candidates == 1 else "no other has all folds to correct it by"
         if (ends := self.interval) is None:
             return f"{text} (two folds: roughly, and without an interval)"
-        return f"{text} ({100 * self.level:g} %: {ends.low:.4f} to {ends.high:.4f})"
+        return f"{text} ({100 * self.level:g} %: {ends.low:{d}} to {ends.high:{d}})"
 
     def _verdict(self, default: float) -> str:
         if self.default_candidate == self.candidate:
             return "it is the winner"
-        text, ends = f"the winner is better by {abs(self.score - default):+.4f}", self.gain_interval
+        if math.isclose(default, self.score, rel_tol=1e-12):
+            return "it has the same score"
+        d = self._digits
+        text, ends = f"the winner is better by {abs(self.score - default):+{d}}", self.gain_interval
         if ends is None or self.gain is None:
             return f"{text}: folds are too few to say if by chance"
-        text += f", corrected for the choice {self.gain:+.4f} +- {(ends.high - ends.low) / 2:.4f}"
+        text += f", corrected for the choice {self.gain:+{d}} +- {(ends.high - ends.low) / 2:{d}}"
         chance = "that is more than chance" if ends.low > 0 else "not shown to be more than chance"
         return f"{text}: {chance}"
+
+
+def _between(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, numbers.Real) and low < float(value) < high
+
+
+def _rank(params: Mapping[str, Any], order: str) -> tuple[int, float]:
+    """A number, None, no value, in this order."""
+    value = params.get(name := order.removeprefix("-"))
+    if not isinstance(value, numbers.Real):
+        return 1 + (name not in params), 0.0
+    return 0, float(value) if name == order else -float(value)
 
 
 def mean_of(folds: Sequence[float]) -> float:

@@ -133,11 +133,22 @@ class ReportedStudy:
         """
         if self.goal is None or self.best is None or self.best.label or not self.history.complete:
             return None
-        numbered = sorted(self.candidates, key=lambda candidate: candidate.number)
+        numbered = self._numbered
         may_win = COMPLETE, PRUNED, "incomplete"  # but for what a race has left
         folds = [candidate.folds if candidate.state in may_win else [] for candidate in numbered]
         params, taken = [candidate.params for candidate in numbered], numbered.index(self.best)
         return winner_among(folds, params, self.goal.maximize, self.repeats, taken=taken, **self.how)
+
+    @cached_property
+    def refitted(self) -> Candidate | None:
+        """Whose parameters are taken: the best, but for what `careful` took; None where that is not known yet."""
+        if self.winner is None:
+            return self.best if self.how.get("careful") is None or self.history.complete else None
+        return self._numbered[self.winner.refitted]
+
+    @cached_property
+    def _numbered(self) -> list[Candidate]:
+        return sorted(self.candidates, key=lambda candidate: candidate.number)
 
     @cached_property
     def valued(self) -> list[Candidate]:

@@ -63,16 +63,22 @@ def _answer(study: ReportedStudy) -> list[Fact]:
     if best is None or goal is None:
         return []
     note = f"mean of {len(best.folds)} folds" if len(best.folds) > 1 else "one evaluation: no interval"
-    n = sum(candidate.state == COMPLETE for candidate in study.candidates)
-    note += f". It is the best of {n}, and the choice flatters it: only data that had no part in it tell."
-    if (winner := study.winner) and winner.corrected is not None:
+    winner, taken = study.winner, study.refitted or best
+    n = winner.n_candidates if winner else sum(candidate.state == COMPLETE for candidate in study.candidates)
+    of = "It is the best of" if taken is best else f"The best, {words(best.value or 0.0, goal.percent)}, is of"
+    note, worth, interval = f"{note}. {of} {n}", "", ""
+    if winner and winner.corrected is not None:
         worth, *ends = (words(end, goal.percent) for end in (winner.corrected, *(winner.interval or ())))
         interval = f" ({100 * winner.level:g} %: {' to '.join(ends)})" if ends else ""
-        what = "Not corrected" if winner.not_corrected else "Corrected"
-        note += f" {what} for the choice by its folds it is {worth}{interval}."
+    if winner and winner.not_corrected:
+        note += f"; {winner.not_corrected}{interval}."
+    else:
+        note += ", and the choice flatters it: only data that had no part in it tell."
+        note += f" Corrected for the choice by its folds it is {worth}{interval}." if worth else ""
+    what = "best score's" if study.refitted is None else "best" if taken is best else "refitted"
     return [
-        Fact("best parameters", _words_of(study, best.params), _words_of(study, best.label)),
-        Fact(f"{goal.name} in the search", words(best.value or 0.0, goal.percent), note),
+        Fact(f"{what} parameters", _words_of(study, taken.params) or "the default", _words_of(study, taken.label)),
+        Fact(f"{study.how.get('name') or goal.name} in the search", words(taken.value or 0.0, goal.percent), note),
     ]
 
 
@@ -366,7 +372,7 @@ def comparison_of(studies: Sequence[ReportedStudy]) -> list[list[str]]:
     """Several studies side by side, as rows of text, the header first."""
     rows = [["study", "state", "trials", "failed", "best", "value", "wall time", "device hours"]]
     for study in studies:
-        best, goal = study.best, study.goal
+        best, goal = study.refitted or study.best, study.goal
         rows.append([
             f"{study.name} in {study.folder}", study.state,
             f"{len(study.history.results):,}", str(len(study.failures)),

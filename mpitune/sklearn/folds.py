@@ -28,7 +28,7 @@ from mpitune.sklearn.evaluator import Config, Evaluator
 from mpitune.sklearn.race import FoldRace, counts
 from mpitune.sklearn.task import Task
 from mpitune.sklearn.where import Way, Where
-from mpitune.sklearn.winner import score_name
+from mpitune.sklearn.winner import Careful, score_name
 from mpitune.storage.lines import read_header
 from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial, Window
 
@@ -189,6 +189,10 @@ class Folds(Experiment):
             goal = f"maximize {name}" if not several or isinstance(refit, str) else ""
         folds = dict(getattr(self.search, "_splits", {}))
         folds |= {"name": score_name(self.search, refit if isinstance(refit, str) else None)} if goal else {}
+        if hasattr(self.search, "aggressive_elimination"):  # which takes the best whatever `refit` is
+            folds["halving"] = True
+        elif isinstance(careful := getattr(self.search, "refit", None), Careful):
+            folds["careful"] = list(careful.order)
         folds |= {} if self.race is None else self.race.note
         return Reporting(goal, stopped=lambda: self.limit.reached, folds=folds, counts=counts)
 

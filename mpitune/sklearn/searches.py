@@ -47,7 +47,7 @@ from mpitune.sklearn.race import FoldRace, check
 from mpitune.sklearn.signature import Arguments, documented
 from mpitune.sklearn.task import Task, splits_of
 from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
-from mpitune.sklearn.winner import Careful, report_of, score_name, winner_of
+from mpitune.sklearn.winner import Careful, report_of, score_name, splits_known, winner_of
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class OnEngine(_search.BaseSearchCV):
         self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
         self._plans: list[Plan] = []
         self._began = time.monotonic()
-        self._splits: dict[str, Any] = {"repeats": getattr(self.cv, "n_repeats", 1)}
+        self._splits: dict[str, Any] = {}  # not known yet
         self._all_finite = False  # the scores of the fits that a race has made
         if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
             raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
@@ -116,7 +116,7 @@ class OnEngine(_search.BaseSearchCV):
 
             def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
                 ours.unregister()  # estimators, and the refit, have the user's own backend
-                return self._run(tasks)
+                return self._run(tasks, params)
 
             try:
                 with (ours := parallel_config(backend=SearchBackend(evaluate, self))):
@@ -140,7 +140,10 @@ class OnEngine(_search.BaseSearchCV):
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
         if isinstance(refit, Careful):
-            return refit(results, name=score_name(self, refit.metric), **self._splits)
+            known: dict[str, Any] = {}
+            with suppress(UsageError):  # where scikit-learn makes all fits
+                known = splits_known(self)
+            return refit(results, name=score_name(self, refit.metric), **known)
         return super()._select_best_index(refit, refit_metric, results)
 
     def _mask_what_is_missing(self) -> None:
@@ -205,14 +208,17 @@ class OnEngine(_search.BaseSearchCV):
     def _found(self) -> str:
         return html_of(report_of(self)) if hasattr(self, "cv_results_") else ""
 
-    def _run(self, tasks: list[Task]) -> list[dict[str, Any]]:
+    def _run(self, tasks: list[Task], params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
         where = Where.of(self, tasks)
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
         self._plans.append(where.plan)
-        if not hasattr(self, "aggressive_elimination"):  # whose folds are parts of folds
-            first = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
-            self._splits = splits_of([(task["train"], task["test"]) for task in first], _num_samples(tasks[0].args[0]))
+        X, y = tasks[0].args[:2]
+        first = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
+        self._splits = splits_of([(task["train"], task["test"]) for task in first], n := _num_samples(X))
+        if hasattr(self, "aggressive_elimination"):  # whose folds are parts of these
+            whole = self._checked_cv_orig.split(X, y, **self._get_routed_params_for_fit(dict(params)).splitter.split)
+            self._splits = splits_of(list(whole), n) | {"test": self._splits["test"]}
         if isinstance(self.refit, Careful):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
-from sklearn.model_selection import BaseShuffleSplit, LeavePGroupsOut, LeavePOut, TimeSeriesSplit
+from sklearn.metrics import get_scorer_names
+from sklearn.model_selection import BaseShuffleSplit, LeavePGroupsOut, LeavePOut, PredefinedSplit, TimeSeriesSplit
 from sklearn.pipeline import Pipeline
 
 from mpitune.errors import UsageError
@@ -17,7 +18,10 @@ from mpitune.figures.statistics import LEVEL
 from mpitune.figures.winner import Winner
 from mpitune.sklearn.task import splits_of
 
-FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
+NO_TABLE = "{} has no cv_results_: give a fitted search, or these, of a table its to_dict('list')"
+UNKNOWN = "the splits of {} are not known: give ratio=, the samples of a fold by those of its training, or repeats="
+NAMELESS = "which score it is, is not known: r2 would be corrected less, and intervals end at no bounds"
+ACCURACY = "sklearn.base", "sklearn.dummy", "sklearn.neighbors._classification"  # whose `score` it is, or r2
 ONE = "taken for one cross-validation of {} folds: give the fitted search, or repeats= of a repeated one"
 
 
@@ -62,66 +66,76 @@ be more than chance
         winner = _of_results(found, metric or "score", level=level, **given)
         if not given and any(winner.n_folds % n == 0 for n in range(2, winner.n_folds // 2 + 1)):
             winner.notes.append(ONE.format(winner.n_folds))
+        winner.notes += [NAMELESS] * (metric not in get_scorer_names())
         return winner
+    if not hasattr(found, "cv_results_"):
+        raise UsageError(NO_TABLE.format(type(found).__name__))
     results, refit = found.cv_results_, getattr(found.refit, "metric", found.refit)
     metric = metric or (refit if isinstance(refit, str) and f"mean_test_{refit}" in results else "score")
-    how = {"name": score_name(found, metric), **splits_known(found, ratio), **given}
+    how = {"name": score_name(found, metric), **splits_known(found, given), **given}
     winner = _of_results(results, metric, level=level, raced=getattr(found, "race", None) is not None, **how)
-    chosen = getattr(found, "best_index_", winner.candidate)
-    if chosen != winner.candidate and (mean := np.mean(winner.scores[chosen])) != winner.score:
-        winner.notes.append(f"refitted is candidate {chosen}: {dict(winner.params[chosen])}: {mean:.4f}")
+    winner.refitted = getattr(found, "best_index_", winner.candidate)
     return winner
 
 
 def _of_results(results: Mapping[str, Any], metric: str, raced: bool = False, **how: Any) -> Winner:
     if f"mean_test_{metric}" not in results:
-        known = ", ".join(name.removeprefix("mean_test_") for name in results if name.startswith("mean_test_"))
-        raise UsageError(f"cv_results_ has no score {metric!r}, but {known}: name one of them")
+        known = [name.removeprefix("mean_test_") for name in results if name.startswith("mean_test_")]
+        how_to = f"name one of them, as winner_of(search, {known[0]!r})" if known else "give those of a search"
+        raise UsageError(f"cv_results_ has no score {metric!r}, but {', '.join(known) or 'none'}: {how_to}")
     n_splits = sum(name.startswith("split") and name.endswith(f"_test_{metric}") for name in results)
-    if (repeats := how.get("repeats", 1)) < 1 or n_splits % repeats:
-        raise UsageError(f"repeats={repeats}: {n_splits} splits are not so many repeats of a cross-validation")
+    if not isinstance(repeats := how.get("repeats", 1), numbers.Integral) or repeats < 1 or n_splits % repeats:
+        raise UsageError(f"repeats={repeats!r}: {n_splits} splits are not so many repeats of a cross-validation")
     columns = [results[f"split{n}_test_{metric}"] for n in range(n_splits)]
     scores: np.ndarray = np.column_stack([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns])
     last = np.asarray(results.get("iter", np.zeros(len(scores))))
     scores[last != last.max()] = np.nan
     known = np.isfinite(scores).sum(axis=1)
-    left = int(np.sum((known < n_splits) & (known == results["n_splits_evaluated"]))) if raced else 0
-    winner = Winner(scores, results["params"], left=left, **{"name": metric if metric != "score" else "", **how})
+    evaluated = results.get("n_splits_evaluated", n_splits)
+    how = {"name": metric if metric != "score" else "", "halving": "iter" in results, **how}
+    how["left"] = int(np.sum((known < n_splits) & (known == evaluated))) if raced else 0
+    winner = Winner(scores, results["params"], **how)
     winner.n_candidates = int(np.sum(last == last.max()))
-    winner.notes += [FEWER] if "iter" in results else []
     return winner
 
 
 def score_name(search: Any, metric: str | None = None) -> str:
     """What the score is called, in scikit-learn's words where it is one of its; "" where that is not known."""
     scoring, metric = search.scoring, "" if metric in (None, "score") else str(metric)
+    if isinstance(scoring, Mapping):
+        scoring, metric = scoring.get(metric, ""), ""  # the scorer's, not what a user calls it
     if isinstance(scoring, str):
         return scoring
-    if isinstance(scoring, list | tuple | set | Mapping) or (scoring is not None and metric):
+    if isinstance(scoring, list | tuple | set) or (scoring is not None and metric):
         return metric
     if scoring is None:
         estimator = search.estimator.steps[-1][1] if isinstance(search.estimator, Pipeline) else search.estimator
-        usual = estimator.score.__module__.split(".")[0] in ("sklearn", "mpitune")
+        own = getattr(getattr(estimator, "score", None), "__module__", "")
+        usual = own in ACCURACY or own.startswith("mpitune.")
         return "" if not usual else "accuracy" if is_classifier(estimator) else "r2" if is_regressor(estimator) else ""
     name = getattr(getattr(scoring, "_score_func", scoring), "__name__", "")
-    return "neg_" * (getattr(scoring, "_sign", 1) < 0) + name.removesuffix("_score")
+    return "neg_" * (getattr(scoring, "_sign", 1) < 0) + name.removesuffix("_score") if name.isidentifier() else ""
 
 
-def splits_known(search: Any, ratio: float | None = None) -> dict[str, Any]:
-    """How a fitted search has split its samples, as far as it knows: see `splits_of`. Raises UsageError."""
-    if (own := getattr(search, "_splits", None)) is not None:
+def splits_known(search: Any, given: Collection[str] = ()) -> dict[str, Any]:
+    """How a fitted search has split its samples, see `splits_of`. UsageError if it does not know, but what is given."""
+    if own := getattr(search, "_splits", None):
         return dict(own)
     cv, n = search.cv, 100 * (1 + search.n_splits_)  # samples that stand for those that it had
     if isinstance(cv, list | tuple):
         return splits_of(cv, 1 + max(int(np.max(part)) for pair in cv for part in pair))
-    if not isinstance(cv, BaseShuffleSplit | TimeSeriesSplit | LeavePOut | LeavePGroupsOut):
+    if isinstance(cv, PredefinedSplit):
+        return splits_of(list(cv.split()), len(cv.test_fold))
+    theirs = cv is None or isinstance(cv, numbers.Integral) or type(cv).__module__.startswith("sklearn.")
+    if theirs and not isinstance(cv, BaseShuffleSplit | TimeSeriesSplit | LeavePOut | LeavePGroupsOut):
         return {"repeats": getattr(cv, "n_repeats", 1)}
-    if ratio is None:
+    how = {"kind": "windows" if isinstance(cv, TimeSeriesSplit) else ""}
+    if "ratio" not in given and "repeats" not in given:
         sizes = [getattr(cv, name, None) for name in ("test_size", "train_size", "max_train_size", "p", "n_groups")]
-        if any(isinstance(size, numbers.Integral) for size in sizes):
-            raise UsageError(f"{cv}: give ratio=, the samples of a fold by those of its training")
-        ratio = splits_of(list(cv.split(np.zeros(n), np.zeros(n), np.arange(n))), n)["ratio"]
-    return {"kind": "windows" if isinstance(cv, TimeSeriesSplit) else "", "ratio": ratio}
+        if not theirs or any(isinstance(size, numbers.Integral) for size in sizes):
+            raise UsageError(UNKNOWN.format(cv))
+        how["ratio"] = splits_of(list(cv.split(np.zeros(n), np.zeros(n), np.arange(n))), n)["ratio"]
+    return how
 
 
 @dataclass(frozen=True)
@@ -166,31 +180,18 @@ class Careful:
         """Raise UsageError where it cannot choose among these candidates, by these scorers if they are several."""
         if scorers and self.metric not in scorers:
             raise UsageError(f"careful: name one of the scorers, such as careful.on({next(iter(scorers))!r})")
-        self._ranks(candidates)
-
-    def _ranks(self, candidates: Sequence[Mapping[str, Any]]) -> list[list[tuple[int, float]]]:
-        """Of each candidate and name: a number, None, no value, in this order."""
-        for name in self.order:
-            if not any(name.removeprefix("-") in params for params in candidates):
-                raise UsageError(f"careful.simplest: no candidate has a parameter {name.removeprefix('-')!r}")
-        return [[_rank(params, name) for name in self.order] for params in candidates]
+        for name in (name.removeprefix("-") for name in self.order):
+            values = [params[name] for params in candidates if name in params]
+            if not values:
+                raise UsageError(f"careful.simplest: no candidate has a parameter {name!r}")
+            for value in values:
+                if value is not None and not isinstance(value, numbers.Real):
+                    raise UsageError(f"careful.simplest: {name}={value!r} is no number, so it has no order")
 
     def __call__(self, results: Mapping[str, Any], **how: Any) -> int:
         """The number of the candidate to refit, from `cv_results_`. For the rest see `Winner`."""
-        winner = _of_results(results, self.metric, **how)
-        if self.order:
-            return min(winner.as_good, key=self._ranks(results["params"]).__getitem__)
-        default = winner.default_candidate
-        return default if default is not None and winner.default_will_do else winner.candidate
-
-
-def _rank(params: Mapping[str, Any], order: str) -> tuple[int, float]:
-    value = params.get(name := order.removeprefix("-"))
-    if value is None:
-        return 1 + (name not in params), 0.0
-    if not isinstance(value, numbers.Real):
-        raise UsageError(f"careful.simplest: {name}={value!r} is no number, so it has no order")
-    return 0, float(value) if name == order else -float(value)
+        self.check(results["params"])
+        return _of_results(results, self.metric, careful=self.order, **how).refitted
 
 
 careful = Careful()

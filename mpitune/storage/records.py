@@ -135,9 +135,11 @@ class FoldsNote(Struct, frozen=True):
 
     repeats: Annotated[int, Meta(ge=1, le=10**6)] = 1  # folds of one come one after the other
     ratio: float | None = None  # samples of a fold by those of its training, where splits are no cross-validation
-    kind: str = ""  # this and the next two: see `mpitune.figures.winner.Winner`
+    kind: str = ""  # this and the next four: see `mpitune.figures.winner.Winner`
     test: float = 0.0
     name: str = ""
+    halving: bool = False
+    careful: list[str] | None = None
     splits: Annotated[int, Meta(ge=1, le=10**6)] = 1
     race: float | None = None  # its confidence
     together: dict[str, int | None] = {}  # who leaves with whom, by candidate, where that is not with itself alone

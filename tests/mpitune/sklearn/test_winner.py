@@ -2,6 +2,8 @@
 
 import doctest
 import pickle
+import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from mpitune.figures.panels import Bars
 from mpitune.figures.winner import Winner, draws
 from mpitune.optimize.strategies.racing import Race
 from mpitune.report.page import report_of
+from mpitune.report.parts import facts_of
 from mpitune.report.parts import winner_of as winner_panel
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner, winner_of
 from mpitune.sklearn.folds import Folds
@@ -136,6 +139,11 @@ def test_what_has_no_ground_is_said() -> None:
     assert "that is more than chance" in said([[1, 2, 3], [4, 5, 6.1]])
     with pytest.raises(ValueError, match="no candidate has a finite score"):
         said([[np.nan, 1.0]])
+    for small in (1e-10, 1e-7):
+        assert not re.search(r"0\.0000|e-0?\d\d\d", said([[-3 * small] * 3, [-2 * small, -small, -small]]))
+    equal = str(Winner(np.ones((2, 3)), [{"a": 1}, {}]))
+    assert "the default: 1.0000; it has the same score" in equal and "better" not in equal
+    assert "in common" not in str(Winner(np.ones((2, 1)), [{}, {"a": 1}], ratio=0.5))
 
 
 def test_coins_are_hardly_ever_more_than_chance() -> None:
@@ -176,19 +184,42 @@ def test_what_the_splits_are_is_known_of_any_search(cv: Any, said: str) -> None:
     own = theirs.GridSearchCV(TREE, grid, **how).fit(*given[0], **given[1])
     told = {"ratio": ours._splits["ratio"]} if getattr(cv, "max_train_size", None) else {}
     found = winner_of(own, **told)
-    if not isinstance(cv, theirs.PredefinedSplit):  # which does not say that it is not all of a cross-validation
-        assert str(found) == str(ours.winner_)
+    assert str(found) == str(ours.winner_)
     assert bool(ours.winner_.not_corrected) is (said == WINDOWS) <= (ours.winner_.corrected == ours.winner_.score)
     assert all((words in str(ours.winner_)) is (words == said) for words in (WINDOWS, OVERLAP))
     assert ("taken for one cross-validation" in str(winner_of(own.cv_results_))) is (found.n_folds in (4, 10, 15))
     assert winner_of(own, **told, level=0.5).interval.low > found.interval.low and "by neg_log_loss" in str(found)
 
 
-def test_sizes_that_nobody_knows_are_asked_for() -> None:
-    search = theirs.GridSearchCV(TREE, GRID, cv=theirs.ShuffleSplit(4, test_size=30, random_state=0)).fit(X, Y)
-    with pytest.raises(UsageError, match="give ratio=, the samples of a fold by those of its training"):
+class Own(theirs.ShuffleSplit):
+    pass
+
+
+@pytest.mark.parametrize("kind", [theirs.ShuffleSplit, Own, lambda *a, **b: theirs.ShuffleSplit(*a, **b).split(X)])
+def test_splits_that_nobody_knows_are_asked_for(kind: Any) -> None:
+    search = theirs.GridSearchCV(TREE, GRID, cv=kind(4, test_size=30, random_state=0)).fit(X, Y)
+    with pytest.raises(UsageError, match="give ratio=, the samples of a fold by those of its training, or repeats="):
         winner_of(search)
     assert "test samples in common" in str(winner_of(search, ratio=30 / 120))
+    assert "test samples in common" not in str(winner_of(search, repeats=2))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"repeats": 2.5}, "repeats=2.5: 4 splits are not so many repeats"),
+        ({"ratio": -1}, "ratio=-1: give a number above 0"),
+        ({"level": "95"}, "level='95': give one between 0 and 1"),
+        ({"metric": "f1"}, r"no score 'f1', but score: name one of them, as winner_of\(search, 'score'\)"),
+        ({"found": theirs.GridSearchCV(TREE, GRID)}, "GridSearchCV has no cv_results_: give a fitted search, or these"),
+    ],
+)
+def test_what_winner_of_cannot_use_is_said(given: dict[str, Any], said: str) -> None:
+    results: dict[str, Any] = {f"split{n}_test_score": [1, 1] for n in range(4)}
+    results |= {"params": [{}, {"a": 1}], "mean_test_score": [1, 1]}
+    assert "which score it is, is not known" in str(winner_of(results))
+    with pytest.raises(UsageError, match=said):
+        winner_of(**{"found": results, **given})
 
 
 def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
@@ -202,7 +233,8 @@ def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
     for test, corrected in ((0, False), (3, False), (0.99 * enough, False), (3 * enough, True)):
         found, lost = Winner(scores, params, name="r2", test=test), 3 * (1 - share.score) / (test - 3 or 1e-9)
         assert found.corrected == pytest.approx(share.corrected + lost if corrected else share.score)
-        assert ("as r2 is too low by itself on small folds" in str(found)) is not corrected
+        why = f"as r2 is too low by itself on {f'folds of {test:.4g} samples' if test else 'small folds, and the size'}"
+        assert (f"its score is not corrected, {why}" in str(found)) is not corrected
 
 
 @pytest.mark.parametrize(
@@ -212,7 +244,8 @@ def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
         ("AUC", (0.9, 1.0, 1.0), (0.5, 1.0)),
         ("accuracy", (90, 100, 100), (60, 120)),  # in per cent, so it is another score
         ("r2", (-3, 0.9, 1.0), (-9, 1.0)),
-        ("matthews_corrcoef", (-1.0, -0.9, 0.9), (-1.0, 1.0)),
+        *((name, (-1.0, -0.9, 0.9), (-1.0, 1.0)) for name in ("matthews_corrcoef", "matthews", "cohen_kappa")),
+        ("fbeta", (0.9, 1.0, 1.0), (0.5, 1.0)),
         ("neg_log_loss", (-0.1, -0.5, -0.01), (-2, 0)),
         ("error", (0.1, 0.0, 0.0), (0.0, 0.4)),
         ("profit", (0.9, 1.0, 1.0), (0.5, 1.2)),
@@ -234,8 +267,10 @@ def test_intervals_end_at_the_bounds_of_a_score(name: str, scores: Any, ends: An
         (make_pipeline(DecisionTreeRegressor()), {}, "r2"),
         (TREE, {"scoring": "roc_auc_ovr"}, "roc_auc_ovr"),
         (TREE, {"scoring": make_scorer(mean_squared_error, greater_is_better=False)}, "neg_mean_squared_error"),
-        (TREE, {"scoring": {"auc": "roc_auc_ovr", "acc": "accuracy"}, "refit": "auc"}, "auc"),
+        (TREE, {"scoring": {"auc": "roc_auc_ovr", "acc": "accuracy"}, "refit": "auc"}, "roc_auc_ovr"),
+        (TREE, {"scoring": lambda model, X, y: model.score(X, y)}, ""),
         (KernelDensity(), {}, ""),
+        (theirs.GridSearchCV(TREE, [{}], scoring="f1_macro"), {}, ""),  # whose `score` is not the accuracy
     ],
 )
 def test_the_score_is_named(model: Any, how: Any, name: str) -> None:
@@ -247,6 +282,10 @@ def test_the_score_is_named(model: Any, how: Any, name: str) -> None:
 def test_halving_and_several_scores() -> None:
     search = HalvingGridSearchCV(TREE, [{}, GRID], cv=5, random_state=0, workers=0).fit(X, Y)
     assert search.winner_.candidate == search.best_index_ and "of the last iteration" in str(search.winner_)
+    mixed, random = np.random.default_rng(0).permutation(150), theirs.ShuffleSplit(5, test_size=0.3, random_state=0)
+    for cv, words in ((random, OVERLAP), (theirs.TimeSeriesSplit(3), WINDOWS)):
+        other = HalvingGridSearchCV(TREE, GRID, cv=cv, random_state=0, workers=0).fit(X[mixed], Y[mixed])
+        assert words in str(other.winner_)
     last = search.n_candidates_[-1]
     assert str(search.winner_).startswith(f"best of {last} by accuracy: ") and f": {last} of {last}" in str(
         search.winner_
@@ -254,7 +293,9 @@ def test_halving_and_several_scores() -> None:
     scores: dict[str, Any] = {"scoring": ["accuracy", "f1_macro"], "cv": 5}
     several = GridSearchCV(TREE, GRID, refit="f1_macro", **scores).fit(X, Y)
     assert several.winner_.score == several.best_score_
-    assert not hasattr(several.set_params(refit=False), "winner_") and not hasattr(GridSearchCV(TREE, GRID), "winner_")
+    with pytest.raises(AttributeError, match=r"as winner_of\(search, 'accuracy'\)"):
+        _ = several.set_params(refit=False).winner_
+    assert not hasattr(several, "winner_") and not hasattr(GridSearchCV(TREE, GRID), "winner_")
     own = GridSearchCV(TREE, GRID, refit=careful.on("f1_macro"), **scores).fit(X, Y)
     assert own.winner_.candidate == several.best_index_ == own.best_index_
     with pytest.raises(UsageError, match="name one of the scorers, such as careful.on"):
@@ -330,6 +371,10 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     assert (study.winner.corrected, study.winner.interval) == (search.winner_.corrected, search.winner_.interval)
     (bars,) = winner_panel(study)
     assert isinstance(bars, Bars) and "the default" in bars.bars and len(bars.bars) == 13
+    assert f"accuracy in the search</dt><dd>{search.winner_.score:.4g}" in text and "It is the best of 13, and" in text
+    series = GridSearchCV(TREE, GRID, cv=theirs.TimeSeriesSplit(3), results=tmp_path / "s", workers=1).fit(X, Y)
+    text = (tmp_path / "s" / "report.html").read_text()
+    assert f"the best of 12; {series.winner_.not_corrected} (95 %: " in text and "flatters" not in text
     two = GridSearchCV(TREE, GRID, cv=2, results=tmp_path / "two", workers=1).fit(X, Y)
     assert str(load(tmp_path / "two").winner_) == str(two.winner_) and "two folds: roughly" in str(two.winner_)
     assert "3, 20" in bars.bars and "values of max_depth, min_samples_leaf" in bars.about
@@ -371,6 +416,10 @@ def test_a_race_keeps_the_default_and_says_whom_it_left() -> None:
     evaluated = search.cv_results_["n_splits_evaluated"]
     assert search.winner_.default is not None and evaluated[0] == 10 > min(evaluated)
     assert f"not corrected for the {(evaluated < 10).sum()} that the race left, so" in str(search.winner_)
+    assert f" of the {(evaluated == 10).sum()} with all scores" in str(search.winner_)
+    for grid in ({"n_neighbors": [1]}, {"n_neighbors": [1, 3, 5]}):  # which spares nothing
+        few = GridSearchCV(KNeighborsClassifier(), grid, cv=5, race=0.95, workers=0).fit(X, Y)
+        assert "left" not in str(few.winner_) and "best of" in few._repr_html_()
 
 
 def test_a_candidate_that_diverges_is_no_reason_to_take_others_for_equal() -> None:
@@ -400,3 +449,20 @@ def test_a_loaded_winner_is_that_of_the_search(tmp_path: Path) -> None:
     masks = [np.ma.getmaskarray(fails.cv_results_[f"split{n}_test_score"]) for n in range(4)]
     evaluated = fails.cv_results_["n_splits_evaluated"].tolist()  # a fit that failed is one of them, and not masked
     assert (4 - np.sum(masks, axis=0)).tolist() == evaluated and min(evaluated) < 4
+
+
+@pytest.mark.slow
+def test_what_was_refitted_is_what_the_journal_says(tmp_path: Path) -> None:
+    """Also of a halving search, and of a journal that ends before it is known."""
+    refit = careful.simplest("max_depth", "-min_samples_leaf")
+    search = GridSearchCV(TREE, GRID, cv=4, refit=refit, results=tmp_path / "a", workers=1).fit(X, Y)
+    halving = HalvingGridSearchCV(TREE, GRID, cv=4, random_state=0, results=tmp_path / "b", workers=1).fit(X, Y)
+    loaded = load(tmp_path / "a").winner_
+    assert str(loaded).splitlines()[1:] == str(search.winner_).splitlines()[1:]
+    assert loaded.refitted == search.best_index_ != loaded.candidate and "refitted is candidate 5" in str(loaded)
+    assert "candidates of the last iteration" in str(load(tmp_path / "b").winner_) and halving.winner_.n_candidates > 1
+    page = (tmp_path / "a" / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "<dt>refitted parameters</dt><dd>max_depth = 2, min_samples_leaf = 20<" in page
+    history = read_study(tmp_path / "a")
+    study = report_of(tmp_path / "a", replace(history, complete=False), Folds(), None).study
+    assert "best score's parameters" in [fact.name for fact in facts_of(study, [])]

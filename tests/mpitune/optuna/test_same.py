@@ -86,7 +86,7 @@ def make_tables(where: str, path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["none", "sqlite", "journal"])
-@pytest.mark.parametrize("number", [3, 8, 13, 17])
+@pytest.mark.parametrize("number", [3, 8, 13, 19])  # which do not end before their 30 trials
 def test_a_killed_study_continues_as_the_same(number: int, where: str, tmp_path: Path) -> None:
     script = tmp_path / "study.py"
     script.write_text(STUDY)
@@ -201,8 +201,9 @@ def test_the_folder_of_a_study_says_what_it_has(tmp_path: Path) -> None:
     assert printed(through(script, 3, "none", workers=0, results=folder)) == whole
     study = read_study(folder)
     assert len(study.results) == 30
-    for told in ("status", "report"):
-        subprocess.run([sys.executable, "-m", "mpitune", told, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    for told, status in (("status", 3), ("report", 0)):  # some of its trials have failed
+        command = [sys.executable, "-m", "mpitune", told, str(folder)]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == status
     assert "trials" in (folder / "report.html").read_text()
 
 

@@ -335,7 +335,7 @@ def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_pat
         (tmp_path / "script.py").write_text(f"# which is another line\n{HASHED}")
     (tmp_path / "script.py").write_text(HASHED.replace("x * factor", "x + factor"))
     changed = program(tmp_path / "script.py", "2.0", cwd=tmp_path).stderr
-    assert " FunctionTransformer.func changed since the known results (2) were made" in changed
+    assert " FunctionTransformer.func, lambdas changed since the known results (2) were made" in changed
     refused = program(tmp_path / "script.py", "3.0", cwd=tmp_path, status=2)
     assert "script.py: r holds a study with estimator = " in refused.stderr
 

@@ -72,7 +72,7 @@ class InWorker:
         _study = self._study = Study.__new__(ViewedStudy)
         self._function = read_call(self.packed, data)
         self._told, self._tell = self.view.trials, tell
-        self._attrs = [(0, self.view.get_study_user_attrs(self.view.study_id))]
+        self._attrs = [(0, dict(self.view.get_study_user_attrs(self.view.study_id)))]
         return self
 
     def hear(self, content: bytes) -> None:
@@ -90,7 +90,7 @@ class InWorker:
     def _evaluated(self, trial: Trial) -> Evaluation:
         asked = json.loads(str(trial.params[ASKED]))
         of_optuna = self._begun(asked)
-        before = self.view.get_study_user_attrs(self.view.study_id)
+        before = dict(self.view.get_study_user_attrs(self.view.study_id))  # Optuna 4 gives its own
         tell = None if self._tell is None else TellSteps(self._tell, trial.key)
         self.view.reported = lambda of: tell and tell.is_due and tell(_steps(of, self.names[0]))
         values: list[float] | None = None

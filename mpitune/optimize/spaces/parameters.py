@@ -242,6 +242,8 @@ class Choice:
         """Which option it is, or is called so by people; a number of NumPy may be one of Python."""
         if self.has(label := label_of(value)):
             return self.index(label)
+        if type(value) is str and self.has(value):  # a label itself, as a sampler draws it
+            return self.index(value)
         if isinstance(value, np.generic) and type(value.item()) is not type(value):
             return self._place_of(value.item())
         names = [for_people(label) if isinstance(value, str) else None for label in self.labels]

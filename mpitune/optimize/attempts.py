@@ -18,13 +18,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpitune.optimize.steps import LOG, StepLog
 from mpitune.optimize.strategies.base import TrialSegment
-from mpitune.optimize.values import no_fault_of_the_trial
+from mpitune.optimize.values import FolderFault, no_fault_of_the_trial
 from mpitune.storage.files import (
     copy_folder,
     link_in,
@@ -51,12 +51,15 @@ class AttemptFolder:
         anew: patterns of names that are not taken over from the attempt before.
         like: what the first attempt begins with a copy of.
 
+    It looks at the file system when it is first asked for its path, or at once where others will go on from it.
+
     Attributes:
         link: the path that users know.
         path: of the folder, which is there if something was taken over, else once it was made.
 
     Raises:
-        FolderFault: what is there cannot be taken over.
+        FolderFault: what is there cannot be taken over, here or by any of its methods. `finish` raises again what an
+            objective has swallowed.
     """
 
     def __init__(
@@ -64,9 +67,34 @@ class AttemptFolder:
     ):
         own = segment.parent  # as it begins with another trial's
         self.link = trials / (_of_stage(segment.key) if own else f"t{segment.number:06}")
-        self._stage, self._job, self._is_shown = segment.stage or 0, job, False
-        with no_fault_of_the_trial(self.link):
-            self._take_over(segment, trials, [FINISHED, PARTS, *anew], like)
+        self._stage, self._job, self._is_begun, self._is_shown = segment.stage or 0, job, False, False
+        self._begins = segment, trials, [FINISHED, PARTS, *anew], like
+        self._fault: FolderFault | None = None
+        if own or like is not None:
+            self._begin()
+
+    @property
+    def path(self) -> Path:
+        self._begin()
+        return self._path
+
+    def _begin(self) -> None:
+        if not self._is_begun:
+            with self._own_work():
+                self._take_over(*self._begins)
+            self._is_begun = True
+
+    @contextmanager
+    def _own_work(self) -> Iterator[None]:
+        """Around what is no work of the objective."""
+        if self._fault is not None:
+            raise self._fault
+        try:
+            with no_fault_of_the_trial(self.link):
+                yield
+        except FolderFault as fault:
+            self._fault = fault
+            raise
 
     def _take_over(self, segment: TrialSegment, trials: Path, but: list[str], like: Path | None) -> None:
         """Begin with what is there. Raises OSError."""
@@ -81,10 +109,10 @@ class AttemptFolder:
                 remove_folder(self._named(n))
             elif _finished(self._named(n)) > -1:
                 raise FileNotFoundError(errno.ENOENT, f"the link to {self._named(n).name} is gone: put it there again")
-        self.path = self._named(n)
+        self._path = self._named(n)
         if before is not None:
             if self._is_own(before) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED):
-                self.path = before
+                self._path = before
                 return
             self._copy(self.link, but)
             if self._is_own(before):
@@ -96,7 +124,7 @@ class AttemptFolder:
                 make_folder(trials)
                 source = self._copy(like, but)
                 if LOG in but and 0 in StepLog(source).steps:
-                    with written_whole(self.path / LOG, "w", durable=False) as file:
+                    with written_whole(self._path / LOG, "w", durable=False) as file:
                         file.write(json.dumps([0, {}]) + "\n")
         if segment.parent and self._stage > 1:  # all have their copies of what it had two stages ago
             old = trials / _of_stage(f"t{segment.number:06}/{self._stage - 2}")
@@ -107,17 +135,18 @@ class AttemptFolder:
 
     def make(self) -> Path:
         """The path; the folder is made if it is not there."""
+        self._begin()
         if not self._is_shown:
-            with no_fault_of_the_trial(self.link):
+            with self._own_work():
                 make_folder(self.path)  # first, as a link that leads nowhere means that work was lost
                 self._show()
         return self.path
 
     def finish(self) -> None:
         """Have this attempt be the trial's, unless another job was first to finish it, or goes on from there."""
-        if not self.path.exists():  # it was not asked for
+        if self._fault is None and not (self._is_begun and self.path.exists()):  # it was not asked for
             return
-        with no_fault_of_the_trial(self.link):
+        with self._own_work():
             with written_whole(self.path / FINISHED, "w", durable=False) as file:
                 file.write(str(self._stage))
             self._show()
@@ -129,7 +158,7 @@ class AttemptFolder:
         other = folder_at(self.link)
         stage = -1 if other is None else _finished(other)
         if other is None or stage < self._stage or self._is_own(other):
-            put_link(self.link, self.path.name)
+            put_link(self.link, self._path.name)
         self._is_shown = True
 
     def _named(self, number: int) -> Path:
@@ -146,11 +175,11 @@ class AttemptFolder:
                 raise FileNotFoundError(errno.ENOENT, f"{link} was removed")
             was = _state_of(source)
             try:
-                copy_folder(source, self.path, but)
+                copy_folder(source, self._path, but)
                 if was == _state_of(source):
                     self._show()
                     return source
-                remove_folder(self.path)
+                remove_folder(self._path)
             except OSError:
                 if not left or was == _state_of(source):
                     raise

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import logging
 import math
 import os
 import pickle
@@ -24,7 +22,6 @@ from optuna.logging import get_verbosity
 from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.engine.tracking import STEPS
 from mpitune.errors import UsageError, named
@@ -39,9 +36,9 @@ from mpitune.optimize.values import refuse_faults
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.kept import kept_by
+from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
-from mpitune.optuna.records import ATTRIBUTE, json_says, read_said
-from mpitune.processes.process import packed, unpacked_error
+from mpitune.processes.process import packed
 from mpitune.ranks import launch
 from mpitune.ranks.transport import Transport
 from mpitune.source import values_read
@@ -53,107 +50,6 @@ from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Win
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
 FIX = "make it within the objective"
 _told_kept: set[str] = set()
-Callback = Callable[[Study, FrozenTrial], None]
-
-
-@dataclass
-class Leader:
-    """What rank 0 has: the user's study, and what ends the call."""
-
-    study: Study
-    asking: Asking
-    function: Callable[[Any], Any]
-    arrays: dict[str, np.ndarray]  # large ones that the function holds
-    n_trials: int | None
-    ends: float  # monotonic time after which no trial begins
-    catch: tuple[type[BaseException], ...]
-    callbacks: Sequence[Callback]
-    # By number: what an objective has raised, packed, its trial and attributes of the study: a journal cannot hold all.
-    extras: dict[int, tuple[bytes, FrozenTrial, dict[str, Any]]] = field(default_factory=dict)
-    keeps: bool = False  # whether a journal is kept
-    heard: dict[int, bytes] | None = None  # by number, what has brought `extras`, where other ranks need it
-    raised: BaseException | None = None
-    stopped: bool = False  # by an objective
-    bar: Any = None  # Optuna's
-    began: float = field(default_factory=time.monotonic)
-    told: bool = False  # of a trial
-    told_texts: bool = False  # whether a line has said that attributes are texts
-
-    @property
-    def stops(self) -> bool:
-        """Whether no trial may begin any more."""
-        return self.raised is not None or self.stopped or self.asking.stopped or self.study._stop_flag
-
-    @property
-    def is_late(self) -> bool:
-        """Whether its time is over. As in Optuna a first trial runs, however long the workers take, if there is any."""
-        return (self.told or self.ends <= self.began) and time.monotonic() >= self.ends
-
-    def tell(self, result: Result) -> None:
-        """Take in the next result in the order of numbers."""
-        number, self.told = self.asking.open[0], True
-        raised, given, attrs = self.extras.pop(number, (b"", None, None))
-        said = result.user_attrs.get(ATTRIBUTE)
-        if said is None:  # its worker has died, each time
-            cause = result.error
-            told = self.asking.tell(None, None, TrialState.FAIL)
-        else:
-            ended, values, state, of_study = read_said(said, number, len(self.study.directions))
-            cause = said["cause"]
-            self.stopped |= said["stopped"]
-            if given is not None:
-                self._require_kept(given)
-                if isinstance(self.study._storage, InMemoryStorage):
-                    ended, of_study = given, attrs
-                else:  # tuples, of which a database makes lists, as by Optuna alone
-                    ended.params, ended.distributions = given.params, given.distributions
-            elif said["texts"] and not self.told_texts:
-                self.told_texts = True
-                print(
-                    f"trials of an earlier process have texts for objects in their attribute {named(said['texts'])}: "
-                    "fit the best again (study.best_params), or save each model to a file in the objective",
-                    file=sys.stderr,
-                )
-            for name, value in of_study.items():  # also where the sampler's `after_trial` raises
-                self.study.set_user_attr(name, value)
-            told = self.asking.tell(ended, values, state)
-        self.bar.update(time.monotonic() - self.began, self.study)
-        _say(self.study, told, cause)
-        error = self.asking.raised.pop(number, None) or (unpacked_error(raised) if raised else None)
-        if error is not None and not isinstance(error, self.catch):
-            self.raised = error
-            return
-        for callback in self.callbacks:
-            callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
-
-    def _require_kept(self, given: FrozenTrial) -> None:
-        """Raise UsageError for choices that a journal or a database cannot hold."""
-        in_memory, plain = isinstance(self.study._storage, InMemoryStorage), str | float | int | None
-        lost = [
-            name for name, drawn in given.distributions.items() if not (
-                all(isinstance(choice, plain) for choice in getattr(drawn, "choices", ())) if self.keeps
-                else in_memory or json_says(drawn))
-        ]  # fmt: skip
-        if lost:
-            raise UsageError(
-                f"the choices of {lost[0]} cannot be kept in a file ({given.distributions[lost[0]]}): give texts or "
-                "numbers, and look up in the objective what they stand for"
-            )
-
-
-def _say(study: Study, trial: FrozenTrial, cause: str | None) -> None:
-    """Log the end of a trial as Optuna does."""
-    if trial.state == TrialState.FAIL:
-        log.warning("Trial %d failed with parameters: %s because of: %s", trial.number, trial.params, cause)
-    elif trial.state == TrialState.PRUNED:
-        log.info("Trial %d pruned.", trial.number)
-    elif log.isEnabledFor(logging.INFO):
-        one = len(study.directions) == 1
-        best = ""
-        with suppress(ValueError):  # no trial yet that keeps its constraints
-            best = f" Best is trial {study.best_trial.number} with value: {study.best_value}." if one else ""
-        values = f"value: {trial.value}" if one else f"values: {trial.values}"
-        log.info("Trial %d finished with %s and parameters: %s.%s", trial.number, values, trial.params, best)
 
 
 @dataclass(frozen=True)

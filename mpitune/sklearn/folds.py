@@ -122,7 +122,7 @@ class Folds(Experiment):
         return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters, **lambdas}
 
     def searches(self) -> Iterator[Rounds]:
-        trials = {t.key: Trial(t.key, {"split": t.split, **self._labels[t.candidate]}) for t in self.tasks}
+        trials = {task.key: task.trial(self._labels[task.candidate]) for task in self.tasks}
         yield self._rounds(trials)
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,9 +55,9 @@ class Task:
         given = [name for name, value in self.kwargs["fit_params"].items() if value is not None]
         return [name for name in given if name != self.weight_name]
 
-    def trial(self) -> Trial:
-        """It has the candidate's parameters as a journal holds them."""
-        return Trial(self.key, {"split": self.split, **self.labels()})
+    def trial(self, labels: Mapping[str, Parameter]) -> Trial:
+        """It has the candidate's parameters as a journal holds them, see `labels`."""
+        return Trial(self.key, {"split": self.split, **labels})
 
     def labels(self) -> dict[str, Parameter]:
         """What stands for the parameters; one that is called as the number of a fold gets another name."""

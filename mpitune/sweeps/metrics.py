@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,19 +51,24 @@ class Metric:
         self.end = None if end is None else worst if math.isnan(end) else float(end)
 
 
-def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "") -> Metric:
-    """What the program of a trial has logged by now. source: None for W&B where it has that run, else JSON."""
-    if source is None and not _runs(_near(folder, run), run):
-        metric = Metric(name, maximize, _in_output(folder, run))
-        if metric.end is not None or not _runs(_below(folder, run), run):
-            return metric
-    return Metric(name, maximize, SOURCES[source or "wandb"](folder, run))
+def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "", ended: bool = True) -> Metric:
+    """What the program of a trial has logged by now. source: None for W&B where it has that run, else JSON.
+
+    Once it has ended, a run that is not where it should be is looked for below the working folder, which takes a while.
+    """
+    if source is not None and source != "wandb":
+        return Metric(name, maximize, SOURCES[source](folder))
+    files = _runs(_near(folder, run), run)
+    metric = Metric(name, maximize, _in_wandb(files) if files or source else _in_output(folder))
+    if ended and not files and metric.end is None and (files := _runs(_below(folder, run), run)):
+        metric = Metric(name, maximize, _in_wandb(files))
+    return metric
 
 
-def _in_wandb(folder: Path, run: str) -> Logged:
+def _in_wandb(files: list[Path]) -> Logged:
     with needs("wandb"):
         from wandb.proto.wandb_internal_pb2 import Record
-    for path in _runs(chain(_near(folder, run), _below(folder, run)), run):
+    for path in files:
         for content in _records(path.read_bytes()):
             record = Record.FromString(content)
             history = record.WhichOneof("record_type") == "history"
@@ -133,7 +138,7 @@ def _records(content: bytes, at: int = 7) -> Iterator[bytes]:
             part = b""
 
 
-def _in_output(folder: Path, run: str) -> Logged:
+def _in_output(folder: Path) -> Logged:
     n = 0
     for line in (folder / OUTPUT).read_text(errors="replace").splitlines() if (folder / OUTPUT).exists() else ():
         with suppress(ValueError):
@@ -143,7 +148,7 @@ def _in_output(folder: Path, run: str) -> Logged:
                 n += 1
 
 
-def _in_tensorboard(folder: Path, run: str) -> Logged:
+def _in_tensorboard(folder: Path) -> Logged:
     with needs("tensorboard"):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.util.tensor_util import make_ndarray
@@ -156,7 +161,7 @@ def _in_tensorboard(folder: Path, run: str) -> Logged:
             yield from ((name, value.item(), step) for value, step in known if value.size == 1)
 
 
-def _in_mlflow(folder: Path, run: str) -> Logged:
+def _in_mlflow(folder: Path) -> Logged:
     """Lines of time, value and step, as MLflow's file store has them; MLflow 3.17 reads it only if it is allowed to."""
     for path in sorted(path for path in folder.glob("mlruns/*/*/metrics/**/*") if path.is_file()):
         lines = [line.split() for line in path.read_text().splitlines()]
@@ -164,6 +169,6 @@ def _in_mlflow(folder: Path, run: str) -> Logged:
             yield path.as_posix().rpartition("/metrics/")[2], float(value), int(step)
 
 
-SOURCES: dict[str, Callable[[Path, str], Logged]] = {
-    "wandb": _in_wandb, "json": _in_output, "tensorboard": _in_tensorboard, "mlflow": _in_mlflow,
+SOURCES: dict[str, Callable[[Path], Logged]] = {
+    "json": _in_output, "tensorboard": _in_tensorboard, "mlflow": _in_mlflow,
 }  # fmt: skip

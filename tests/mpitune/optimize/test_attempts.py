@@ -1,4 +1,4 @@
-"""Each attempt of each job has its own folder, whoever wakes; the class is used as evaluators in several jobs do."""
+"""Each attempt of each job has its own folder. One process plays several jobs here, with the class that workers use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,18 @@ def test_work_that_is_gone_is_said(tmp_path: Path) -> None:
         with pytest.raises(
             StorageError, match=r"t\d+(-1)? cannot .*t000007 leads to \.t000007\.1-a, which is not there"
         ):
-            AttemptFolder(segment, tmp_path, job)
+            AttemptFolder(segment, tmp_path, job).make()
     assert os.listdir(tmp_path) == ["t000007"]
+
+
+def test_a_fault_that_an_objective_swallows_is_raised_in_the_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t000007")
+    attempt = AttemptFolder(TrialSegment(7, {}), tmp_path)
+    attempt.finish()  # as it has not asked for the folder
+    with suppress(StorageError):
+        attempt.make()
+    with pytest.raises(StorageError, match="t000007 cannot be read or written"):
+        attempt.finish()
 
 
 def test_a_folder_is_copied_as_it_was_at_one_moment(tmp_path: Path) -> None:

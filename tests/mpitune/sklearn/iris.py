@@ -37,7 +37,7 @@ def caught(search: Any) -> tuple[Any, Where, SearchLimit]:
     class Stop(Exception):
         pass
 
-    def run(given: Any) -> Any:
+    def run(given: Any, *_: Any) -> Any:
         tasks.extend(given)
         raise Stop
 

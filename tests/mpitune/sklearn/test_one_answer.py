@@ -93,7 +93,7 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     fit = SVC.fit
     monkeypatch.setattr(SVC, "fit", lambda self, X, y, sample_weight=None: fits.append(1) or fit(self, X, y))
     for batch in (where.tasks, [task for task in where.tasks if task.candidate == 0]):
-        assert len(list(Evaluator(where)(tuple(task.trial() for task in batch)))) == len(batch)
+        assert len(list(Evaluator(where)(tuple(task.trial(task.labels()) for task in batch)))) == len(batch)
     assert not fits
 
 

@@ -41,38 +41,37 @@ class Caller(Enum):
 ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
 OF_SCRIPT = ("gpu", "workers", "results", "restart")
 OF_HYDRA = ("gpu", "workers", "trial_timeout", "results", "join")
-_caller: Caller | None = None  # nobody has said it: as PROGRAM
+_callers: list[Caller] = []  # the first one counts, as calls nest; several threads may be in one; none: as PROGRAM
 _kept = True
 
 
 @contextmanager
 def called_from(caller: Caller) -> Iterator[None]:
     """Advice in messages is for this caller from now on; within another one it stays for that one."""
-    global _caller
-    before = _caller
-    _caller = caller if before is None else before
+    _callers.append(caller)
     try:
         yield
     finally:
-        _caller = before
+        _callers.remove(caller)
 
 
 def typed(name: str, value: object = True) -> str:
     """An option of `RunOptions` as who calls types it: --gpu none, or gpu="none"; "" where the call has no such."""
-    if name == "debug" if _caller in (None, Caller.PROGRAM) else _caller is Caller.SCRIPT and name not in OF_SCRIPT:
+    caller = _callers[0] if _callers else Caller.PROGRAM
+    if name == "debug" if caller is Caller.PROGRAM else caller is Caller.SCRIPT and name not in OF_SCRIPT:
         return ""
-    if _caller in (None, Caller.PROGRAM, Caller.SCRIPT):
+    if caller in (Caller.PROGRAM, Caller.SCRIPT):
         if isinstance(value, list):
             return f"--{name} {shlex.join(value)}"
         plain = str(value).replace(",", "").isalnum()
         return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}" if plain else f" {value!r}")
-    if _caller is Caller.HYDRA:
+    if caller is Caller.HYDRA:
         plain = isinstance(value, str) and value.isalnum()  # 0,1 would be two jobs
         return shlex.quote(f"hydra.sweeper.{name}={value if plain else json.dumps(value)}") if name in OF_HYDRA else ""
     given = f"{name}={json.dumps(value) if isinstance(value, str | list) else value}"
     if name in ARGUMENTS:
         return given
-    return f"RunOptions({given})" if _caller is Caller.OPTIONS else ""
+    return f"RunOptions({given})" if caller is Caller.OPTIONS else ""
 
 
 def or_typed(name: str, value: object = True, then: str = "") -> str:

@@ -70,6 +70,11 @@ def test_options_in_advice_are_those_that_the_caller_types() -> None:
         "--gpu none",
         ", or --restart",
     )
+    two = called_from(Caller.ARGUMENTS), called_from(Caller.ARGUMENTS)  # of two threads: who began first ends first
+    for step in ("__enter__", "__exit__"):
+        for call in two:
+            getattr(call, step)(*[None] * (3 * (step == "__exit__")))
+    assert typed("restart") == "--restart"
     with called_from(Caller.OPTIONS):
         assert (typed("expect_nodes", 2), typed("gpu", "0,1")) == ("RunOptions(expect_nodes=2)", 'gpu="0,1"')
         with called_from(Caller.PROGRAM):

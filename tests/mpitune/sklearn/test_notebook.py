@@ -30,7 +30,7 @@ def test_a_fitted_search_shows_what_it_found_below_the_diagram() -> None:
     text = below_the_diagram(search.fit(X, Y))
     assert text.startswith("6 candidates, 1 without a score\nbest of 6 by accuracy, 1 left out: {")
     assert "{&#x27;n_neighbors&#x27;: 7}: 0.9800; " in text
-    assert "\nas good on these 5 folds: 5 of 6</pre>" in text
+    assert "\nas good on these 5 folds: 5 of the 5 with all scores</pre>" in text
     no_refit = GridSearchCV(KNN, {"n_neighbors": [1, 3]}, scoring=["accuracy", "f1_macro"], refit=False, workers=0)
     assert below_the_diagram(no_refit.fit(X, Y)) == "2 candidates</pre>"
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.search_space import intersection_search_space
 from optuna.trial import TrialState, create_trial
@@ -231,6 +232,7 @@ def main() -> int:
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)} (default all)")
     chosen, begin, found = parser.parse_args(), time.monotonic(), 0
     quiet()
+    np.set_printoptions(legacy="1.25")  # a crossover of NSGA gives NumPy's numbers: floats, as in any database
     for number in range(chosen.seed, chosen.seed + chosen.studies):
         for differs in filter(None, (difference(number, way) for way in chosen.ways.split(","))):
             found += 1

@@ -4,7 +4,7 @@
 # make docs    the documentation as a site in results/site; a warning is an error, and so is a link that leads nowhere
 # make coverage     what make test runs of each file: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
-# make test-container    build the CPU container's steps in a chroot and run both searches in it (root, minutes)
+# make test-container    build the CPU container's steps in a chroot and run both programs in it (root, minutes)
 # make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
 # make test-lowest  all but networks on the oldest versions that pyproject.toml allows; make test-newest: on the newest
 # make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mpitune.lazy import front
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
-    from mpitune.optimize.asktell import AskTell as AskTell
     from mpitune.optimize.commands import Command as Command
     from mpitune.optimize.objectives import ObjectiveTrial as ObjectiveTrial
     from mpitune.optimize.search_study import SearchStudy as SearchStudy
@@ -20,7 +19,6 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
 __getattr__, __dir__, __all__ = front(
     __name__,
     {
-        "asktell": ("AskTell",),
         "commands": ("Command",),
         "objectives": ("ObjectiveTrial",),
         "search_study": ("SearchStudy", "TrialRecord"),

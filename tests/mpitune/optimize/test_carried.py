@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_iris
-from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import GridSearchCV
-from sklearn.tree import DecisionTreeClassifier
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
 from mpitune.errors import UsageError
-from mpitune.optimize import AskTell
 from mpitune.optimize.strategies import ASHA, Hyperband
-from tests.helpers import ROOT, journal_lines
+from tests.helpers import journal_lines
 
 XN = {"x": Float(0, 4, step=1), "n": Int(1, 3)}
 
@@ -248,63 +241,6 @@ def test_constants_and_code_that_results_depend_on_must_be_the_same(tmp_path: Pa
     how: dict[str, Any] = {"adapt": {"k": ...}, "changed": "objective"}
     study = search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 2}, **usual, **how)
     assert [trial.values["loss"] for trial in study.trials] == [2.0, 4.0, 6.0, 12.0]
-
-
-def test_what_optuna_knows_is_told_to_a_loop_and_a_search_goes_on(tmp_path: Path) -> None:
-    optuna = pytest.importorskip("optuna")
-
-    def loss(x: float, kind: Any, n: int = 0) -> float:
-        return (x - 1) ** 2 + n + (kind is None)
-
-    def objective(trial: Any) -> float:
-        kind = trial.suggest_categorical("kind", ["a", None])
-        more = {"n": trial.suggest_int("n", 1, 9, log=True)} if kind == "a" else {}
-        if trial.number == 3:
-            trial.report(-1.0, 1)  # which Optuna takes for its value
-            raise optuna.TrialPruned
-        return loss(trial.suggest_float("x", 0, 4), kind, **more)
-
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
-    study.optimize(objective, n_trials=12)
-    (said,) = re.findall(r"of a study of Optuna is `(.*)`", (ROOT / "docs" / "search.md").read_text())
-    known = eval(said, {"study": study})
-    assert len(known) == 11 and min(value for _, value in known) == study.best_value
-    space = {"x": Float(0, 4), "kind": Choice("a", None), "n": When(Int(1, 9, log=True), kind="a")}
-    how: dict[str, Any] = dict(minimize="loss", results=tmp_path / "r")
-    with AskTell(space, enqueue=[point for point, _ in known], n_trials=len(known), **how) as loop:
-        for _, value in known:
-            asked = loop.ask()
-            assert asked is not None
-            loop.tell(asked, value)
-    with open(tmp_path / "calls", "w") as calls:
-        found = search(
-            lambda trial: print("called", file=calls) or loss(**trial.params), space, strategy="tpe", n_trials=16,
-            workers=0, adapt=True, options=RunOptions(quiet=True), **how,
-        )  # fmt: skip
-    assert len(found) == 16 and (tmp_path / "calls").read_text().count("called") == 5
-    assert [(dict(t.params), t.values["loss"]) for t in found.trials[:11]] == known
-    narrow = {**space, "x": Float(0, 2)}
-    again = search(
-        lambda trial: 9.0, narrow, n_trials=20, workers=0, adapt=True, changed="objective", strategy="tpe", **how
-    )
-    assert sum(t.values["loss"] < 9 for t in again.trials) == sum(t.params["x"] <= 2 for t in found.trials)
-
-
-def test_what_scikit_learn_knows_is_told_to_a_loop(tmp_path: Path) -> None:
-    """A candidate that failed has NaN, and both have numbers of NumPy."""
-    depths = np.array([2, -1, 1])
-    X, y = load_iris(return_X_y=True)
-    with pytest.warns(FitFailedWarning):
-        search = GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": depths}, cv=3).fit(X, y)
-    (said,) = re.findall(r"`(\[\(p, s\) .*?)`", (ROOT / "docs" / "search.md").read_text())
-    points, scores = zip(*eval(said, {"cv_results_": search.cv_results_}), strict=True)
-    with AskTell({"max_depth": Int(-1, 2)}, enqueue=points, n_trials=2, maximize="score", results=tmp_path) as loop:
-        for score in scores:
-            asked = loop.ask()
-            assert asked is not None
-            loop.tell(asked, score)
-        assert [trial.params["max_depth"] for trial in loop.study.trials] == [2, 1]
-        assert loop.study.best_value == search.best_score_
 
 
 def test_a_stop_hears_of_results_of_before(tmp_path: Path) -> None:

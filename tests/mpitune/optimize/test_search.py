@@ -16,14 +16,14 @@ import pytest
 from mpitune import Choice, Float, Int, Space, When
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
-from mpitune.optimize import AskTell, Command
+from mpitune.optimize import Command
 from mpitune.optimize.strategies import ASHA, Grid, Halving, Hyperband
 from mpitune.settings import window_of
 from mpitune.storage.history import read_study
 from mpitune.storage.journal import Journal
 from mpitune.tools.status import described, status_of
 from tests.helpers import PATIENCE, begun, end_searches_with, journal_lines, wait_until
-from tests.mpitune.optimize.objectives import SPACE, plain, searched
+from tests.mpitune.optimize.objectives import SPACE, searched
 
 SCRIPT = ("-m", "tests.mpitune.optimize.objectives")
 
@@ -475,37 +475,6 @@ def test_trials_of_several_nodes(program: Any) -> None:
 def test_a_launcher_starts_the_command_on_its_nodes(program: Any) -> None:
     trials = json.loads(program(*GANGS, "command", ranks=3).stdout.splitlines()[0])
     assert [(v["processes"], error) for p, v, error in trials] == [(max(1, p["nodes"]), "") for p, v, error in trials]
-
-
-def test_ask_and_tell(tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(strategy="random", n_trials=5, minimize="loss", results=tmp_path / "r")
-    with AskTell(SPACE, **how) as loop:
-        first, second = loop.ask(), loop.ask()
-        assert first is not None and second is not None
-        loop.tell(second, 2.0)
-        loop.tell(first, error="the sample broke")
-        with pytest.raises(UsageError, match="trial 0 is not open"):
-            loop.tell(0, 1.0)
-        third = loop.ask()
-        with pytest.raises(UsageError, match="trial 2: the values are None: return"):
-            loop.tell(2)
-        with pytest.raises(UsageError, match=r"trial 2: the values are NaN as loss: give float\('inf'\)"):
-            loop.tell(2, float("nan"))
-        with pytest.raises(UsageError, match="trial 2: the values are cost, loss, before loss: return the same"):
-            loop.tell(2, {"loss": 1.0, "cost": 2.0})
-    with pytest.raises(UsageError, match="holds a study with seed = 0, not 1: give another results folder$"):
-        AskTell(SPACE, **how, seed=1)
-    with AskTell(SPACE, **how) as loop:
-        assert [t.state for t in loop.study.trials] == ["failed", "complete"]
-        numbers = []
-        while (trial := loop.ask()) is not None:
-            numbers.append(trial.number)
-            if trial.number == 2:
-                assert third is not None and trial.params == third.params
-            loop.tell(trial, {"loss": float(trial.number)})
-        assert (numbers == [2, 3, 4] and loop.study.best.number == 1) or loop.study.best.values["loss"] == 2.0
-    reference = searched(plain, SPACE, n_trials=1)
-    assert reference.trials[0].params == first.params
 
 
 class Learns(Grid):

@@ -24,7 +24,6 @@ from mpitune.errors import UsageError
 from mpitune.exchange.formats import to_optuna
 from mpitune.exchange.trials import read
 from mpitune.limit import SearchLimit
-from mpitune.optimize.asktell import AskTell
 from mpitune.optimize.strategies import (
     ASHA,
     Grid,
@@ -437,12 +436,6 @@ def test_constraints_are_known_from_the_journal(tmp_path: Path) -> None:
     assert there.best_value == right
     plain = searched(objective, {"x": Float(0, 2)}, **{**how, "strategy": "tpe", "n_trials": 10}, adapt=True)
     assert plain.best_value < 0.5 and not plain.best.constraints
-    loop = AskTell(LINE, strategy=sampler, n_trials=3, minimize="loss", results=tmp_path / "told")
-    while (trial := loop.ask()) is not None:
-        loop.tell(trial, trial.params["x"], user_attrs={"over": 1.0})
-    with pytest.raises(UsageError, match="no complete trial fulfils the constraints"):
-        _ = loop.study.best
-    loop.close()
 
 
 def test_user_attributes_of_a_stage_are_kept_with_its_checkpoint() -> None:

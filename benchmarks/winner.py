@@ -30,7 +30,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from benchmarks.machine import circumstances, publish, table
 from mpitune.optimize.strategies.racing import Race
 from mpitune.sklearn import GridSearchCV
-from mpitune.sklearn.winner import winner_of
+from mpitune.sklearn.search.winner import winner_of
 
 NEW = 2000  # samples of populations, to know the truth
 RACED, ORDERS = 20, 40

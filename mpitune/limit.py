@@ -18,7 +18,7 @@ class SearchLimit:
         timeout: seconds since `began`, by the monotonic clock.
         stop_when: a function of the results so far.
         began: when the search did.
-        known: these results, see `mpitune.sklearn.limit.Scores`; where `stop_when` is None it is not asked.
+        known: these results, see `mpitune.sklearn.search.limit.Scores`; where `stop_when` is None it is not asked.
         reached: what it was that has stopped the search; "" for nothing.
     """
 

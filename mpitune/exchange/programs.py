@@ -38,7 +38,7 @@ def experiment_of(history: History) -> Experiment | None:
     """The experiment that a journal is of; None where it is none of these. Raises what its own code raises."""
     settings = history.header["settings"]
     if settings["experiment"] == "Folds":  # of scikit-learn's estimators, whose import is dear
-        from mpitune.sklearn.folds import Folds
+        from mpitune.sklearn.search.folds import Folds
 
         return Folds()
     kind = experiments().get(settings["experiment"])

@@ -26,10 +26,11 @@ from joblib.parallel import AutoBatchingMixin, FallbackToBackend, Parallel, Para
 
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import UsageError
+from mpitune.joblib.arrays import Known, value_of
 from mpitune.joblib.calls import service
-from mpitune.joblib.pickles import LARGE, Known, Writer, value_of
 from mpitune.options import RunOptions
 from mpitune.processes.fork_server import THREADS
+from mpitune.processes.pickles import LARGE, Writer
 from mpitune.processes.process import packed
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds

@@ -30,10 +30,11 @@ from mpitune.engine import rank
 from mpitune.engine.arrivals import Arrivals
 from mpitune.errors import StudyError, own_traceback
 from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
-from mpitune.joblib.pickles import Arrays, read_call
+from mpitune.joblib.arrays import Arrays
 from mpitune.options import RunOptions
+from mpitune.processes import callbacks
+from mpitune.processes.pickles import read_call
 from mpitune.processes.process import WithSource, in_child, installed_modules_of, packed_error
-from mpitune.sklearn import callbacks
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
 
 log = logging.getLogger(__name__)

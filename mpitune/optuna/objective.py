@@ -22,12 +22,12 @@ from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import own_traceback
 from mpitune.experiment import Data
-from mpitune.joblib.pickles import read_call
 from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy
 from mpitune.optimize.values import FolderFault
 from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params, whole
+from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
 

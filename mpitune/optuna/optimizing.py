@@ -26,7 +26,6 @@ from optuna.study import Study
 from mpitune.engine.tracking import STEPS
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
-from mpitune.joblib.pickles import packed_call
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.strategies.base import said_of
@@ -38,6 +37,7 @@ from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.kept import kept_by
 from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
+from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import packed
 from mpitune.ranks import launch
 from mpitune.ranks.transport import Transport

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from mpitune.lazy import front
 
 if TYPE_CHECKING:
-    from mpitune.sklearn.halving import HalvingGridSearchCV as HalvingGridSearchCV
-    from mpitune.sklearn.halving import HalvingRandomSearchCV as HalvingRandomSearchCV
-    from mpitune.sklearn.searches import GridSearchCV as GridSearchCV
-    from mpitune.sklearn.searches import RandomizedSearchCV as RandomizedSearchCV
-    from mpitune.sklearn.winner import careful as careful
-    from mpitune.sklearn.winner import winner_of as winner_of
+    from mpitune.sklearn.search.halving import HalvingGridSearchCV as HalvingGridSearchCV
+    from mpitune.sklearn.search.halving import HalvingRandomSearchCV as HalvingRandomSearchCV
+    from mpitune.sklearn.search.searches import GridSearchCV as GridSearchCV
+    from mpitune.sklearn.search.searches import RandomizedSearchCV as RandomizedSearchCV
+    from mpitune.sklearn.search.winner import careful as careful
+    from mpitune.sklearn.search.winner import winner_of as winner_of
 
 __getattr__, __dir__, __all__ = front(
     __name__,
     {
-        "searches": ("GridSearchCV", "RandomizedSearchCV"),
-        "halving": ("HalvingGridSearchCV", "HalvingRandomSearchCV"),
-        "winner": ("careful", "winner_of"),
+        "search.searches": ("GridSearchCV", "RandomizedSearchCV"),
+        "search.halving": ("HalvingGridSearchCV", "HalvingRandomSearchCV"),
+        "search.winner": ("careful", "winner_of"),
     },
 )

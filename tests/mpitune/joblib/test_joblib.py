@@ -31,7 +31,7 @@ import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import StudyError, UsageError
 from mpitune.joblib.calls import service
-from mpitune.joblib.pickles import LARGE
+from mpitune.processes.pickles import LARGE
 from mpitune.sklearn import GridSearchCV
 from mpitune.svm import SVC as OurSVC
 from tests.helpers import PATIENCE, ROOT, wait_until

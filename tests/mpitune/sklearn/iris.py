@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris
 
 from mpitune.limit import SearchLimit
-from mpitune.sklearn.where import Where
+from mpitune.sklearn.fits.where import Where
 
 X, Y = load_iris(return_X_y=True)
 

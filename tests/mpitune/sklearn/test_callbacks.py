@@ -23,8 +23,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import mpitune.joblib  # noqa: F401 - registers the backend
+from mpitune.processes import callbacks
 from mpitune.processes.process import WORKERS_HERE
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, callbacks
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from tests.helpers import wait_until
 from tests.mpitune.sklearn.iris import X, Y, same, table
 

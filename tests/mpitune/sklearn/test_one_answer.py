@@ -21,7 +21,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from mpitune import svm
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-from mpitune.sklearn.evaluator import Evaluator
+from mpitune.sklearn.fits.evaluator import Evaluator
 from tests.mpitune.sklearn.iris import X, Y, caught, same
 
 WINE, KINDS = load_wine(return_X_y=True)
@@ -105,7 +105,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fits take no time, so that lines are equal."""
     monkeypatch.setattr("sklearn.model_selection._validation.logger.short_format_time", lambda t: "0.0s")
-    monkeypatch.setattr("mpitune.sklearn.answers.short_format_time", lambda t: "0.0s")
+    monkeypatch.setattr("mpitune.sklearn.fits.answers.short_format_time", lambda t: "0.0s")
     yield
 
 
@@ -128,7 +128,7 @@ def test_lines_of_fits_are_scikit_learns(capsys: pytest.CaptureFixture[str], ver
 
 @pytest.mark.parametrize("n_jobs, workers", [(1, 1), (2, 2), (64, 2), (-1, 2), (-2, 1), (None, None)])
 def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch, n_jobs: int | None, workers: int | None) -> None:
-    monkeypatch.setattr("mpitune.sklearn.searches.usable_cores", lambda: 2)
+    monkeypatch.setattr("mpitune.sklearn.search.searches.usable_cores", lambda: 2)
     assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs)._n_workers == workers
     assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs, workers=5)._n_workers == 5
 

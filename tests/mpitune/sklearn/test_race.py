@@ -81,7 +81,7 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     workers: int, at_once: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if at_once:
-        monkeypatch.setattr("mpitune.sklearn.race.FITS_PER_SLOT", 10**6)
+        monkeypatch.setattr("mpitune.sklearn.search.race.FITS_PER_SLOT", 10**6)
     whole = theirs.GridSearchCV(Guesses(), GRID, cv=CV).fit(X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -131,7 +131,7 @@ def test_the_report_of_the_journal_is_that_of_the_search(
     cv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where all fits are made, with those that the race does not want."""
-    monkeypatch.setattr("mpitune.sklearn.race.FITS_PER_SLOT", 10**6)
+    monkeypatch.setattr("mpitune.sklearn.search.race.FITS_PER_SLOT", 10**6)
     search = raced(cv=cv, results=tmp_path, workers=1)
     whole, page = search.cv_results_["n_splits_evaluated"] == search.n_splits_, (tmp_path / PAGE).read_text()
     assert report([str(tmp_path)]) == 0 and (tmp_path / PAGE).read_text() == page

@@ -19,8 +19,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mpitune.options import RunOptions
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV, where
-from mpitune.sklearn import searches as ours_module
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
+from mpitune.sklearn.fits import where
+from mpitune.sklearn.search import searches as ours_module
 
 # Tests that cannot have workers, each with the reason.
 HERE = {

@@ -33,7 +33,7 @@ from sklearn.tree import DecisionTreeClassifier
 import mpitune.joblib
 from mpitune.errors import UsageError
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-from mpitune.sklearn.signature import THEIRS
+from mpitune.sklearn.search.signature import THEIRS
 from mpitune.storage.history import studies_in
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
@@ -73,7 +73,7 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
 def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
     reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
-    monkeypatch.setattr("mpitune.sklearn.evaluator._validation", None)
+    monkeypatch.setattr("mpitune.sklearn.fits.evaluator._validation", None)
     search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
     assert table(search) == table(reference)
 
@@ -155,8 +155,8 @@ def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeyp
     def begin(*_: Any) -> Any:
         raise StudyBegins
 
-    monkeypatch.setattr("mpitune.sklearn.searches.run_study", begin)
-    monkeypatch.setattr("mpitune.sklearn.where.SOON", 1e9)
+    monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", begin)
+    monkeypatch.setattr("mpitune.sklearn.fits.where.SOON", 1e9)
     grid = {"C": [0.1, 1.0]}
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
@@ -190,9 +190,11 @@ def test_workers_do_what_this_process_did_not_end_in_time(
         given.append(len(folds.tasks))
         return run_study(folds, replace(options, workers=1))
 
-    monkeypatch.setattr("mpitune.sklearn.searches.run_study", study)
-    monkeypatch.setattr("mpitune.sklearn.where.SOON", soon)
-    monkeypatch.setattr("mpitune.sklearn.where.time", SimpleNamespace(monotonic=int, process_time=count().__next__))
+    monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", study)
+    monkeypatch.setattr("mpitune.sklearn.fits.where.SOON", soon)
+    monkeypatch.setattr(
+        "mpitune.sklearn.fits.where.time", SimpleNamespace(monotonic=int, process_time=count().__next__)
+    )
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
 

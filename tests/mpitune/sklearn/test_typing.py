@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from mpitune import sklearn
-from mpitune.sklearn.signature import Arguments
+from mpitune.sklearn.search.signature import Arguments
 from tests.helpers import ROOT
 
 SCRIPT = """
@@ -37,5 +37,5 @@ def test_mypy_finds_mistakes_in_arguments(tmp_path: Path) -> None:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("script.py") and ' note: "' not in line]
     assert len(lines) == 3, done.stdout + done.stderr
-    assert "mpitune.sklearn.searches.GridSearchCV" in lines[0]
+    assert "mpitune.sklearn.search.searches.GridSearchCV" in lines[0]
     assert 'Unexpected keyword argument "wrokers"' in lines[1] and 'Argument "workers"' in lines[2]

@@ -26,8 +26,9 @@ from mpitune.optimize.strategies.racing import Race
 from mpitune.report.page import report_of
 from mpitune.report.parts import facts_of
 from mpitune.report.parts import winner_of as winner_panel
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner, winner_of
-from mpitune.sklearn.folds import Folds
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner_of
+from mpitune.sklearn.search import winner
+from mpitune.sklearn.search.folds import Folds
 from mpitune.storage.history import read_study
 from tests.helpers import journal_lines
 from tests.mpitune.sklearn.iris import X, Y, table

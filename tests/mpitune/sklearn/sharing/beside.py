@@ -44,9 +44,9 @@ def compared(
     weights = arguments.pop("fit_params", {})
     arguments = {"cv": 3, "refit": False, **arguments}
     reference = theirs.GridSearchCV(estimator, grid, **arguments).fit(X, y, **weights)
-    with caplog.at_level(logging.INFO, logger="mpitune.sklearn.graph_walk"):
+    with caplog.at_level(logging.INFO, logger="mpitune.sklearn.fits.graph_walk"):
         ours = GridSearchCV(estimator, grid, workers=0, **arguments).fit(X, y, **weights)
-    assert not [record for record in caplog.records if record.name == "mpitune.sklearn.graph_walk"], caplog.text
+    assert not [record for record in caplog.records if record.name == "mpitune.sklearn.fits.graph_walk"], caplog.text
     for name, column in reference.cv_results_.items():
         if "score" in name and "time" not in name and "rank" not in name:
             np.testing.assert_allclose(ours.cv_results_[name], column, rtol=0, atol=atol, err_msg=name)

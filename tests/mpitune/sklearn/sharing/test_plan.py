@@ -28,8 +28,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, folds, graph_walk
-from mpitune.sklearn.answers import standard
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from mpitune.sklearn.fits import graph_walk
+from mpitune.sklearn.fits.answers import standard
+from mpitune.sklearn.search import folds
 from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, caught, same, table
 from tests.mpitune.sklearn.sharing.beside import compared
@@ -258,7 +260,7 @@ def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
     search = GridSearchCV(model, {"pca__n_components": list(range(490, 500))}, cv=3, workers=0, refit=False)
     tracemalloc.start()
     try:
-        with caplog.at_level(logging.INFO, logger="mpitune.sklearn.graph_walk"):
+        with caplog.at_level(logging.INFO, logger="mpitune.sklearn.fits.graph_walk"):
             search.fit(samples, np.arange(2000) % 2)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (without it scikit-learn has no such names)
 from sklearn.model_selection import _search_successive_halving as theirs
 
-from mpitune.sklearn.searches import OnEngine
-from mpitune.sklearn.signature import Arguments, documented
+from mpitune.sklearn.search.searches import OnEngine
+from mpitune.sklearn.search.signature import Arguments, documented
 
 
 @documented

@@ -36,10 +36,10 @@ from sklearn.utils.metaestimators import _safe_split
 
 from mpitune import svm
 from mpitune.devices.choose import free_memory, workers_here
-from mpitune.sklearn.answers import FittedModel, answer, standard
-from mpitune.sklearn.fit_graph import cloned
+from mpitune.sklearn.fits.answers import FittedModel, answer, standard
+from mpitune.sklearn.fits.fit_graph import cloned
+from mpitune.sklearn.fits.task import Task
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
-from mpitune.sklearn.task import Task
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.racing import Race
-from mpitune.sklearn.answers import Answer, decoded
-from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import Where
+from mpitune.sklearn.fits.answers import Answer, decoded
+from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.fits.where import Where
 from mpitune.storage.history import History
 from mpitune.trial import Batch, Result
 

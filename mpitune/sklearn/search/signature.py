@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 
 from sklearn.utils._param_validation import Interval
 
-from mpitune.sklearn.limit import StopWhen
+from mpitune.sklearn.search.limit import StopWhen
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             process, too. Workers do what is left after two CPU seconds: they start meanwhile.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
-        accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.grids`.
+        accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.fits.grids`.
         share: Whether candidates share fits where the result is that of single fits, up to rounding; see
             `mpitune.sklearn.sharing`.
         timeout: Seconds of `fit`, after which no fit begins any more. What was not evaluated is masked in

@@ -31,23 +31,23 @@ from mpitune.errors import Caller, StudyError, UsageError, own_traceback
 from mpitune.limit import SearchLimit
 from mpitune.optimize.search_study import html_of
 from mpitune.options import RunOptions
+from mpitune.processes.callbacks import packed_for, unpacked_for
 from mpitune.processes.output import outliving
 from mpitune.processes.process import can_be_sent, in_child, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.answers import Answer, Raised, answers_of, finite, results_of
-from mpitune.sklearn.backend import SearchBackend, callbacks_of
-from mpitune.sklearn.callbacks import packed_for, unpacked_for
-from mpitune.sklearn.evaluator import Evaluator
-from mpitune.sklearn.fit_graph import Plan
-from mpitune.sklearn.folds import Folds
-from mpitune.sklearn.grids import refitted_as_solved
-from mpitune.sklearn.limit import Scores, names_of, not_evaluated
-from mpitune.sklearn.race import FoldRace, check
-from mpitune.sklearn.signature import Arguments, documented
-from mpitune.sklearn.task import Task, splits_of
-from mpitune.sklearn.where import SHARED, Beginning, Where, why_here
-from mpitune.sklearn.winner import Careful, report_of, score_name, splits_known, winner_of
+from mpitune.sklearn.fits.answers import Answer, Raised, answers_of, finite, results_of
+from mpitune.sklearn.fits.evaluator import Evaluator
+from mpitune.sklearn.fits.fit_graph import Plan
+from mpitune.sklearn.fits.grids import refitted_as_solved
+from mpitune.sklearn.fits.task import Task, splits_of
+from mpitune.sklearn.fits.where import SHARED, Beginning, Where, why_here
+from mpitune.sklearn.search.backend import SearchBackend, callbacks_of
+from mpitune.sklearn.search.folds import Folds
+from mpitune.sklearn.search.limit import Scores, names_of, not_evaluated
+from mpitune.sklearn.search.race import FoldRace, check
+from mpitune.sklearn.search.signature import Arguments, documented
+from mpitune.sklearn.search.winner import Careful, report_of, score_name, splits_known, winner_of
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)

@@ -23,12 +23,12 @@ from mpitune.devices.choose import CPU, environment
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import in_child
 from mpitune.ranks.launch import launched
-from mpitune.sklearn.answers import standard
-from mpitune.sklearn.fit_graph import Plan, StepFit, digest, graph
-from mpitune.sklearn.grids import HEARD, SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
+from mpitune.sklearn.fits.answers import standard
+from mpitune.sklearn.fits.fit_graph import Plan, StepFit, digest, graph
+from mpitune.sklearn.fits.grids import HEARD, SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
+from mpitune.sklearn.fits.task import Task
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import Family
-from mpitune.sklearn.task import Task
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from mpitune.errors import UsageError
 from mpitune.figures.statistics import LEVEL
 from mpitune.figures.winner import Winner
-from mpitune.sklearn.task import splits_of
+from mpitune.sklearn.fits.task import splits_of
 
 NO_TABLE = "{} has no cv_results_: give a fitted search, or these, of a table its to_dict('list')"
 UNKNOWN = "the splits of {} are not known: give ratio=, the samples of a fold by those of its training, or repeats="

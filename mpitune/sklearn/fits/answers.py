@@ -28,7 +28,7 @@ from sklearn.utils.validation import _num_samples
 
 from mpitune.errors import UsageError
 from mpitune.processes.process import packed_error, unpacked_error
-from mpitune.sklearn.task import Task
+from mpitune.sklearn.fits.task import Task
 from mpitune.trial import Evaluation, Outcome, Result
 
 Seen = list[tuple[str, str]]  # warnings: category as module.name, text

@@ -13,7 +13,7 @@ from typing import Any
 from joblib.parallel import ParallelBackendBase
 from sklearn.base import BaseEstimator
 
-from mpitune.sklearn.task import Task
+from mpitune.sklearn.fits.task import Task
 
 
 class SearchBackend(ParallelBackendBase):

@@ -20,15 +20,15 @@ from mpitune.errors import UsageError
 from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.identity import identity, require_identity, said
 from mpitune.limit import SearchLimit
+from mpitune.processes import callbacks
 from mpitune.processes.process import in_child, packed
-from mpitune.sklearn import callbacks
-from mpitune.sklearn.answers import Raised, cv_line, decoded, exception_of
-from mpitune.sklearn.costs import costs_of, parts_of, shared_cost_of
-from mpitune.sklearn.evaluator import Config, Evaluator
-from mpitune.sklearn.race import FoldRace, counts
-from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import Way, Where
-from mpitune.sklearn.winner import Careful, score_name
+from mpitune.sklearn.fits.answers import Raised, cv_line, decoded, exception_of
+from mpitune.sklearn.fits.costs import costs_of, parts_of, shared_cost_of
+from mpitune.sklearn.fits.evaluator import Config, Evaluator
+from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.fits.where import Way, Where
+from mpitune.sklearn.search.race import FoldRace, counts
+from mpitune.sklearn.search.winner import Careful, score_name
 from mpitune.storage.lines import read_header
 from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial, Window
 
@@ -76,7 +76,7 @@ class Folds(Experiment):
 
     def preload(self) -> tuple[str, ...]:
         """What evaluates the tasks, and the modules of the estimator's parts that are of known libraries."""
-        modules = {"mpitune.sklearn.evaluator"}  # which imports all that evaluates tasks
+        modules = {"mpitune.sklearn.fits.evaluator"}  # which imports all that evaluates tasks
         for task in self.tasks[:1]:
             parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
             modules.update(type(part).__module__ for part in parts)

@@ -11,12 +11,12 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.model_selection import _validation
 
-from mpitune.sklearn import callbacks
-from mpitune.sklearn.answers import Answer, call_hooks, cv_line, encoded, noting, raised
-from mpitune.sklearn.graph_walk import walked
-from mpitune.sklearn.grids import solved
-from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import Group, Where
+from mpitune.processes import callbacks
+from mpitune.sklearn.fits.answers import Answer, call_hooks, cv_line, encoded, noting, raised
+from mpitune.sklearn.fits.graph_walk import walked
+from mpitune.sklearn.fits.grids import solved
+from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.fits.where import Group, Where
 from mpitune.trial import Batch, Evaluation
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.sklearn.answers import Answer, decoded
-from mpitune.sklearn.task import Task
+from mpitune.sklearn.fits.answers import Answer, decoded
+from mpitune.sklearn.fits.task import Task
 from mpitune.trial import Result
 
 StopWhen = Callable[[Mapping[str, Any]], bool]

@@ -17,8 +17,8 @@ from sklearn.model_selection import _validation
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import has_fit_parameter
 
-from mpitune.sklearn.answers import FittedModel, answer
-from mpitune.sklearn.fit_graph import StepFit
+from mpitune.sklearn.fits.answers import FittedModel, answer
+from mpitune.sklearn.fits.fit_graph import StepFit
 from mpitune.sklearn.sharing.family import SplitPart
 
 log = logging.getLogger(__name__)

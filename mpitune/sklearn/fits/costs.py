@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from mpitune.sklearn.fit_graph import StepFit
-from mpitune.sklearn.task import Task
-from mpitune.sklearn.where import Where
+from mpitune.sklearn.fits.fit_graph import StepFit
+from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.fits.where import Where
 
 MOST_PARTS = 32  # of a batch; a part can be divided in its turn
 SETTING = 0.01  # cost of a setting, beside that of the fit of a step which serves it

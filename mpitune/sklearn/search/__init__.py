@@ -1,0 +1,1 @@
+"""The searches: scikit-learn's classes, whose tasks become the trials of a study."""

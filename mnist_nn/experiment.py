@@ -134,11 +134,11 @@ class Bagging(ImageSettings):
         """Seconds that workers have told of, by part, and those for which this rank waited for the probe of a GPU."""
         return defaultdict(float)
 
-    def hear(self, content: bytes) -> None:
+    def on_message(self, content: bytes) -> None:
         for part, seconds in json.loads(content).items():
             self._spent[part] += seconds
 
-    def _starts(self, n_slots: int) -> None:
+    def _on_start(self, n_slots: int) -> None:
         self._spent["probe"] *= n_slots  # all workers waited for it
 
     def _parts(self) -> Mapping[str, Mapping[str, float]]:
@@ -227,7 +227,7 @@ class Bagging(ImageSettings):
             cost=self.cost,
             memory_bytes=self.memory_bytes,
             preload=("mnist_nn.objective",),
-            starts=self._starts,
+            on_start=self._on_start,
         )
 
     def cost(self, trial: Trial) -> float:

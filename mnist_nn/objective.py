@@ -47,7 +47,7 @@ class BaggingObjective:
 
     def __init__(self, options: Bagging, worker: WorkerContext) -> None:
         start = time.perf_counter()
-        self.options, self._report_step, self._tell = options, worker.report_step, worker.tell
+        self.options, self._report_step, self._tell = options, worker.report_step, worker.send
         self.device = torch.device(worker.device)
         there = {name: on_device(array, self.device) for name, array in worker.data.items()}
         self.labels = {name: tensor for name, tensor in there.items() if tensor.ndim == 1}

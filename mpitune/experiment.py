@@ -49,7 +49,7 @@ class WorkerContext:
         report_step: shows people how far the running trial is: `report_step(7, 20, "epoch")`. It changes nothing else,
             and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
             together. `report_step(0, unit="compiling")` names work that has no steps.
-        tell: sends something to `Experiment.hear` at once, also of a trial that fails later.
+        send: sends something to `Experiment.on_message` at once, also of a trial that fails later.
         memory: a CPU worker's part of the node's memory, in bytes, 0 if unknown. It does not depend on what other
             workers are at.
     """
@@ -59,7 +59,7 @@ class WorkerContext:
     buffers: SharedArrays = NOTHING
     n_workers: int = 1
     report_step: StepReport = _unheard
-    tell: Callable[[bytes], None] = lambda content: None
+    send: Callable[[bytes], None] = lambda content: None
     memory: int = 0
 
 
@@ -97,11 +97,13 @@ class Scheduling:
             without it.
         prints_plainly: whether what trials print is printed as it is, without the trial's key.
         environ: variables of the workers, which count more than the number of threads.
-        hears: told on rank 0 of each result that the study has, of earlier runs and other jobs too, before `enough`.
-        enough: asked on rank 0 while the study runs. When it is True, nothing more is begun; what runs may end.
-        starts: told on rank 0 how many slots this job has, before the searches begin.
-        tells: asked on rank 0 before batches are given: what all workers shall know before these batches. Each worker's
-            objective hears it all in this order, by its method `hear`; one that begins later hears what came before.
+        on_results: gets on rank 0 each result that the study has, of earlier runs and other jobs too; then `is_enough`
+            is asked.
+        is_enough: asked on rank 0 while the study runs. When it is True, nothing more is begun; what runs may end.
+        on_start: told on rank 0 how many slots this job has, before the searches begin.
+        news_for_workers: asked on rank 0 before batches are given: what all workers shall know before these batches.
+            Each worker's objective gets it all in this order, by its method `on_news`; one that begins later gets what
+            came before.
         why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
             GPUs.
 
@@ -122,10 +124,10 @@ class Scheduling:
     preload: Sequence[str] = ()
     prints_plainly: bool = False
     environ: Mapping[str, str] = field(default_factory=dict)
-    hears: Callable[[Iterable[Result]], None] = lambda results: None
-    enough: Callable[[], bool] = lambda: False
-    starts: Callable[[int], None] = lambda n_slots: None
-    tells: Callable[[], Sequence[bytes]] = lambda: ()
+    on_results: Callable[[Iterable[Result]], None] = lambda results: None
+    is_enough: Callable[[], bool] = lambda: False
+    on_start: Callable[[int], None] = lambda n_slots: None
+    news_for_workers: Callable[[], Sequence[bytes]] = lambda: ()
     why_cores: str = ""
 
     def shared_cost_of(self, batch: Batch, workers: int) -> float:
@@ -292,8 +294,8 @@ class Experiment(ABC):
             kept: an earlier evaluation of this study that did not fail; None if there is none.
         """
 
-    def hear(self, content: bytes) -> None:  # noqa: B027
-        """Take what `WorkerContext.tell` has sent, or what came with an answer, on rank 0, in the order sent."""
+    def on_message(self, content: bytes) -> None:  # noqa: B027
+        """Take what `WorkerContext.send` has sent, or what came with an answer, on rank 0, in the order sent."""
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         """Write tables and figures of a finished study, and print a summary. Called on rank 0.

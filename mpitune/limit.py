@@ -12,7 +12,7 @@ from mpitune.trial import Result
 
 @dataclass
 class SearchLimit:
-    """Of one search, as it goes on; see `Scheduling.enough` and `Reporting.stopped`.
+    """Of one search, as it goes on; see `Scheduling.is_enough` and `Reporting.stopped`.
 
     Attributes:
         timeout: seconds since `began`, by the monotonic clock.
@@ -28,10 +28,10 @@ class SearchLimit:
     known: Any = None
     reached: str = field(default="", init=False)
 
-    def hear(self, results: Iterable[Result]) -> None:
-        """See `Scheduling.hears`."""
+    def on_results(self, results: Iterable[Result]) -> None:
+        """See `Scheduling.on_results`."""
         if self.stop_when is not None:
-            self.known.hear(results)
+            self.known.on_results(results)
 
     def is_reached(self) -> bool:
         """Asked often: `stop_when` is called where there is news."""

@@ -30,7 +30,7 @@ class Arrivals(Coordinated):
         idle: seconds without a trial after which the study ends.
         content: an array of bytes, by name. Each node gets it before the first trial that needs it.
         arrays_of: the names of the arrays that a trial needs.
-        hear: gets what trials tell, see `Experiment`.
+        on_message: gets what trials tell, see `Experiment`.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Arrivals(Coordinated):
         idle: float,
         content: Callable[[str], SharedArrays],
         arrays_of: Callable[[Trial], Sequence[str]],
-        hear: Callable[[bytes], None],
+        on_message: Callable[[bytes], None],
     ) -> None:
-        self.hear, self.results = hear, {}
+        self.on_message, self.results = on_message, {}
         self.examine = lambda trial, result, kept: None
         self._idle, self._content, self._arrays_of = idle, content, arrays_of
         self._lock = threading.Lock()

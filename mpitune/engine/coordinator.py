@@ -148,7 +148,7 @@ class Coordinator:
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
             case Relayed(content):
-                self._study.hear(content)
+                self._study.on_message(content)
             case Interrupted(number):
                 self._drain(number)
             case Lost():
@@ -189,7 +189,7 @@ class Coordinator:
         if self.has_enough:
             self.dispatch.stop()
         self._assign()
-        while self.dispatch.has_room and not self.is_behind and (batches := self._study.spare()):
+        while self.dispatch.has_room and not self.is_behind and (batches := self._study.speculative()):
             for batch in batches:
                 self.dispatch.add(batch)
             self.dispatch.assign()
@@ -198,14 +198,14 @@ class Coordinator:
 
     def _assign(self) -> None:
         """Give idle slots work; before it all workers are told what is for them."""
-        for content in self._scheduling.tells():
+        for content in self._scheduling.news_for_workers():
             for rank in sorted({rank for rank, _ in self._resources.slots}):
                 self._tell(rank, Told(content))
         self.dispatch.assign()
 
     def _is_enough(self) -> bool:
-        self._scheduling.hears(self._study.news())
-        return self._scheduling.enough()
+        self._scheduling.on_results(self._study.news())
+        return self._scheduling.is_enough()
 
     # -- messages
 
@@ -234,7 +234,7 @@ class Coordinator:
             again = doubted or (result.attempt < ATTEMPTS and result.failed)
             try:
                 if result.messages and not again:
-                    self._study.hear(result.messages)
+                    self._study.on_message(result.messages)
                     result = replace(result, messages=b"")
                 if not doubted:
                     self._study.examine(trial, result, self._sound)
@@ -349,7 +349,7 @@ class Coordinator:
         self._settle(trial, given, succeeded=False)
         if (answer := self._doubtful.pop(trial.key, None)) is not None:
             if answer.messages:
-                self._study.hear(answer.messages)
+                self._study.on_message(answer.messages)
             self._fresh.append((trial, replace(answer, messages=b"")))
             return
         self._held.append((trial, replace(result, values={}, arrays={})))

@@ -43,11 +43,11 @@ class InlineAgent:
                     stack.enter_context(seeding.restored())
                     if self._objective is None:
                         begin("setup")
-                        context = WorkerContext("cpu", self._data, tell=lambda content: self._tell(Relayed(content)))
+                        context = WorkerContext("cpu", self._data, send=lambda content: self._tell(Relayed(content)))
                         process.held = self._held
                         self._objective, process.held = self._experiment.objective(context), None
                     for content in self._told:
-                        self._objective.hear(content)  # type: ignore[attr-defined]
+                        self._objective.on_news(content)  # type: ignore[attr-defined]
                     self._told.clear()
                     goes_on = lambda error: not self._debug  # noqa: E731
                     for answer in answers(self._objective, batch, goes_on, begin, self._together):

@@ -48,7 +48,7 @@ class JoinedStudy(Study):
         timeout: seconds without a sign of life after which another job counts as gone; 0 for never.
         n_slots: of this job.
         cost: of a trial, see `Scheduling`.
-        before, examine, hear: see `Study`.
+        before, examine, on_message: see `Study`.
     """
 
     def __init__(
@@ -63,10 +63,12 @@ class JoinedStudy(Study):
         cost: Callable[[Trial], float],
         before: Before | None = None,
         examine: Examine = lambda trial, result, kept: None,
-        hear: Callable[[bytes], None] = lambda content: None,
+        on_message: Callable[[bytes], None] = lambda content: None,
     ):
         self._heard = dict(history.trials)
-        super().__init__(searches, self._heard, dict(history.results), before=before, examine=examine, hear=hear)
+        super().__init__(
+            searches, self._heard, dict(history.results), before=before, examine=examine, on_message=on_message
+        )
         self._folder, self._job, self._n_slots = folder, job, n_slots
         self._settings = history.header["settings"]
         with written_into(folder):
@@ -135,7 +137,7 @@ class JoinedStudy(Study):
             self._take_in(result)
         return []
 
-    def spare(self) -> list[Batch]:
+    def speculative(self) -> list[Batch]:
         return []  # what a job begins is claimed first
 
     def time_left(self, n: int) -> float | None:

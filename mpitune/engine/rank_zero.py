@@ -144,10 +144,10 @@ class RankZero:
         self.journal.note(end={**facts, "seconds": round(seconds, 3)})
         return seconds
 
-    def _hear(self, content: bytes) -> None:
-        self.experiment.hear(content)
+    def _on_message(self, content: bytes) -> None:
+        self.experiment.on_message(content)
         for tracker in self.trackers:
-            tracker.hear(content)
+            tracker.on_message(content)
 
     @cached_property
     def _before(self) -> KnownBefore | None:
@@ -158,14 +158,14 @@ class RankZero:
     def _study(self) -> Study:
         history, retry, before = self.journal.history, self.options.retry_failed, self._before
         n_slots = sum(len(node.places) for node in self.nodes)
-        self.scheduling.starts(n_slots)
+        self.scheduling.on_start(n_slots)
         if self.options.join:
             return JoinedStudy(
                 self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
                 timeout=PATIENCE * self.options.heartbeat_timeout,
                 n_slots=n_slots,
                 cost=self.scheduling.cost, before=before,
-                examine=self.experiment.examine, hear=self._hear,
+                examine=self.experiment.examine, on_message=self._on_message,
             )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
@@ -174,7 +174,7 @@ class RankZero:
             del known[key]
         return Study(
             self.experiment.searches(), history.trials, known, renew=retry, before=before,
-            examine=self.experiment.examine, hear=self._hear,
+            examine=self.experiment.examine, on_message=self._on_message,
         )  # fmt: skip
 
     def _coordinator(self, study: Study) -> Coordinator:

@@ -30,7 +30,7 @@ class Coordinated(Protocol):
 
     results: Mapping[str, Result]
     examine: Examine  # see `Experiment`
-    hear: Callable[[bytes], None]  # see `Experiment`
+    on_message: Callable[[bytes], None]  # see `Experiment`
 
     @property
     def n_asked(self) -> int:
@@ -77,7 +77,7 @@ class Coordinated(Protocol):
         """Batches that have come from outside; `held` are trials whose failures are kept back."""
         return []
 
-    def spare(self) -> list[Batch]:
+    def speculative(self) -> list[Batch]:
         """What a slot may do that would have nothing to do, as nothing waits."""
         return []
 
@@ -107,7 +107,7 @@ class _Course:
     asked: list[Trial] = field(default_factory=list)
     awaited: list[Trial] = field(default_factory=list)  # a round, or some of a window
     open: int = 0
-    spare: Iterator[Batch] = iter(())
+    speculative: Iterator[Batch] = iter(())
     conclusion: Any = None
 
 
@@ -121,7 +121,7 @@ class Study(Coordinated):
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.
         before: where trials without results may have one from earlier studies.
-        examine, hear: of the experiment.
+        examine, on_message: of the experiment.
     """
 
     n_done = 0
@@ -136,10 +136,10 @@ class Study(Coordinated):
         renew: bool = False,
         before: Before | None = None,
         examine: Examine = lambda trial, result, kept: None,
-        hear: Callable[[bytes], None] = lambda content: None,
+        on_message: Callable[[bytes], None] = lambda content: None,
     ):
         self.results: MutableMapping[str, Result] = copy(results)
-        self.examine, self.hear = examine, hear
+        self.examine, self.on_message = examine, on_message
         self._known = trials
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
         self._renew, self._before = renew, before
@@ -179,8 +179,8 @@ class Study(Coordinated):
         self._write_found()
         return batches
 
-    def spare(self) -> list[Batch]:
-        batches = ((course, batch) for course in self._courses for batch in course.spare)
+    def speculative(self) -> list[Batch]:
+        batches = ((course, batch) for course in self._courses for batch in course.speculative)
         to_run = next(filter(None, (self._ask(course, [batch]) for course, batch in batches)), [])
         self._write_found()
         return to_run
@@ -224,12 +224,12 @@ class Study(Coordinated):
                 else:
                     asked = next(course.search)
             except StopIteration as end:
-                course.conclusion, course.spare = end.value, iter(())
+                course.conclusion, course.speculative = end.value, iter(())
                 self.n_open_searches -= 1
                 return []
             batches = asked.new if isinstance(asked, Window) else asked
             course.awaited = list(asked.awaited if isinstance(asked, Window) else (t for batch in asked for t in batch))
-            course.spare = asked.spare if isinstance(asked, Window) else iter(())
+            course.speculative = asked.speculative if isinstance(asked, Window) else iter(())
             if not course.awaited:
                 raise ValueError("a search yielded a round without trials")
             to_run = self._ask(course, batches)

@@ -80,7 +80,7 @@ class Tracker:
                 self._pipe.send(told)
             self._pipe.send(None)
 
-    def hear(self, content: bytes) -> None:
+    def on_message(self, content: bytes) -> None:
         """Take in the steps of a running trial; all else that a worker tells is not for trackers."""
         if content.startswith(STEPS):
             key, steps = json.loads(content.removeprefix(STEPS))

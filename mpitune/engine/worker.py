@@ -6,7 +6,7 @@
                        Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
-                       Relayed(content)     what the objective tells rank 0, see `WorkerContext.tell`
+                       Relayed(content)     what the objective tells rank 0, see `WorkerContext.send`
                        WorkerProgress(unit, ...)   how far it is, once a second at most, for people
                        Error(traceback)     the objective raised where that ends the worker, see `answers`
 
@@ -227,7 +227,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
             trials, hosts, news, told = work
             shared.hear(setup.parent, news)
             for content in told:
-                objective.hear(content)  # type: ignore[attr-defined]
+                objective.on_news(content)  # type: ignore[attr-defined]
             if hosts != known:
                 known = hosts
                 set_hosts(hosts)

@@ -63,7 +63,7 @@ class Calls(Experiment):
         def objective(batch: Batch) -> Iterator[Evaluation]:
             for trial in batch:
                 relays = "sklearn.callback" in str(trial.params["call"])
-                with callbacks.relayed(worker.tell) if relays else nullcontext(bytes) as messages:
+                with callbacks.relayed(worker.send) if relays else nullcontext(bytes) as messages:
                     answer = _called(trial, worker.data, begun)
                 yield replace(answer, messages=messages())
 
@@ -253,7 +253,7 @@ class Service:
             if self._is_over:
                 raise StudyError(ENDED)
             arrays = self.arrays.content, lambda trial: str(trial.params["arrays"]).split()
-            arrivals = Arrivals(IDLE, *arrays, hear=callbacks.deliver)
+            arrivals = Arrivals(IDLE, *arrays, on_message=callbacks.deliver)
             self._run = asked, arrivals
             self._ended.clear()
 

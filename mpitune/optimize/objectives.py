@@ -244,7 +244,7 @@ class TrialEvaluator:
             self._problem.space.given(segment.point), self._worker.device,
             segment.start, segment.until, segment, self._problem.seed,
             AttemptFolder(segment, self._folder, self._job, self._anew),
-            _begin=begin, _tell=TellSteps(self._worker.tell, segment.key) if self._tracked else None,
+            _begin=begin, _tell=TellSteps(self._worker.send, segment.key) if self._tracked else None,
         )  # fmt: skip
 
     def _begun(self, given: ObjectiveTrial) -> Steps:

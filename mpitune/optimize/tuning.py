@@ -143,7 +143,7 @@ class Tuning(Experiment):
         return Scheduling(
             gang=self._gang, preload=(__name__,), together=bool(self.together),
             counted=None if self.plan is None else self.plan.counts,
-            enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
+            is_enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
         )  # fmt: skip
 
     def reporting(self) -> Reporting:

@@ -75,7 +75,7 @@ class InWorker:
         self._attrs = [(0, dict(self.view.get_study_user_attrs(self.view.study_id)))]
         return self
 
-    def hear(self, content: bytes) -> None:
+    def on_news(self, content: bytes) -> None:
         """Results and attributes of the study that later trials may see."""
         told, attrs = pickle.loads(content)
         self._told += told

@@ -74,14 +74,14 @@ class Optimizing(Experiment):
         return [_rounds(self.leader, self.window)]
 
     def objective(self, worker: WorkerContext) -> Objective:
-        return self.in_worker.begin(worker.data, worker.tell if self.tracked else None)
+        return self.in_worker.begin(worker.data, worker.send if self.tracked else None)
 
     def scheduling(self) -> Scheduling:
         if (leader := self.leader) is None:
             return Scheduling(preload=(__name__,), prints_plainly=True)
         return Scheduling(
-            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, tells=leader.asking.news,
-            enough=lambda: leader.is_late,
+            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, news_for_workers=leader.asking.news,
+            is_enough=lambda: leader.is_late,
         )  # fmt: skip
 
     def data(self) -> Data:
@@ -90,7 +90,7 @@ class Optimizing(Experiment):
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
 
-    def hear(self, content: bytes) -> None:
+    def on_message(self, content: bytes) -> None:
         if content.startswith(STEPS):
             return  # which are for trackers
         number, *extras = pickle.loads(content)
@@ -252,7 +252,7 @@ def _follow(experiment: Optimizing, window: int, outcomes: Sequence[Outcome], tr
     if transport.rank == 0:
         return
     for each in pickle.loads(content.data).values():
-        experiment.hear(each)
+        experiment.on_message(each)
     results = {outcome.trial.key: outcome.result for outcome in outcomes}
     leader.n_trials, leader.ends = len(results), math.inf
     rounds: Any = _rounds(leader, window)

@@ -158,8 +158,8 @@ class Folds(Experiment):
         while (tasks := race.wanted())[0]:
             wanted, later = tasks
             new = list(noted(sorted(batches(wanted), key=race.seconds, reverse=True)))
-            spare = noted(race.spare(batches(later)))
-            race.hear((yield Window(new, tuple(trials[task.key] for task in wanted), spare)))
+            speculative = noted(race.speculative(batches(later)))
+            race.hear((yield Window(new, tuple(trials[task.key] for task in wanted), speculative)))
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -169,13 +169,13 @@ class Folds(Experiment):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             preload=self.preload(),
-            hears=self._hear_all,
-            enough=self.limit.is_reached,
-            starts=lambda n_slots: None if self.race is None else self.race.start(n_slots),
+            on_results=self._on_results,
+            is_enough=self.limit.is_reached,
+            on_start=lambda n_slots: None if self.race is None else self.race.start(n_slots),
         )
 
-    def _hear_all(self, results: Iterable[Result]) -> None:
-        self.limit.hear(known := list(results))
+    def _on_results(self, results: Iterable[Result]) -> None:
+        self.limit.on_results(known := list(results))
         if self.race is not None:
             self.race.took(known)
 
@@ -203,7 +203,7 @@ class Folds(Experiment):
         if self.search.verbose > 1 and evaluation.error is None:
             print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
 
-    def hear(self, content: bytes) -> None:
+    def on_message(self, content: bytes) -> None:
         callbacks.deliver(content)
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
@@ -257,7 +257,7 @@ class Folds(Experiment):
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         with callbacks.relayed():
             where, config = pickle.loads(data["tasks"].data, buffers=buffers)
-        return Evaluator(where, config, worker.tell)
+        return Evaluator(where, config, worker.send)
 
 
 def _digest(things: Any, code: bool = True) -> str:

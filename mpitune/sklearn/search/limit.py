@@ -29,8 +29,8 @@ class Scores:
         self._scores: dict[int, list[Any]] = {}  # of each candidate
         self._works = False
 
-    def hear(self, results: Iterable[Result]) -> None:
-        """See `Scheduling.hears`."""
+    def on_results(self, results: Iterable[Result]) -> None:
+        """See `Scheduling.on_results`."""
         for result in results:
             if not result.failed:
                 self.add(self._tasks[result.key], decoded(result))

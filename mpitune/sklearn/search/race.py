@@ -128,7 +128,7 @@ class FoldRace:
             return left, []
         return some, [task for task in left if (task.candidate, task.split) not in wanted and self._spares]
 
-    def spare(self, batches: list[Batch]) -> Iterator[Batch]:
+    def speculative(self, batches: list[Batch]) -> Iterator[Batch]:
         """Those that may be wanted later, the longest first, for slots that would wait."""
         while batches:
             yield batches.pop(max(range(len(batches)), key=lambda n: self.seconds(batches[n])))

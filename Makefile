@@ -110,7 +110,6 @@ bench: .venv/dev
 	python -m benchmarks.dispatch --simulate 1000
 	python -m benchmarks.svm_grid 2000
 	OMP_NUM_THREADS=1 python -m benchmarks.nn_step
-	OMP_NUM_THREADS=1 python -m benchmarks.ddp
 
 .venv/demo: requirements.txt requirements-demo.txt
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv

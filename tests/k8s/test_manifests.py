@@ -4,7 +4,6 @@ import functools
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,20 +11,19 @@ from typing import Any
 
 import pytest
 
+from mnist_nn.parallel.settings import Settings
 from mpitune.errors import Exit
-from mpitune.settings import from_namespace
+from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.history import read_journal
 from tests.helpers import ROOT
 from tests.k8s.manifests import (
     COMBINATIONS,
     MPIJOB_OVERLAYS,
     OVERLAYS,
-    Manifest,
     environment,
     mpijobs,
     overlay,
     pod_specs,
-    shown,
     yaml,
 )
 from tests.programs import EXPERIMENTS, accepted
@@ -40,6 +38,18 @@ CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
 each_kustomization = pytest.mark.parametrize("name", [*OVERLAYS, *COMBINATIONS, "queue.yaml"])
 each_mpijob_overlay = pytest.mark.parametrize("name", MPIJOB_OVERLAYS)
+LAUNCHER, WORKER = (f"spec mpiReplicaSpecs {role} template spec" for role in ("Launcher", "Worker"))
+POD, DDP_WORKER = "spec template spec", "spec pytorchReplicaSpecs Worker"
+
+
+def at(manifest: Any, path: str) -> Any:
+    """What is there, by names and numbers with spaces between; None for nothing."""
+    for name in path.split():
+        if isinstance(manifest, list):
+            manifest = manifest[int(name)] if int(name) < len(manifest) else None
+        else:
+            manifest = (manifest or {}).get(name)
+    return manifest
 
 
 @each_kustomization
@@ -65,9 +75,8 @@ def test_other_kinds_are_valid(name: str) -> None:
 def test_an_unknown_field_is_refused() -> None:
     """The check above can fail: also deep in the pod of a job."""
     jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
-    job = mpijobs("svm")["svm"]
-    job = yaml.safe_load(yaml.safe_dump(job))
-    container(job, "Worker")["resourcs"] = {}
+    job = yaml.safe_load(yaml.safe_dump(mpijobs("svm")["svm"]))
+    at(job, f"{WORKER} containers 0")["resourcs"] = {}
     for judge in judges_of(job["apiVersion"], job["kind"]):
         with pytest.raises(jsonschema.ValidationError, match="resourcs"):
             judge.validate({k: v for k, v in job.items() if k != "metadata"})
@@ -120,68 +129,67 @@ def test_a_launcher_may_do_what_it_does_and_nobody_else_may(name: str) -> None:
     kinds = {(one["kind"], one["metadata"]["name"]): one for one in overlay(name)}
     for job in mpijobs(name).values():
         account = f"{job['metadata']['name']}-launcher"  # the operator names the Job so
-        replicas = {role: spec["template"]["spec"] for role, spec in job["spec"]["mpiReplicaSpecs"].items()}
-        assert replicas["Launcher"]["serviceAccountName"] == account and ("ServiceAccount", account) in kinds
-        assert replicas["Worker"]["automountServiceAccountToken"] is False
-        binding = kinds["RoleBinding", account]
+        assert at(job, f"{LAUNCHER} serviceAccountName") == account and ("ServiceAccount", account) in kinds
+        assert at(job, f"{WORKER} automountServiceAccountToken") is False
+        binding, (pods, jobs) = kinds["RoleBinding", account], kinds["Role", account]["rules"]
         assert binding["roleRef"]["name"] == account
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
-        pods, jobs = kinds["Role", account]["rules"]
-        assert pods["resources"] == ["pods"] and pods["verbs"] == ["deletecollection"]
-        assert jobs["resourceNames"] == [account] and jobs["verbs"] == ["patch"]
+        assert (pods["resources"], pods["verbs"]) == (["pods"], ["deletecollection"])
+        assert (jobs["resourceNames"], jobs["verbs"]) == ([account], ["patch"])
 
 
-@each_mpijob_overlay
-def test_the_program_takes_the_command(name: str, tmp_path: Path) -> None:
+DDP = {"resume": True, "results": Path("/results/ddp"), "data_folder": Path("/data")}  # what made again goes on there
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "given"),
+    [
+        *((name, {"svm": "mnist_svm", "nn": "mnist_nn"}.get(name.split()[0], ""), {}) for name in MPIJOB_OVERLAYS),
+        *((name, "mnist_nn.ddp", DDP) for name in ("ddp", "ddp cpu", "trainjob", "trainjob cpu")),
+        ("service public", "mnist_nn.ddp", {"save_model": True, "resume": True}),
+        ("join gke spot", "mnist_svm", {"grace": 10}),  # trials have less time than the pod
+        ("join seeds gke spot", "mnist_nn", {"grace": 10}),
+    ],
+)  # fmt: skip
+def test_the_program_takes_the_command(words: str, program: str, given: dict[str, Any]) -> None:
     """As the shell would split it, by the program's own parser."""
-    searches = set()
-    for job in mpijobs(name).values():
-        env = environment(container(job, "Launcher"))
-        program, *arguments = env["SEARCH"].split()
-        accepted(program, [*arguments, "--data", "/data", "--results", env["RESULTS"], *env["OPTIONS"].split()])
-        searches.add(program)
-    assert searches == {"svm": {"mnist_svm"}, "nn": {"mnist_nn"}}.get(name.split()[0], set(EXPERIMENTS))
-
-
-def start_pod(manifest: Manifest, index: int, **settings: str) -> "subprocess.Popen[str]":
-    """Start a Job's container here by its own command, on the built-in digits."""
-    (container,) = pod_specs(manifest)[0]["containers"]
-    environ = {
-        **os.environ, **environment(container), "OPTIONS": "--dataset digits --gpu none --workers 1",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": str(index), **settings,
-    }  # fmt: skip
-    command = [*container["command"], *container["args"]]
-    return subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def action_on(manifest: Manifest, status: int) -> str:
-    """What the Job does when a container has ended with this status."""
-    rules = manifest["spec"]["podFailurePolicy"]["rules"]
-    found = (rule["action"] for rule in rules if status in rule.get("onExitCodes", {}).get("values", ()))
-    return next(found, "Count")
+    asked = []
+    for manifest in overlay(words):
+        trainer = at(manifest, "spec trainer")
+        for one in [trainer] if trainer else [each for pod in pod_specs(manifest) for each in pod["containers"]]:
+            env = environment(one)
+            if "SEARCH" in env:
+                folder = env["RESULTS"] + ("-0 --seed 0" if "seeds" in words else "")
+                line = f"{env['SEARCH']} --data /data --results {folder} {env['OPTIONS']}".split()
+                asked.append((line[0], accepted(line[0], line[1:])))
+            elif "mnist_nn.ddp" in (line := [*one.get("command", ()), *one.get("args", ())]):
+                parser = Parser(prog="ddp")
+                add_settings(parser, Settings)
+                asked.append(("mnist_nn.ddp", from_namespace(Settings, parser.parse_args(line[3:]))))
+    assert {name for name, _ in asked} >= ({program} if program else set(EXPERIMENTS))
+    for name, options in asked:
+        assert name != program or {key: getattr(options, key) for key in given} == given
 
 
 @pytest.mark.slow
-def test_only_what_another_attempt_may_mend_is_tried_again(tmp_path: Path) -> None:
-    """A mistake in the command is not, and failed trials are no failure of a pod."""
-    (job,) = overlay("join")
-    assert job["spec"]["successPolicy"] == {"rules": [{"succeededCount": 1}]} and "maxFailedIndexes" not in job["spec"]
-    wrong = start_pod(job, 0, SEARCH="mnist_svm no-number", RESULTS=str(tmp_path / "none"))
-    assert "no-number" in wrong.communicate()[1] and wrong.returncode == Exit.USAGE
-    assert action_on(job, Exit.USAGE) == action_on(job, Exit.ERROR) == "FailIndex" and not (tmp_path / "none").exists()
-    assert action_on(job, Exit.STOPPED) == "Ignore" and action_on(job, -signal.SIGKILL % 256) == "Count"
-    folder, search, options = tmp_path / "nn", "mnist_nn 1 1 --plot 1 --epochs 100000", "--dataset digits --gpu none"
-    command = [sys.executable, "-m", *search.split(), *options.split(), "--trial-timeout", "0.2", "--results", folder]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == Exit.FAILED_TRIALS
-    pod = start_pod(job, 0, SEARCH=search, OPTIONS=options, RESULTS=str(folder))
-    said = pod.communicate()[1]
-    assert pod.returncode == 0 and len(list(folder.glob("jobs/*/journal.jsonl"))) == 1, said
+def test_pods_that_join_end_as_the_program_does_and_seeds_are_studies_of_their_own(tmp_path: Path) -> None:
+    """A mistake in the command is no other attempt's; failed trials are no failure of a pod."""
 
+    def pod(words: str, index: int, search: str, folder: Path) -> int:
+        (container,) = pod_specs(overlay(words)[0])[0]["containers"]
+        environ = {
+            **os.environ, "OPTIONS": "--dataset digits --gpu none --workers 1 --trial-timeout 0.2", "SEARCH": search,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": str(index),
+            "RESULTS": str(folder),
+        }  # fmt: skip
+        command = [*container["command"], *container["args"]]
+        return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, start_new_session=True).returncode
 
-def container(job: Manifest, role: str) -> Manifest:
-    (one,) = job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"]
-    found: Manifest = one
-    return found
+    assert pod("join", 0, "mnist_svm no-number", tmp_path / "none") == Exit.USAGE and not list(tmp_path.iterdir())
+    for index in range(2):
+        assert pod("join seeds", index, "mnist_nn 1 1 --plot 1 --epochs 100000", tmp_path / "nn") == 0
+        journal = read_journal(tmp_path / f"nn-{index}")
+        assert journal.header["settings"]["seed"] == index and any(one.failed for one in journal.results.values())
 
 
 @each_kustomization
@@ -207,57 +215,75 @@ def test_pods_are_unprivileged_bounded_and_whole(name: str) -> None:
                 assert "memory" in one["resources"]["limits"] and "memory" in one["resources"]["requests"]
 
 
-def test_what_each_place_changes() -> None:
+@pytest.mark.parametrize(
+    ("words", "kind", "facts"),
+    [
+        ("svm", "MPIJob", {"spec slotsPerWorker": 1, "spec launcherCreationPolicy": "WaitForWorkersReady",
+                           f"{LAUNCHER} containers 0 resources limits nvidia.com/gpu": None}),
+        ("cpu", "MPIJob", {f"{WORKER} containers 0 resources limits nvidia.com/gpu": None}),
+        ("nfs", "PersistentVolumeClaim", {"spec volumeName": "data", "spec storageClassName": "",
+                                          "spec accessModes": ["ReadWriteMany"]}),
+        ("join", "Job", {"spec successPolicy rules": [{"succeededCount": 1}], "spec maxFailedIndexes": None,
+                         "spec podFailurePolicy rules 0 action": "FailIndex",
+                         "spec podFailurePolicy rules 0 onExitCodes values": [Exit.ERROR, Exit.USAGE],
+                         "spec podFailurePolicy rules 1 action": "Ignore",
+                         "spec podFailurePolicy rules 1 onExitCodes values": [Exit.STOPPED]}),
+        ("join seeds", "Job", {"spec completions": 3, "spec successPolicy": None}),
+        # Kueue refuses a least number that is not below the pods of the Job.
+        *((f"{base} kueue", "Job", {"metadata annotations kueue.x-k8s.io/job-min-parallelism": "1",
+                                    "spec parallelism": n}) for base, n in (("join", 4), ("join seeds", 3))),
+        *((f"{base} gke spot", "Job", {f"{POD} nodeSelector cloud.google.com/gke-spot": "true",
+                                       f"{POD} terminationGracePeriodSeconds": 25}) for base in ("join", "join seeds")),
+        ("trainjob one-node", "TrainJob", {"spec trainer numNodes": 2, "spec trainer numProcPerNode": 2,
+                                           "spec trainer resourcesPerNode limits nvidia.com/gpu": 2}),
+        # Workers are where the pod is to which the operator gives these labels; a master may be anywhere.
+        ("ddp one-node", "PyTorchJob", {
+            "spec nprocPerNode": "2", "spec pytorchReplicaSpecs Master replicas": 1, f"{DDP_WORKER} replicas": 1,
+            "spec pytorchReplicaSpecs Master template spec affinity": None,
+            f"{DDP_WORKER} template spec containers 0 resources limits nvidia.com/gpu": 2,
+            f"{DDP_WORKER} template spec affinity podAffinity requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {
+                    "training.kubeflow.org/job-name": "ddp", "training.kubeflow.org/replica-type": "master"}}}]}),
+        ("storage kueue", "Pod", {"metadata labels kueue.x-k8s.io/queue-name": "searches"}),
+        ("storage bucket", "Pod", {
+            "metadata annotations": {"gke-gcsfuse/volumes": "true",
+                                     "kubectl.kubernetes.io/default-container": "files"},
+            "spec serviceAccountName": "files", "spec containers 0 name": "files",
+            "spec containers 1 volumeMounts 0 mountPath": "/results",
+            "spec containers 1 volumeMounts 1 mountPath": "/bucket"}),
+        # A public image has the code and the packages in volumes.
+        ("service public", "Job", {f"{POD} containers 0 workingDir": "/data/code",
+                                   f"{POD} containers 0 image": "search", f"{POD} initContainers 0 image": "search",
+                                   f"{POD} containers 0 volumeMounts 2 mountPath": "/packages",
+                                   f"{POD} initContainers 0 volumeMounts 1 mountPath": "/packages"}),
+    ],
+)  # fmt: skip
+def test_what_each_place_changes(words: str, kind: str, facts: dict[str, Any]) -> None:
     """What the program's and the operators' own checks cannot see."""
-    for job in mpijobs("svm").values():
-        assert job["spec"]["slotsPerWorker"] == 1 and job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
-        assert "nvidia.com/gpu" not in str(container(job, "Launcher")["resources"])
-    for job in mpijobs("cpu").values():
-        assert "nvidia.com/gpu" not in str(job)
-    nfs = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in overlay("nfs")}
-    for name in ("results", "data"):
-        claim, volume = nfs["PersistentVolumeClaim", name], nfs["PersistentVolume", name]
-        assert claim["volumeName"] == name and claim["storageClassName"] == ""
-        assert claim["accessModes"] == volume["accessModes"] and claim["resources"]["requests"] == volume["capacity"]
-
-
-def test_deleting_a_search_keeps_its_results() -> None:
-    for name in [*OVERLAYS, *COMBINATIONS]:
-        if name.split()[0] not in ("storage", "nfs", "cpu", "service"):
-            assert not [one for one in overlay(name) if one["kind"] in ("PersistentVolumeClaim", "PersistentVolume")]
-
-
-def test_the_data_parallel_jobs_ask_for_what_the_program_takes() -> None:
-    from mnist_nn.parallel.settings import Settings
-    from mpitune.settings import Parser, add_settings
-
-    (job,) = overlay("ddp")
-    asked = [spec["containers"][0]["args"] for spec in pod_specs(job)]
-    assert all(words[:2] == ["-m", "mnist_nn.ddp"] for words in asked) and job["spec"]["nprocPerNode"] == "1"
-    small = [spec["containers"][0]["args"] for spec in pod_specs(overlay("ddp cpu")[0])]
-    trainjobs = [overlay(name)[0]["spec"]["trainer"]["args"] for name in ("trainjob", "trainjob cpu")]
-    assert "nvidia" not in str(overlay("ddp cpu")) + str(overlay("trainjob cpu"))
-    for arguments in [words[2:] for words in [*asked, *small]] + trainjobs:
-        parser = Parser(prog="ddp")
-        add_settings(parser, Settings)
-        settings = from_namespace(Settings, parser.parse_args(arguments))
-        # A pod that is made again goes on where the last checkpoint is, which outlives it.
-        assert settings.resume and settings.results == Path("/results/ddp") and settings.data_folder == Path("/data")
+    kinds = [
+        one for one in overlay(words) if one["kind"] == kind and one["metadata"]["name"] not in ("loader", "results")
+    ]
+    assert kinds
+    for one in kinds:
+        if kind != "PersistentVolumeClaim" or ("volumeName" in one["spec"] and one["spec"]["volumeName"] == "data"):
+            assert {path: at(one, path) for path in facts} == facts
 
 
 @pytest.mark.parametrize(
     ("base", "kind"),
-    [("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("join", "Job"), ("join seeds", "Job"), ("trainjob", "TrainJob")],
-)
+    [
+        ("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("join", "Job"), ("join seeds", "Job"), ("trainjob", "TrainJob"),
+        ("storage", "Job"),
+    ],
+)  # fmt: skip
 def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> None:
     """As show.sh combines them."""
     job = next(one for one in overlay(f"{base} kueue") if one["kind"] == kind)
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
     assert job["spec"].get("runPolicy", job["spec"])["suspend"] is True
     gke, slices = "cloud.google.com/gke-accelerator", "cloud.google.com/gke-gpu-partition-size"
-    for components, labels in (
-        ("gke", {gke}), ("gke gke-mig", {gke, slices}), ("mig", {"nvidia.com/gpu.product"}),
-    ):  # fmt: skip
+    places = {"gke": {gke}, "gke gke-mig": {gke, slices}, "mig": {"nvidia.com/gpu.product"}}
+    for components, labels in places.items() if base != "storage" else ():
         job = next(one for one in overlay(f"{base} {components}") if one["kind"] == kind)
         for pod in pod_specs(job):
             if "nvidia.com/gpu" in pod["containers"][0]["resources"]["limits"]:
@@ -266,122 +292,23 @@ def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> 
                 assert tolerated == ({"nvidia.com/gpu", "cloud.google.com/gke-spot"} if gke in labels else set())
 
 
-@pytest.mark.parametrize("base", ["join", "join seeds"])
-def test_pods_that_join_fit_spot_nodes_and_what_the_queue_has(base: str) -> None:
-    """Trials have less time than the pod. Kueue refuses a least number that is not below the pods of the Job."""
-    (job,) = overlay(f"{base} gke spot")
-    (pod,) = pod_specs(job)
-    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
-    env = environment(pod["containers"][0])
-    options = accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split()])
-    assert options is not None and options.grace < 15 < pod["terminationGracePeriodSeconds"] == 25
-    least = "kueue.x-k8s.io/job-min-parallelism"
-    (job,) = overlay(f"{base} kueue")
-    assert 0 < int(job["metadata"]["annotations"][least]) < job["spec"]["parallelism"]
-    assert least not in str(overlay("storage kueue"))
-
-
-def test_a_public_image_has_the_code_and_the_packages_in_volumes(tmp_path: Path) -> None:
-    """The programs' own commands, limits of CPUs, and slices by the label that NVIDIA's operator gives."""
-    from mnist_nn.parallel.settings import Settings
-    from mpitune.settings import Parser, add_settings
-
-    made = {one["metadata"]["name"]: one for one in overlay("service public")}
-    for name in ("train", "seeds"):
-        (pod,) = pod_specs(made[name])
-        (main,), (first,) = pod["containers"], pod["initContainers"]
-        assert main["workingDir"] == "/data/code" and main["image"] == first["image"] == "search"
-        assert environment(main)["PYTHONUSERBASE"] == environment(first)["PYTHONUSERBASE"] == "/packages"
-        assert {"/data", "/packages"} <= {mount["mountPath"] for mount in main["volumeMounts"]}
-        assert {"cpu", "memory"} <= set(main["resources"]["limits"])
-        assert pod["nodeSelector"]["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
-    (train,) = pod_specs(made["train"])[0]["containers"]
-    assert train["command"] == ["python", "-m", "mnist_nn.ddp"]
-    parser = Parser(prog="ddp")
-    add_settings(parser, Settings)
-    settings = from_namespace(Settings, parser.parse_args(train["args"]))
-    assert settings.save_model and settings.resume
-    assert "--save-models" in environment(pod_specs(made["seeds"])[0]["containers"][0])["OPTIONS"]
-
-
-def test_two_pods_of_two_gpus_are_on_one_node() -> None:
-    trainer, spec = overlay("trainjob one-node")[0]["spec"]["trainer"], pod_specs(overlay("trainjob one-node")[0])[0]
-    assert (
-        trainer["numNodes"] == trainer["numProcPerNode"] == trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == 2
-    )
-    assert "kubernetes.io/hostname" in str(spec["affinity"]["podAffinity"])
-    (job,) = overlay("ddp one-node")
-    replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert job["spec"]["nprocPerNode"] == "2"
-    assert replicas["Master"]["replicas"] == replicas["Worker"]["replicas"] == 1
-    for pod in pod_specs(job):
-        assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 2
-    # Workers are where the pod is to which the operator gives these labels; a master may be anywhere.
-    (term,) = replicas["Worker"]["template"]["spec"]["affinity"]["podAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ]
-    assert term["topologyKey"] == "kubernetes.io/hostname"
-    assert term["labelSelector"]["matchLabels"]["training.kubeflow.org/replica-type"] == "master"
-    assert "affinity" not in replicas["Master"]["template"]["spec"]
-
-
-def test_data_is_loaded_through_the_queue_too_and_so_are_copies() -> None:
-    made = overlay("storage kueue")
-    (job,) = (one for one in made if one["kind"] == "Job")
-    (pod,) = (one for one in made if one["kind"] == "Pod")
-    assert job["spec"]["suspend"] is True
-    for one in (job, pod):
-        assert one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
-
-
-def test_copies_of_results_go_to_a_bucket() -> None:
-    made = overlay("storage bucket")
-    (pod,) = (one for one in made if one["kind"] == "Pod")
-    pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate").validate(
-        pod, KUBERNETES, strict=True
-    )
-    assert pod["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
-    assert pod["spec"]["serviceAccountName"] in {
-        one["metadata"]["name"] for one in made if one["kind"] == "ServiceAccount"
-    }
-    door, copies = pod["spec"]["containers"]
-    assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == door["name"] == "files"
-    assert copies["securityContext"]["allowPrivilegeEscalation"] is False and "memory" in copies["resources"]["limits"]
-    assert {mount["mountPath"] for mount in copies["volumeMounts"]} == {"/results", "/bucket"}
-
-
-@pytest.mark.parametrize("words", ["svm", "trainjob", "ddp gke", "nfs"])
-def test_show_puts_the_image_everywhere(words: str) -> None:
-    if shutil.which("kubectl") is None:
+@pytest.mark.parametrize(
+    ("words", "image", "says"),
+    [
+        ("", "a/b:c", "give an overlay"),
+        ("dance", "a/b:c", "there is no overlay dance"),
+        ("svm waltz", "a/b:c", "there is no component waltz"),
+        ("svm", "", "IMAGE=: give the image"),
+        *((words, "localhost:5000/a/search:7", "") for words in ("svm", "trainjob", "ddp gke", "nfs")),
+    ],
+)
+def test_show_puts_the_image_everywhere_or_says_what_there_is(words: str, image: str, says: str) -> None:
+    if not says and shutil.which("kubectl") is None:
         pytest.skip("no kubectl")
-    text = shown(*words.split(), image="localhost:5000/a/search:7")
-    assert set(re.findall(r" image: (.*)", text)) == {"localhost:5000/a/search:7"}
-
-
-def test_show_says_what_there_is() -> None:
-    for words, image, says in (
-        ((), "a/b:c", "give an overlay"),
-        (("dance",), "a/b:c", "there is no overlay dance"),
-        (("svm", "waltz"), "a/b:c", "there is no component waltz"),
-        (("svm",), "", "IMAGE=: give the image"),
-    ):
-        done = subprocess.run(
-            [ROOT / "k8s" / "show.sh", *words], capture_output=True, text=True, env={**os.environ, "IMAGE": image}
-        )
+    environ = {**os.environ, "IMAGE": image}
+    done = subprocess.run([ROOT / "k8s" / "show.sh", *words.split()], capture_output=True, text=True, env=environ)
+    if says:
         assert done.returncode == 2 and says in done.stderr and not done.stdout
         assert "overlays: cpu ddp" in done.stderr and "components: bucket cpu" in done.stderr
-
-
-@pytest.mark.slow
-def test_seeds_are_studies_of_their_own(tmp_path: Path) -> None:
-    (job,) = overlay("join seeds")
-    assert job["spec"]["completions"] == 3 and "successPolicy" not in job["spec"]
-    env = environment(pod_specs(job)[0]["containers"][0])
-    accepted(env["SEARCH"].split()[0], [*env["SEARCH"].split()[1:], *env["OPTIONS"].split(), "--seed", "2"])
-    small = "mnist_nn 1 1 --max-channels 8 --max-hidden-layer 16 --epochs 1 --plot 1"
-    for index in range(2):
-        pod = start_pod(job, index, SEARCH=small, RESULTS=str(tmp_path / "nn-seed"))
-        said = pod.communicate()[1]
-        assert pod.returncode == 0, said
-    seeds = [read_journal(tmp_path / f"nn-seed-{index}").header["settings"]["seed"] for index in range(2)]
-    assert seeds == [0, 1]
+    else:
+        assert done.returncode == 0 and set(re.findall(r" image: (.*)", done.stdout)) == {image}

@@ -16,12 +16,12 @@ OTHERS = {  # files that write elsewhere, or are these functions
     "common/data.py": "downloads of data sets",
     "mnist_nn/parallel/log.py": "the log of a training",
     "mpitune/engine/worker.py": "a worker's own folder to work in, whose owner is checked",
-    "mpitune/exchange/formats.py": "what is exported, to the path that the user names",
-    "mpitune/exchange/live.py": "a file that `open_lock` has opened",
     "mpitune/locks.py": "files of locks",
     "mpitune/processes/fork_server.py": "a file in memory",
     "mpitune/storage/files.py": "these functions",
     "mpitune/svm/compiling.py": "/proc",
+    "mpitune/track/follow.py": "a file that `open_lock` has opened",
+    "mpitune/track/writers.py": "what is exported, to the path that the user names",
 }
 
 

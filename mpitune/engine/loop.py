@@ -14,11 +14,11 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Run, Share, Stop, Told
 from mpitune.engine.progress import Progress
-from mpitune.engine.tracking import Tracker
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
 from mpitune.processes.stops import is_another
 from mpitune.ranks.transport import GivenUp, Transport
+from mpitune.track.tracker import Tracker
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from mpitune.devices.choose import CPU, Device, choose, environment, free_memory
-from mpitune.engine import tracking, worker
+from mpitune.engine import worker
 from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
 from mpitune.engine.arrivals import Arrivals
@@ -40,6 +40,7 @@ from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused
 from mpitune.storage.provenance import code_and_libraries, commit, versions
 from mpitune.storage.waiting import waiting, working
+from mpitune.track.tracker import require
 from mpitune.trial import Place
 
 log = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ class _RanksPart:
         if self.transport.rank == 0:
             try:
                 check(nodes, options)
-                tracking.require(options.track)
+                require(options.track)
                 with working("the data are loaded", rank=0):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)

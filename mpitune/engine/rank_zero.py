@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mpitune.engine import tracking
 from mpitune.engine.adapting import KnownBefore, code_of, require_called
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
@@ -25,7 +24,6 @@ from mpitune.engine.preflight import Node, memory_problems
 from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
-from mpitune.engine.tracking import Tracker
 from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
 from mpitune.experiment import Data, Experiment, Scheduling
 from mpitune.options import RunOptions
@@ -37,6 +35,7 @@ from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import kind_of, last_line
 from mpitune.storage.waiting import working
+from mpitune.track.tracker import Tracker, close
 from mpitune.trial import Outcome, Result
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class RankZero:
             return self._run(study, agent, status, load_finish)
         finally:
             status.remove()
-            tracking.close(self.trackers)
+            close(self.trackers)
             if isinstance(study, JoinedStudy):
                 study.close()
 

@@ -18,6 +18,7 @@ from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
+from mpitune.track.writers import RUNNING
 from mpitune.trial import Outcome, Result, Trial
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from mpitune.figures.winner import Winner
 
 MEASURED = ("seconds", "peak_bytes")
-RUNNING = "running"  # the state of a trial without a result
+
 Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
 TEXTS = ("key", "error", "params", "values", "steps", "user_attrs")  # what of a trial may be no UTF-8
 SEARCH = {"space", "strategy", "objectives"}  # settings of a study that `mpitune.search` made

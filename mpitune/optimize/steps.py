@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.engine.messages import STEP_SECONDS
-from mpitune.engine.tracking import STEPS
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, NoValue, no_fault_of_the_trial, values_of
 from mpitune.storage.files import read_at_most, regular_file
+from mpitune.track.tracker import STEPS
 
 LOG = "steps.jsonl"  # in a trial's folder: the values of its steps
 MOST_OF_LOG = 64 << 20  # bytes of it

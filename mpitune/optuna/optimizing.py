@@ -23,7 +23,6 @@ from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
-from mpitune.engine.tracking import STEPS
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
 from mpitune.optimize.search import require_sendable, slots_here
@@ -45,6 +44,7 @@ from mpitune.source import values_read
 from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
+from mpitune.track.tracker import STEPS
 from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings

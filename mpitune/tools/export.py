@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, printable
-from mpitune.exchange.formats import FORMATS
 from mpitune.exchange.trials import read
 from mpitune.settings import program, setting
+from mpitune.track.formats import FORMATS
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ import pytest
 from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
-from mpitune.exchange.formats import to_optuna
 from mpitune.exchange.trials import read
 from mpitune.limit import SearchLimit
 from mpitune.optimize.strategies import (
@@ -43,6 +42,7 @@ from mpitune.optimize.strategies.view import reseed
 from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
+from mpitune.track.formats import to_optuna
 from mpitune.trial import Result
 from tests.helpers import begun, journal_lines, wait_for_lines
 from tests.mpitune.optimize.objectives import searched

@@ -5,71 +5,77 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from mpitune.engine.tracking import FAILED
-from mpitune.exchange.formats import MLflow, TensorBoard, Wandb, Written
-from mpitune.exchange.trials import RUNNING, ExportedStudy, read
 from mpitune.locks import locked, open_lock, try_lock
 from mpitune.processes.process import die_with
 from mpitune.storage.table import last_line
+from mpitune.track.writers import RUNNING, MLflow, TensorBoard, Wandb, Writer
+
+if TYPE_CHECKING:
+    from mpitune.exchange.trials import ExportedStudy, Running
+
+HAS_SAID = 1  # exit status of one that has said why
 
 
-def main(parent: int, folder: Path, track: str, told: Any, counts: Any) -> None:
+def main(parent: int, folder: Path, track: str, pipe: Any) -> None:
     """Follow the study in a folder until it is over: None is told then. For the rest see `Tracker`."""
     die_with(parent)
     with open(os.devnull, "w") as nowhere:
         for standard in (1, 2):  # what libraries print
             os.dup2(nowhere.fileno(), standard)
     try:
-        _follow(folder, track, told, counts)
+        follow(folder, track, iter(pipe.recv, None), partial(_writer, track))
     except Exception as error:  # whatever the tracker's own code raises
-        told.send(last_line(" ".join(f"{type(error).__name__}: {error}".split())))
-        os._exit(FAILED)
+        pipe.send(last_line(" ".join(f"{type(error).__name__}: {error}".split())))
+        os._exit(HAS_SAID)
 
 
-def _follow(folder: Path, track: str, told: Any, counts: Any) -> None:
-    """Of jobs that join that one writes which has the lock of a file. The file says which trials have their end."""
+def follow(folder: Path, track: str, told: Iterator[Running], writer_of: Callable[[ExportedStudy], Writer]) -> None:
+    """Write a study until nothing more is told of it.
+
+    Of jobs that join, and of trackers of one name, one writes: who has the lock of a file. The file says which trials
+    have their end there, and when that was.
+    """
+    read = import_module("mpitune.exchange.trials").read  # which stands above
     with os.fdopen(open_lock(folder / f".tracked-{quote(track, safe='')[-200:]}"), "r+") as file:
         while not try_lock(file.fileno()):
-            if told.recv() is None:
+            if next(told, None) is None:
                 return
-        written = _tracker(track, study := read(folder))
-        counts[0] += 1
-        if written.is_new:
+        writer = writer_of(read(folder))
+        if writer.is_new:
             file.truncate(0)
         ended = dict(json.loads(line) for line in file if line.endswith("]\n"))
-        counts[1] = sum(when is not None for when in ended.values())
         file.write("\n")  # after half a line, perhaps
         running: dict[str, tuple[Any, dict[int, Any]]] = {}
-        over, next_look = False, 0.0
-        while not over:
-            over = (now := told.recv()) is None
-            running = {key: (some[0], running.get(key, some)[1] | some[1]) for key, some in (now or {}).items()}
-            if not over and time.monotonic() < next_look:
+        next_look = 0.0
+        for now in chain(told, (None,)):
+            running = {key: (some[0], {**running.get(key, some)[1], **some[1]}) for key, some in (now or {}).items()}
+            if now is not None and time.monotonic() < next_look:
                 continue
             began = time.monotonic()
-            study = read(folder, running)
-            for trial in study.trials:
-                counts[0] += 1
+            for trial in read(folder, running).trials:
                 when = None if trial.state == RUNNING else trial.ended or 0.0
                 if when is None or ended.get(trial.key) != when:
-                    written.put(trial)
-                    counts[1] += when is not None and ended.get(trial.key) is None
+                    writer.put(trial)
                 if ended.get(trial.key) != when:  # also one that goes on: from now on it has no end
                     ended[trial.key] = when
                     file.write(json.dumps([trial.key, when]) + "\n")
                     file.flush()  # this process may be killed
             next_look = time.monotonic() + 5 * (time.monotonic() - began)
-    written.close(study)
+    writer.close()
 
 
-def _tracker(track: str, study: ExportedStudy) -> Written:
+def _writer(track: str, study: ExportedStudy) -> Writer:
     kind, _, place = track.partition(":")
     if kind == "mlflow" and "://" in place:
         return MLflow(study, place)

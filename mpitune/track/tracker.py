@@ -1,4 +1,4 @@
-"""Trackers that follow a study: each is a process, `mpitune.exchange.live`, that reads the journal while it grows.
+"""Trackers that follow a study: each is a process (`follow.py`) that reads the journal while it grows.
 
 Rank 0 tells it once a second what runs, so a tracker that is slow, fails or hangs holds nothing up.
 """
@@ -12,7 +12,6 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,12 +23,11 @@ from typing import Any
 from mpitune.errors import UsageError, is_kept
 from mpitune.processes.process import stops_wait, without_main
 from mpitune.processes.stops import Stopped
+from mpitune.track import follow
 
 EVERY_S = 1.0
 MOST_S = 60.0  # at the end, for which all trackers together are waited for
-SILENT_S = 10.0  # of these, after which one that makes no progress hangs; it may open for all of them
 MOST_TOLD = 100  # that it has not read: then it is told later
-FAILED = 1  # exit status of one that has said why
 STEPS = b"steps "  # begins what a worker tells of a running trial
 
 log = logging.getLogger(__name__)
@@ -52,11 +50,6 @@ def require(tracks: Sequence[str]) -> None:
                 ) from None
 
 
-def _follow(*arguments: Any) -> None:
-    """In the tracker's own process, which alone imports what writes: exchange stands above the engine."""
-    import_module("mpitune.exchange.live").main(*arguments)
-
-
 class Tracker:
     """A tracker of the study in a folder. Its failure is one line of the log."""
 
@@ -65,13 +58,11 @@ class Tracker:
         self._steps = dict[str, dict[int, Any]]()  # of trials that run, so far untold
         context = multiprocessing.get_context("spawn")
         self._told = SimpleQueue[Any]()  # no `put` waits. Its own queue has semaphores, which a kill leaves
-        self._pipe, theirs = context.Pipe()
-        self._counts = context.RawArray("q", 2)  # its progress, and the trials that it has written
-        arguments = (os.getpid(), folder, track, theirs, self._counts)
+        self._pipe, other = context.Pipe()
         with stops_wait(), without_main():
-            self._process = context.Process(target=_follow, args=arguments, daemon=True)
+            self._process = context.Process(target=follow.main, args=(os.getpid(), folder, track, other), daemon=True)
             self._process.start()
-        theirs.close()
+        other.close()
         Thread(target=self._tell, daemon=True).start()
 
     def _tell(self) -> None:
@@ -99,21 +90,19 @@ class Tracker:
         self._told.put(None)
 
     def wait(self, until: float) -> None:
-        """Wait until all is written, as long as there is progress, but not longer than `until`."""
+        """Wait until all is written, but not longer than `until`."""
         self._process.join(EVERY_S)
         if self._process.is_alive():
             log.info("the study is whole; the tracker %s still writes, and Ctrl-C leaves the rest", self._track)
-        before = -1
-        while self._process.is_alive() and before != (before := self._counts[0]) and (left := until - _now()) > 0:
-            self._process.join(min(left, SILENT_S) if before else left)
+            self._process.join(max(0.0, until - _now()))
 
     def close(self) -> None:
         """Leave what is not written, with a line that says how to have it."""
         self._say_failed()
         if self._process.is_alive():
-            self._say(f"is left at the end, with {self._counts[1]} trials written")
+            self._say("is left at the end")
             self._process.kill()
-        elif self._process.exitcode not in (0, FAILED):
+        elif self._process.exitcode not in (0, follow.HAS_SAID):
             self._say(f"has ended with exit status {self._process.exitcode}")
 
     def _say_failed(self) -> None:

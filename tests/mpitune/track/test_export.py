@@ -239,7 +239,7 @@ def test_tensorboard_reads_its_events(written: Path, searched: tuple[Path, Any],
         assert said.hparams["lr"].number_value == pytest.approx(trial.params["lr"])
     exported(written, "tensorboard", tmp_path / "strange")
     assert {path.parent for path in (tmp_path / "strange").iterdir()} == {tmp_path / "strange"}
-    assert len(list((tmp_path / "strange").iterdir())) == 4, "three trials and the table: no key leaves the folder"
+    assert len(list((tmp_path / "strange").iterdir())) == 3, "three trials: no key leaves the folder"
 
 
 def wandb_records(content: bytes) -> Iterator[bytes]:

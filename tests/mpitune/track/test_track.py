@@ -2,8 +2,6 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +12,10 @@ from typing import Any
 import pytest
 
 import mpitune
-from mpitune.engine import tracking
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.tools.export import main
-from tests.mpitune.exchange.test_export import wandb_records
+from tests.mpitune.track.test_export import wandb_records
 
 pytestmark = pytest.mark.xdist_group("track")
 SPACE = {"lr": mpitune.Float(1e-5, 1e-1, log=True), "act": mpitune.Choice("relu", "gelu")}
@@ -169,53 +166,11 @@ def test_a_sweep_is_followed(tmp_path: Path) -> None:
     assert in_tensorboard(board)["t000000"][0]["loss"] == [(1, 0.5), (2, 0.25), (2, 0.25)]
 
 
-@pytest.mark.slow
-def test_a_tracker_that_fails_or_hangs_costs_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.setattr(tracking, "MOST_S", 30.0)
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m/mlflow.db").write_text("no database")
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # which takes connections, and never answers
-        tracks = [f"mlflow:http://127.0.0.1:{silent.getsockname()[1]}", f"mlflow:{tmp_path / 'm'}"]
-        study = mpitune.search(
-            lambda trial: trial.params["lr"], SPACE, n_trials=3, minimize="loss", workers=1, track=tracks
-        )
-    assert len(study) == 3
-    said = capfd.readouterr().err.splitlines()
-    lines = [line for line in said if "tracker mlflow" in line or "Error" in line]
-    lines = [line for line in lines if "still writes, and Ctrl-C leaves the rest" not in line]
-    assert len(lines) == 2 and sum("is left at the end, with 0 trials written" in line for line in lines) == 1, lines
-    assert sum("has failed: DatabaseError: " in line or "file is not a database" in line for line in lines) == 1, lines
-
-
 SCRIPT = """
 import mpitune, sys
 mpitune.search(lambda trial: trial.params["x"], {"x": mpitune.Float(0, 1)}, strategy="random", n_trials=5,
     minimize="x", workers=0, results=sys.argv[1], track=sys.argv[2:])
 """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_a_tracker_writes_ends_the_wait(tmp_path: Path, number: signal.Signals) -> None:
-    """The study is whole, and the status says so. The command in the line writes all of it."""
-    pytest.importorskip("mlflow")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        uri = f"mlflow:http://127.0.0.1:{silent.getsockname()[1]}"
-        words = [sys.executable, "-c", SCRIPT, "a study", uri]
-        around = {**os.environ, "PYTHONPATH": os.getcwd()}
-        with subprocess.Popen(words, cwd=tmp_path, env=around, stderr=subprocess.PIPE, text=True) as job:
-            assert job.stderr is not None
-            assert any("still writes, and Ctrl-C leaves the rest" in line for line in job.stderr)
-            job.send_signal(number)
-            said = job.stderr.read().splitlines()
-    assert job.returncode == 0 and len(said) == 1, said
-    _, _, command = said[0].rpartition("; ")
-    line = command.removesuffix(" writes all of it").replace("python", sys.executable, 1)
-    assert subprocess.run(line, shell=True, cwd=tmp_path, env=around).returncode == 0
-    assert len(in_mlflow(f"sqlite:///{tmp_path / 'a study/mlflow.db'}")) == 1 + 5
 
 
 @pytest.mark.slow
@@ -255,24 +210,6 @@ def test_names_that_mlflow_does_not_take_and_an_experiment_that_was_deleted(tmp_
         for each in client.search_experiments():
             if each.name != "Default":
                 client.delete_experiment(each.experiment_id)
-
-
-def test_what_cannot_be_tracked_is_said_before_anything_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    for track, text in (
-        ("excel:x", "give mlflow:FOLDER, tensorboard:FOLDER or wandb"),
-        ("mlflow", "give mlflow:FOLDER"),
-        (3, "give mlflow:FOLDER"),
-        (f"tensorboard:{tmp_path}", r"tensorboard is not installed: pip install \"mpitune\[export\]\""),
-        (f"mlflow:{tmp_path / 'file'}", "cannot be written .*: name another folder"),
-        ("wandb:/proc/none", "cannot be written .*: name another folder"),
-    ):
-        with pytest.raises(UsageError, match=text):
-            mpitune.search(
-                lambda trial: 1.0, SPACE, n_trials=1, minimize="loss", workers=0, results=tmp_path / "r", track=track
-            )  # type: ignore[call-overload]
-        assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.slow

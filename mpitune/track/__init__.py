@@ -1,0 +1,1 @@
+"""Follows a study while it runs, and exports it."""

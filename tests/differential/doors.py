@@ -182,11 +182,13 @@ class Rebuilt:
         ran, values, state, raised = self.ended.pop(number)
         self.trials[number] = ran.trials[number]
         study = self.made(self.trials, f"{number}/after")
-        study.tell(number, values, state)
-        self.trials[number] = study.trials[number]
-        self.told[number : number + 1] = [study.trials[number]]
+        try:
+            study.tell(number, values, state)
+        finally:  # it has ended, whatever its sampler raises then
+            self.trials[number] = study.trials[number]
+            self.told[number : number + 1] = [study.trials[number]]
+            self.study._storage._studies[self.study._study_id].trials[:] = self.told  # type: ignore[attr-defined]
         self.attrs = study._storage.get_study_system_attrs(study._study_id)
-        self.study._storage._studies[self.study._study_id].trials[:] = self.told  # type: ignore[attr-defined]
         for name, value in ran.user_attrs.items():
             self.study.set_user_attr(name, value)
         self.study._stop_flag |= ran._stop_flag | study._stop_flag

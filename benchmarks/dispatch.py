@@ -33,8 +33,9 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Returned, Run
 from mpitune.engine.slots import LATENCY, Resources
 from mpitune.engine.study import Study
-from mpitune.experiment import Experiment, Scheduling, WorkerContext, one_round, per_trial
+from mpitune.experiment import Experiment, WorkerContext, one_round, per_trial
 from mpitune.options import RunOptions
+from mpitune.port import Scheduling
 from mpitune.settings import setting
 from mpitune.storage.journal import Journal
 from mpitune.studies import run_study

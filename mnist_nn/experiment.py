@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +32,9 @@ from mnist_nn.tuning import (
 )
 from mpitune.devices import probe
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Objective, WorkerContext
 from mpitune.figures.panels import Section
+from mpitune.port import Reporting, Scheduling
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
@@ -122,28 +121,10 @@ class Bagging(ImageSettings):
         ask = probe.why_unusable("torch", visible)
 
         def wait() -> None:
-            start = time.perf_counter()
             if why := ask():
                 raise UsageError(f"{why}, or give --gpu none")
-            self._spent["probe"] += time.perf_counter() - start
 
         return wait
-
-    @cached_property
-    def _spent(self) -> dict[str, float]:
-        """Seconds that workers have told of, by part, and those for which this rank waited for the probe of a GPU."""
-        return defaultdict(float)
-
-    def on_message(self, content: bytes) -> None:
-        for part, seconds in json.loads(content).items():
-            self._spent[part] += seconds
-
-    def _on_start(self, n_slots: int) -> None:
-        self._spent["probe"] *= n_slots  # all workers waited for it
-
-    def _parts(self) -> Mapping[str, Mapping[str, float]]:
-        parts = {"start and idle": ("probe", "context"), "trials": ("capture", "steps", "evaluation", "refit")}
-        return {name: {part: self._spent[part] for part in each} for name, each in parts.items()}
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -225,9 +206,7 @@ class Bagging(ImageSettings):
         return Scheduling(
             n_trials=self.n_trials(),
             cost=self.cost,
-            memory_bytes=self.memory_bytes,
             preload=("mnist_nn.objective",),
-            on_start=self._on_start,
         )
 
     def cost(self, trial: Trial) -> float:
@@ -238,7 +217,7 @@ class Bagging(ImageSettings):
         images = (self.folds - 1) / self.folds if "fold" in trial.params else 1.0
         return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
 
-    def memory_bytes(self, trial: Trial, data: Data | None = None) -> int:
+    def memory_bytes(self, trial: Trial) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""
         return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 
@@ -297,7 +276,6 @@ class Bagging(ImageSettings):
         return Reporting(
             "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
             self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
-            spent=self._parts,
         )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import resource
-import time
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
@@ -46,8 +44,7 @@ class BaggingObjective:
     """
 
     def __init__(self, options: Bagging, worker: WorkerContext) -> None:
-        start = time.perf_counter()
-        self.options, self._report_step, self._tell = options, worker.report_step, worker.send
+        self.options, self._report_step = options, worker.report_step
         self.device = torch.device(worker.device)
         there = {name: on_device(array, self.device) for name, array in worker.data.items()}
         self.labels = {name: tensor for name, tensor in there.items() if tensor.ndim == 1}
@@ -60,26 +57,14 @@ class BaggingObjective:
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._prepared = Prepared()
         self._memory, self._n_workers = _memory_of(self.device, worker), worker.n_workers
-        self._tell(json.dumps({"context": time.perf_counter() - start}).encode())
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation | NoRoom]:
         for trial in batch:
-            start, self._spent = time.perf_counter(), {"capture": 0.0, "steps": 0.0}
             needed = self.options.memory_bytes(trial)
             answer = self._evaluated(trial) if needed <= self._memory else self._refused(trial, needed)
             if self.device.type == "cuda":
                 self._prepared.make_room(self.device)
-            self._tell_spent(trial, time.perf_counter() - start)
             yield answer
-
-    def _tell_spent(self, trial: Trial, seconds: float) -> None:
-        """Tell rank 0 what the seconds of a trial went into; the steps of a refit belong to the refit."""
-        spent = self._spent
-        if "fold" in trial.params:
-            spent["evaluation"] = seconds - spent["capture"] - spent["steps"]
-        else:
-            spent = {"capture": spent["capture"], "refit": seconds - spent["capture"]}
-        self._tell(json.dumps(spent).encode())
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         images, labels, folds, unseen = self._sample(sample_of(trial))
@@ -122,9 +107,9 @@ class BaggingObjective:
         return NoRoom(trial.key, f"{sizes}: {fix}")
 
     def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
-        options, before, start = self.options, self._prepared.seconds, time.perf_counter()
+        options = self.options
         epochs = int(trial.params.get(EPOCH_LIMIT, options.epochs))
-        trained = training.train(
+        return training.train(
             trial.params,
             images,
             labels,
@@ -138,9 +123,6 @@ class BaggingObjective:
             prepared=self._prepared,
             on_progress=lambda done: self._report_step(done, epochs, "epoch"),
         )
-        capture = self._prepared.seconds - before
-        self._spent = {"capture": capture, "steps": time.perf_counter() - start - capture}
-        return trained
 
     def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
         """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""

@@ -18,9 +18,10 @@ from mnist_svm.summary import print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, Matching, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Objective, WorkerContext
 from mpitune.figures.panels import Section
 from mpitune.memory.shared_arrays import Spec
+from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import setting
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import written_whole

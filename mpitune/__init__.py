@@ -13,8 +13,8 @@
 search returns. `mpitune.strategies` has the strategies. `mpitune.sklearn` has scikit-learn's searches.
 
 An `Experiment` is a study with settings of its own. `run_study` runs it on all devices, `run` makes it a program with a
-command line. `mpitune.trial` and `mpitune.experiment` have the types that its methods take and return, `mpitune.errors`
-and `mpitune.studies` the exceptions.
+command line. `mpitune.trial`, `mpitune.experiment` and `mpitune.port` have the types that its methods take and return,
+`mpitune.errors` and `mpitune.studies` the exceptions.
 
 Importing this is quick: a name is loaded when it is first used. No name loads MPI, a GPU library or scikit-learn.
 """
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.cli import run as run
     from mpitune.exchange.trials import load as load
     from mpitune.experiment import Experiment as Experiment
-    from mpitune.experiment import Scheduling as Scheduling
     from mpitune.experiment import one_round as one_round
     from mpitune.experiment import per_trial as per_trial
     from mpitune.optimize.objectives import TrialStopped as TrialStopped
@@ -43,6 +42,7 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.spaces import Space as Space
     from mpitune.optimize.spaces import When as When
     from mpitune.options import RunOptions as RunOptions
+    from mpitune.port import Scheduling as Scheduling
     from mpitune.settings import setting as setting
     from mpitune.studies import run_study as run_study
     from mpitune.trial import Trial as Trial
@@ -54,7 +54,8 @@ __getattr__, __dir__, __all__ = front(
     {
         "cli": ("run",),
         "options": ("RunOptions",),
-        "experiment": ("Experiment", "Scheduling", "one_round", "per_trial"),
+        "experiment": ("Experiment", "one_round", "per_trial"),
+        "port": ("Scheduling",),
         "exchange.trials": ("load",),
         "optimize.objectives": ("TrialStopped", "current_trial"),
         "optimize.search": ("search",),

@@ -76,19 +76,19 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
             if status == Exit.ERROR:
                 log.error("%s", ended.cause)
             if options.verbose and not options.quiet and not options.join and transport.rank == 0:
-                print(_spent(settings, options.results or Path("results") / name), end="", file=sys.stderr)
+                print(_spent(options.results or Path("results") / name), end="", file=sys.stderr)
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
         transport.close(status)  # where ranks wait for rank 0, which makes its report
     return status
 
 
-def _spent(experiment: Experiment, folder: Path) -> str:
+def _spent(folder: Path) -> str:
     """Where the time since this process began has gone; "" where that is not known."""
     with suppress(UsageError, OSError, Stopped, KeyboardInterrupt):  # the study has ended as it has
         history = read_journal(folder)
         if history is not None and history.runs:
-            return breakdown(history, experiment.reporting().spent(), started_at(os.getpid()), time.time()) + "\n"
+            return breakdown(history, started_at(os.getpid()), time.time()) + "\n"
     return ""
 
 

@@ -12,7 +12,7 @@ from mpitune.trial import Result
 
 @dataclass
 class SearchLimit:
-    """Of one search, as it goes on; see `Scheduling.is_enough` and `Reporting.stopped`.
+    """Of one search, as it goes on; see `Port.ended_by`.
 
     Attributes:
         timeout: seconds since `began`, by the monotonic clock.
@@ -29,7 +29,7 @@ class SearchLimit:
     reached: str = field(default="", init=False)
 
     def on_results(self, results: Iterable[Result]) -> None:
-        """See `Scheduling.on_results`."""
+        """See `Port.on_results`."""
         if self.stop_when is not None:
             self.known.on_results(results)
 
@@ -42,3 +42,7 @@ class SearchLimit:
             if self.stop_when(self.known.so_far()):
                 self.reached = "stop_when"
         return bool(self.reached)
+
+    def ended_by(self) -> str:
+        """See `Port.ended_by`."""
+        return self.reached if self.is_reached() else ""

@@ -28,7 +28,8 @@ import numpy as np
 
 from mpitune.cli import run
 from mpitune.devices.choose import workers_here
-from mpitune.experiment import Experiment, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Experiment, WorkerContext
+from mpitune.port import Reporting, Scheduling
 from mpitune.settings import setting
 from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of
 

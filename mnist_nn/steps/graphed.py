@@ -6,7 +6,6 @@ the same, as the folds of a parameter set, share it.
 """
 
 import logging
-import time
 from functools import cache
 from typing import Any
 
@@ -80,13 +79,9 @@ class Prepared:
     """The step of the last training, with which the next one goes on if device, shapes and rates are the same.
 
     The weights that a training has returned are overwritten by the next one. Its bits are those of a new step.
-
-    Attributes:
-        seconds: that preparing has taken so far.
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
         self._key: object = None
         self._step: ManualStep | Graphed | None = None
 
@@ -101,7 +96,7 @@ class Prepared:
         **sgd: Any,
     ) -> ManualStep | Graphed:
         """A step with initial weights of that seed. sgd: batch_size, learning_rate and momentum."""
-        start, shapes = time.perf_counter(), shapes_of(params, image_shape, n_classes)
+        shapes = shapes_of(params, image_shape, n_classes)
         key = shapes, image_shape, device, sgd
         if self._step is None or key != self._key:
             self.forget()  # first, so that memory never holds two
@@ -113,7 +108,6 @@ class Prepared:
             self._key = key
         hidden = self._step.hidden
         self._step.load(net.initial_weights(params, image_shape, n_classes, seed=seed, device=device, hidden=hidden))
-        self.seconds += time.perf_counter() - start
         return self._step
 
     def forget(self) -> None:

@@ -29,7 +29,7 @@ from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, Resources, SlotState
 from mpitune.engine.study import Coordinated
 from mpitune.errors import UsageError, how_to_go_on, own_lines
-from mpitune.experiment import Scheduling
+from mpitune.port import Scheduling
 from mpitune.ranks.transport import Lost
 from mpitune.storage.table import kind_of, last_line
 from mpitune.trial import Batch, NoRoom, Outcome, Place, Result, Trial, halves
@@ -67,7 +67,7 @@ class Coordinator:
         self._doubtful: dict[str, Result] = {}  # first answers of trials that are tried elsewhere
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
-        self.has_enough = False
+        self.ended_by = ""  # what the experiment has said
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
@@ -80,7 +80,7 @@ class Coordinator:
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
         no_room = self.dispatch.left_open and not self._study.has_more
-        waits = self._study.waits and not (self.has_enough or self.dispatch.n_too_long or no_room)
+        waits = self._study.waits and not (self.ended_by or self.dispatch.n_too_long or no_room)
         at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not waits)
         return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
 
@@ -125,9 +125,8 @@ class Coordinator:
 
     def overview(self) -> Overview:
         """How the study stands, for people."""
-        counted, total = self._scheduling.counted, self._scheduling.n_trials
-        done, most = counted() if counted else (None, None)
-        total = total if most is None else most
+        done, most = self._study.port.counted()
+        total = self._scheduling.n_trials if most is None else most
         return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
     def running(self) -> dict[str, dict[str, Any]]:
@@ -148,7 +147,7 @@ class Coordinator:
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
             case Relayed(content):
-                self._study.on_message(content)
+                self._study.port.on_message(content)
             case Interrupted(number):
                 self._drain(number)
             case Lost():
@@ -160,7 +159,7 @@ class Coordinator:
         Raises:
             UsageError: a result must end the study. All other results are durable by then.
         """
-        if self.stopped_by is None and not self.has_enough:
+        if self.stopped_by is None and not self.ended_by:
             for batch in self._study.arrived({trial.key for trial, _ in self._held}):
                 self.dispatch.add(batch)
         self._assign()
@@ -185,8 +184,9 @@ class Coordinator:
                 batches = self._study.catch_up()
             for batch in batches:
                 self.dispatch.add(batch)
-        self.has_enough = self.has_enough or self._is_enough()
-        if self.has_enough:
+        self._study.port.on_results(self._study.news())
+        self.ended_by = self.ended_by or self._study.port.ended_by()
+        if self.ended_by:
             self.dispatch.stop()
         self._assign()
         while self.dispatch.has_room and not self.is_behind and (batches := self._study.speculative()):
@@ -198,14 +198,10 @@ class Coordinator:
 
     def _assign(self) -> None:
         """Give idle slots work; before it all workers are told what is for them."""
-        for content in self._scheduling.news_for_workers():
+        for content in self._study.port.news_for_workers():
             for rank in sorted({rank for rank, _ in self._resources.slots}):
                 self._tell(rank, Told(content))
         self.dispatch.assign()
-
-    def _is_enough(self) -> bool:
-        self._scheduling.on_results(self._study.news())
-        return self._scheduling.is_enough()
 
     # -- messages
 
@@ -234,10 +230,10 @@ class Coordinator:
             again = doubted or (result.attempt < ATTEMPTS and result.failed)
             try:
                 if result.messages and not again:
-                    self._study.on_message(result.messages)
+                    self._study.port.on_message(result.messages)
                     result = replace(result, messages=b"")
                 if not doubted:
-                    self._study.examine(trial, result, self._sound)
+                    self._study.port.examine(trial, result, self._sound)
             except UsageError as error:
                 self._refused = self._refused or error
                 continue
@@ -349,7 +345,7 @@ class Coordinator:
         self._settle(trial, given, succeeded=False)
         if (answer := self._doubtful.pop(trial.key, None)) is not None:
             if answer.messages:
-                self._study.on_message(answer.messages)
+                self._study.port.on_message(answer.messages)
             self._fresh.append((trial, replace(answer, messages=b"")))
             return
         self._held.append((trial, replace(result, values={}, arrays={})))

@@ -11,7 +11,7 @@ from mpitune.engine.gangs import Gangs
 from mpitune.engine.messages import Lend, Run
 from mpitune.engine.queue import GAIN, Kind, Queue, QueuedBatch, SlotId
 from mpitune.engine.slots import IN_A_ROW, Given, Pace, Resources, SlotState
-from mpitune.experiment import Scheduling
+from mpitune.port import Scheduling
 from mpitune.trial import Batch, Trial
 
 log = logging.getLogger(__name__)

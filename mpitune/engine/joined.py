@@ -20,8 +20,9 @@ from itertools import count
 from pathlib import Path
 
 from mpitune.engine.lives import Lives
-from mpitune.engine.study import Before, Examine, Study
+from mpitune.engine.study import Before, Study
 from mpitune.errors import StudyError
+from mpitune.port import Port
 from mpitune.storage.files import JOBS, new_jobs
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
@@ -48,7 +49,7 @@ class JoinedStudy(Study):
         timeout: seconds without a sign of life after which another job counts as gone; 0 for never.
         n_slots: of this job.
         cost: of a trial, see `Scheduling`.
-        before, examine, on_message: see `Study`.
+        before, port: see `Study`.
     """
 
     def __init__(
@@ -62,13 +63,10 @@ class JoinedStudy(Study):
         n_slots: int,
         cost: Callable[[Trial], float],
         before: Before | None = None,
-        examine: Examine = lambda trial, result, kept: None,
-        on_message: Callable[[bytes], None] = lambda content: None,
+        port: Port | None = None,
     ):
         self._heard = dict(history.trials)
-        super().__init__(
-            searches, self._heard, dict(history.results), before=before, examine=examine, on_message=on_message
-        )
+        super().__init__(searches, self._heard, dict(history.results), before=before, port=port)
         self._folder, self._job, self._n_slots = folder, job, n_slots
         self._settings = history.header["settings"]
         with written_into(folder):
@@ -175,7 +173,7 @@ class JoinedStudy(Study):
                     self._able.add(other.name)
                 if result.key in self._batch_of:
                     self._require_same(trial, self._open[self._batch_of[result.key]][result.key], other.name)
-                    self.examine(trial, result, None)
+                    self.port.examine(trial, result, None)
                     self._take_in(result)
                 elif result.key not in self.results:  # of a batch that this job will only ask for
                     self._heard[trial.key], self.results[trial.key] = trial, result

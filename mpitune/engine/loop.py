@@ -12,7 +12,7 @@ from types import FrameType
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
-from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Run, Share, Stop, Told
+from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Relayed, Run, Share, Stop, Told
 from mpitune.engine.progress import Progress
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
@@ -55,6 +55,8 @@ def loop(
                         agent.handle(Stop())
                     case _ if coordinator is not None:
                         coordinator.handle(sender, message)
+                        for tracker in trackers if isinstance(message, Relayed) else ():
+                            tracker.on_message(message.content)
             if agent.stopped:
                 return
             if signals and not interrupted:

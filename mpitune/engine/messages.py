@@ -60,7 +60,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Told:
-    """What the objectives of all workers hear before batches that come after it, see `Scheduling.news_for_workers`."""
+    """What the objectives of all workers hear before batches that come after it, see `Port.news_for_workers`."""
 
     content: bytes
 
@@ -153,7 +153,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Relayed:
-    """What an objective tells `Experiment.on_message`; workers send it to their agents, too."""
+    """What an objective tells `Port.on_message`; workers send it to their agents, too."""
 
     content: bytes
 

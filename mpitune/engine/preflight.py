@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,25 +128,6 @@ def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, s
             "give mpirun --bind-to none, or srun --cpus-per-task"
         ))  # fmt: skip
     return findings
-
-
-def memory_problems(nodes: Sequence[Node], needed: Iterable[int]) -> list[Finding]:
-    """Hosts whose CPU workers have too little memory each, and how many workers would fit.
-
-    `needed`: bytes that each trial needs of its worker; 0 where that is not known.
-    """
-    most = max(needed, default=0)
-    small = [node for node in nodes if 0 < len(node.places) * most > node.memory and node.places[0].device == CPU.name]
-    if not small:
-        return []
-    node = min(small, key=lambda node: node.memory // len(node.places))
-    fit = node.memory // most
-    share = node.memory / len(node.places)
-    advice = f"{fit} would fit ({typed('workers', fit)})" if fit else "not one would fit"
-    return [Finding(
-        f"{_hosts(small)}: {len(node.places)} workers have {share / 1e9:.3g} GB of memory each, the largest trial "
-        f"needs {most / 1e9:.3g} GB: {advice}; trials that fit no worker stay open"
-    )]  # fmt: skip
 
 
 def check(nodes: Sequence[Node], options: RunOptions) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mpitune.experiment import Scheduling
+from mpitune.port import Scheduling
 from mpitune.trial import Batch
 
 SlotId = tuple[int, int]  # rank, slot

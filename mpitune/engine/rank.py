@@ -21,16 +21,16 @@ from mpitune.devices.choose import CPU, Device, choose, environment, free_memory
 from mpitune.engine import worker
 from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
-from mpitune.engine.arrivals import Arrivals
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
 from mpitune.engine.preflight import Node, agree_on_versions, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
 from mpitune.errors import Exit, UsageError
-from mpitune.experiment import Data, Experiment, Scheduling
+from mpitune.experiment import Data, Experiment
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.options import RunOptions
+from mpitune.port import Scheduling
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import can_be_sent, installed_modules_of, packed
 from mpitune.processes.stops import Stopped, ending_at_stops
@@ -38,12 +38,14 @@ from mpitune.ranks.launch import host_name, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused
-from mpitune.storage.provenance import code_and_libraries, commit, versions
+from mpitune.storage.provenance import code_and_libraries, commit, digest, versions
 from mpitune.storage.waiting import waiting, working
 from mpitune.track.tracker import require
 from mpitune.trial import Place
 
 log = logging.getLogger(__name__)
+
+Lead = Callable[[Agent | InlineAgent, Transport, Sequence[Node]], str]  # returns why it could not go on, "" if it could
 
 
 def run(
@@ -53,13 +55,13 @@ def run(
     options: RunOptions,
     transport: Transport,
     load_finish: LoadFinish | None,
-    arrivals: Arrivals | None = None,
+    lead: Lead | None = None,
 ) -> Ended:
     """One rank's part of the study called `name`, of which results/NAME is the folder by default.
 
     `load_finish` returns what is called when a study is done. It is itself called while the first trials run, to import
-    that; None: the study makes no tables and figures. `arrivals`: on rank 0, where the trials come from, if not from
-    the experiment; then nothing is kept.
+    that; None: the study makes no tables and figures. `lead`: on rank 0, what gives out the trials, if it is not the
+    experiment's searches; then nothing is kept.
 
     Raises:
         UsageError: the same on all ranks, before anything is written.
@@ -82,11 +84,11 @@ def run(
                     server_for(preload, os.environ)  # it imports while the data are loaded
             part.end_check(wait)
             nodes = transport.gather(survey(places, options.threads))
-            journal, shared = part.load_and_share(nodes, keeps=arrivals is None, durable=load_finish is not None)
+            journal, shared = part.load_and_share(nodes, keeps=lead is None, durable=load_finish is not None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
-        if arrivals is not None and isinstance(agent, Agent):
-            return Ended(Exit.DONE, cause=arrivals.run(agent, transport, nodes))
+        if lead is not None:
+            return Ended(Exit.DONE, cause=lead(agent, transport, nodes))
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -319,7 +321,7 @@ def _packed(experiment: Experiment) -> bytes:
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
     if data:
-        settings["data_sha256"] = experiment.digest(data)
+        settings.setdefault("data_sha256", digest(data))
     origin = {"versions": versions(), "commit": commit(), "command": sys.argv}
     goal = experiment.reporting().goal
     return {"settings": settings, **origin, **({"goal": goal} if goal else {})}

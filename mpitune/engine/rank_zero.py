@@ -20,13 +20,14 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.joined import PATIENCE, JoinedStudy
 from mpitune.engine.loop import loop
-from mpitune.engine.preflight import Node, memory_problems
+from mpitune.engine.preflight import Node
 from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
 from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
-from mpitune.experiment import Data, Experiment, Scheduling
+from mpitune.experiment import Data, Experiment
 from mpitune.options import RunOptions
+from mpitune.port import Scheduling
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.source import changes, digests, told
@@ -98,7 +99,7 @@ class RankZero:
         finally:
             progress.close()
         complete = study.finished
-        if not complete and not (coordinator.has_enough and coordinator.stopped_by is None):
+        if not complete and not (coordinator.ended_by and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
         outcomes = study.outcomes()
         journal.verify(outcome.result for outcome in outcomes)
@@ -112,8 +113,8 @@ class RankZero:
             with working(doing, rank=0), written_into(folder):
                 importing.join()
                 self.experiment.report(outcomes, study.conclusions(), self.data, folder)
-        if not complete and (by := self.experiment.reporting().stopped()):
-            ending["stopped"] = by
+        if not complete:
+            ending["stopped"] = coordinator.ended_by
         ending["failed"] = len(failed)
         seconds = self._note_end(**ending)
         if load_finish:
@@ -143,11 +144,6 @@ class RankZero:
         self.journal.note(end={**facts, "seconds": round(seconds, 3)})
         return seconds
 
-    def _on_message(self, content: bytes) -> None:
-        self.experiment.on_message(content)
-        for tracker in self.trackers:
-            tracker.on_message(content)
-
     @cached_property
     def _before(self) -> KnownBefore | None:
         """Results of earlier studies, where the journal's header names any."""
@@ -157,24 +153,21 @@ class RankZero:
     def _study(self) -> Study:
         history, retry, before = self.journal.history, self.options.retry_failed, self._before
         n_slots = sum(len(node.places) for node in self.nodes)
-        self.scheduling.on_start(n_slots)
+        self.experiment.on_start(n_slots)
         if self.options.join:
             return JoinedStudy(
                 self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
                 timeout=PATIENCE * self.options.heartbeat_timeout,
                 n_slots=n_slots,
-                cost=self.scheduling.cost, before=before,
-                examine=self.experiment.examine, on_message=self._on_message,
+                cost=self.scheduling.cost, before=before, port=self.experiment,
             )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
             retry = True
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
-        return Study(
-            self.experiment.searches(), history.trials, known, renew=retry, before=before,
-            examine=self.experiment.examine, on_message=self._on_message,
-        )  # fmt: skip
+        searches = self.experiment.searches()
+        return Study(searches, history.trials, known, renew=retry, before=before, port=self.experiment)
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
@@ -198,10 +191,6 @@ class RankZero:
             "%d slot%s on %d node%s; %d of %d trials%s known", len(slots), "s" * (len(slots) != 1), size,
             "s" * (size != 1), seen.done, seen.total, f" and {seen.stages} stages" if seen.stages else "",
         )  # fmt: skip
-        for problem in memory_problems(
-            self.nodes, (scheduling.memory_bytes(trial, self.data) for trial in study.open_trials())
-        ):
-            log.warning(problem.text)
         return coordinator
 
     def _code(self) -> dict[str, object]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mpitune.errors import UsageError, or_typed
+from mpitune.port import Port
 from mpitune.storage.history import no_collection
 from mpitune.storage.records import not_known
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, exact
@@ -22,15 +23,11 @@ class Before(Protocol):
     def write(self) -> None: ...
 
 
-Examine = Callable[[Trial, Result, Result | None], None]
-
-
 class Coordinated(Protocol):
     """What the coordinator asks of a study. Defaults are those of a study that one job works on, by itself."""
 
     results: Mapping[str, Result]
-    examine: Examine  # see `Experiment`
-    on_message: Callable[[bytes], None]  # see `Experiment`
+    port: Port
 
     @property
     def n_asked(self) -> int:
@@ -121,7 +118,7 @@ class Study(Coordinated):
         renew: whether a known trial runs again if its parameters differ from the stored ones (--retry-failed forgets
             results that they came from). Otherwise that is an error.
         before: where trials without results may have one from earlier studies.
-        examine, on_message: of the experiment.
+        port: of the experiment.
     """
 
     n_done = 0
@@ -135,11 +132,10 @@ class Study(Coordinated):
         *,
         renew: bool = False,
         before: Before | None = None,
-        examine: Examine = lambda trial, result, kept: None,
-        on_message: Callable[[bytes], None] = lambda content: None,
+        port: Port | None = None,
     ):
         self.results: MutableMapping[str, Result] = copy(results)
-        self.examine, self.on_message = examine, on_message
+        self.port = port or Port()
         self._known = trials
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
         self._renew, self._before = renew, before

@@ -1,6 +1,6 @@
 """Calls of functions on the workers of all nodes, which stay for the next calls: what `mpitune.joblib` stands on.
 
-One thread of rank 0 runs a study whose trials are the calls (`mpitune.engine.arrivals`). It begins with the first call,
+One thread of rank 0 runs a study whose trials are the calls (`arrivals.py`). It begins with the first call,
 and ends when none has come for a while, when another study of this process begins, or with the script. A call and its
 result are pickles. Large arrays in a call are sent to each node once, and lie in memory that all of its workers see.
 """
@@ -27,11 +27,12 @@ import numpy as np
 
 from mpitune import studies
 from mpitune.engine import rank
-from mpitune.engine.arrivals import Arrivals
 from mpitune.errors import StudyError, own_traceback
-from mpitune.experiment import Data, Experiment, Objective, Scheduling, WorkerContext
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.joblib.arrays import Arrays
+from mpitune.joblib.arrivals import Arrivals
 from mpitune.options import RunOptions
+from mpitune.port import Scheduling
 from mpitune.processes import callbacks
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import WithSource, in_child, installed_modules_of, packed_error
@@ -54,6 +55,9 @@ class Calls(Experiment):
 
     def scheduling(self) -> Scheduling:
         return Scheduling(preload=(__name__, *self.modules), prints_plainly=True, environ=dict(self.environ))
+
+    def on_message(self, content: bytes) -> None:
+        callbacks.deliver(content)
 
     def objective(self, worker: WorkerContext) -> Objective:
         import_module("mpitune.joblib")  # a call may name the backend
@@ -253,7 +257,7 @@ class Service:
             if self._is_over:
                 raise StudyError(ENDED)
             arrays = self.arrays.content, lambda trial: str(trial.params["arrays"]).split()
-            arrivals = Arrivals(IDLE, *arrays, on_message=callbacks.deliver)
+            arrivals = Arrivals(IDLE, *arrays, port=experiment)
             self._run = asked, arrivals
             self._ended.clear()
 
@@ -290,6 +294,5 @@ def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None 
     """One rank's part of a run. arrivals: on rank 0. Returns why it could not go on; raises UsageError."""
     transport = studies.join(options)
     with rank.taking_part("calls", transport):
-        return rank.run(
-            experiment, "calls", options=options, transport=transport, load_finish=None, arrivals=arrivals
-        ).cause
+        lead = None if arrivals is None else arrivals.run
+        return rank.run(experiment, "calls", options=options, transport=transport, load_finish=None, lead=lead).cause

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError, named
-from mpitune.experiment import Matching
 from mpitune.identity import label_of
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.spaces import Choice, Point
 from mpitune.optimize.spaces.parameters import same, shown
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
+from mpitune.port import Matching
 from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import TRIALS
 from mpitune.trial import Outcome, Parameter, Trial

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError, printable_lines
-from mpitune.experiment import Data, Experiment, Matching, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.limit import SearchLimit
 from mpitune.optimize.carried import Adapt, Carried, adapted
 from mpitune.optimize.commands import Command
@@ -22,6 +22,7 @@ from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, refuse_faults, require_same_names
+from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
@@ -65,7 +66,7 @@ class Counts:
         self._open.pop(segment.key, None)
 
     def __call__(self) -> tuple[int | None, int | None]:
-        """See `Scheduling.counted`."""
+        """See `Port.counted`."""
         if not self._begun:
             return None, self._total
         return len(self._begun - self.going()), self._total or len(self._begun)
@@ -140,15 +141,16 @@ class Tuning(Experiment):
         return [exchange.rounds(scheduler) for scheduler in schedulers]
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(
-            gang=self._gang, preload=(__name__,), together=bool(self.together),
-            counted=None if self.plan is None else self.plan.counts,
-            is_enough=(lambda: False) if self.plan is None else self.plan.limit.is_reached,
-        )  # fmt: skip
+        return Scheduling(gang=self._gang, preload=(__name__,), together=bool(self.together))
+
+    def counted(self) -> tuple[int | None, int | None]:
+        return (None, None) if self.plan is None else self.plan.counts()
+
+    def ended_by(self) -> str:
+        return "" if self.plan is None else self.plan.limit.ended_by()
 
     def reporting(self) -> Reporting:
-        plan = self.plan
-        return Reporting(stopped=lambda: "" if plan is None else plan.limit.reached, files=("trials.csv",))
+        return Reporting(files=("trials.csv",))
 
     def _gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:
@@ -184,7 +186,8 @@ class Tuning(Experiment):
         study = self.study(outcomes, folder)
         study.write(folder / "trials.csv")
         print(printable_lines(study.report()))
-        if (by := self.reporting().stopped()) and not all(conclusions):
+        assert self.plan is not None
+        if (by := self.plan.limit.reached) and not all(conclusions):
             print(f"stopped by {by}: the same call continues it")
 
 

@@ -24,7 +24,7 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from mpitune.errors import UsageError, named
-from mpitune.experiment import Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy, records
 from mpitune.optimize.strategies.base import said_of
@@ -36,6 +36,7 @@ from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.kept import kept_by
 from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
+from mpitune.port import Reporting, Scheduling
 from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import packed
 from mpitune.ranks import launch
@@ -77,12 +78,14 @@ class Optimizing(Experiment):
         return self.in_worker.begin(worker.data, worker.send if self.tracked else None)
 
     def scheduling(self) -> Scheduling:
-        if (leader := self.leader) is None:
-            return Scheduling(preload=(__name__,), prints_plainly=True)
-        return Scheduling(
-            n_trials=leader.n_trials, preload=(__name__,), prints_plainly=True, news_for_workers=leader.asking.news,
-            is_enough=lambda: leader.is_late,
-        )  # fmt: skip
+        n_trials = None if self.leader is None else self.leader.n_trials
+        return Scheduling(n_trials=n_trials, preload=(__name__,), prints_plainly=True)
+
+    def news_for_workers(self) -> Sequence[bytes]:
+        return () if self.leader is None else self.leader.asking.news()
+
+    def ended_by(self) -> str:
+        return "its time" if self.leader is not None and self.leader.is_late else ""
 
     def data(self) -> Data:
         return {} if self.leader is None else self.leader.arrays

@@ -17,8 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mpitune.errors import StorageError
-from mpitune.experiment import Data, Experiment, Reporting
+from mpitune.experiment import Data, Experiment
 from mpitune.figures.panels import Drawing, Panel, Section, Table
+from mpitune.port import Reporting
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.files import PAGE, written_whole

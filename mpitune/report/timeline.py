@@ -10,7 +10,7 @@ The runs of a study are laid end to end, without the time between them. Jobs tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -179,11 +179,8 @@ def _of_jobs(history: History) -> Timeline | None:
     return Timeline(begins, runs, slots, killed=any(timeline.killed for timeline in each.values()))
 
 
-def breakdown(history: History, parts: Mapping[str, Mapping[str, float]], began: float, now: float) -> str:
-    """What the slots of the last run did from `began` to `now`, in Unix time: a line for each, in seconds of them all.
-
-    parts: of "trials", and of "start and idle", what is known to be in them. The last are in brackets.
-    """
+def breakdown(history: History, began: float, now: float) -> str:
+    """What the slots of the last run did from `began` to `now`, in Unix time: a line for each, in seconds of all."""
     run = history.runs[-1]
     results = {
         key: result for key, result in history.results.items() if not result.ended or result.ended >= run["began"]
@@ -198,9 +195,7 @@ def breakdown(history: History, parts: Mapping[str, Mapping[str, float]], began:
         "report": idle["report"] + n * (now - run["began"] - timeline.seconds),
     }
     rows = [(f"seconds of {n} worker{'s' * (n > 1)}", sum(seconds.values()))]
-    for name, each_of in seconds.items():
-        rows += [(f"  {name}", each_of), *((f"    {part}", part_s) for part, part_s in parts.get(name, {}).items())]
-    rows += [(f"  ({part})", part_s) for part, part_s in parts.get("start and idle", {}).items()]
+    rows += [(f"  {name}", each_of) for name, each_of in seconds.items()]
     return "\n".join(f"{name:28}{number:10.2f}" for name, number in rows)
 
 

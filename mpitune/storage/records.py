@@ -178,7 +178,7 @@ class EndLine(Struct):
     digest: str = ""
     seconds: Seconds = 0.0
     failed: Count = 0
-    stopped: str = ""  # by what, see `Reporting.stopped`
+    stopped: str = ""  # by what, see `Port.ended_by`
     draining: bool = False  # trials that run may still end
 
 

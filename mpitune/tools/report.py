@@ -19,6 +19,7 @@ from mpitune.report.page import Report, report_of, write_report
 from mpitune.settings import program, setting
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import History, read_study, studies_in
+from mpitune.storage.provenance import digest
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _of_program(folder: Path, history: History, experiment: Any, options: Report
     except UsageError as error:
         report = report_of(folder, history, experiment, None, goal=options.goal)
         return _noted(report, f"The study's data cannot be read: {error}")
-    if data is None or experiment.digest(data) == history.header["settings"].get("data_sha256"):
+    if data is None or digest(data) == history.header["settings"].get("data_sha256"):
         return report_of(folder, history, experiment, data, goal=options.goal)
     report = report_of(folder, history, experiment, None, goal=options.goal)
     return _noted(report, "The data that lie here are not those of the study, so they are not shown.")

@@ -374,6 +374,3 @@ def test_a_run_says_what_its_seconds_went_into(program: Any, tmp_path: Path) -> 
     assert 0.3 * wall < float(total) / 2 < wall
     assert sum(said[name] for name in ("start", "trials", "idle", "report")) == pytest.approx(float(total), abs=0.03)
     assert said["trials"] == pytest.approx(trials, abs=0.01) and said["idle"] >= 0 and said["report"] > 0
-    parts = sum(said[name] for name in ("capture", "steps", "evaluation", "refit"))
-    assert 0.5 * trials < parts <= trials + 0.03 and min(said["steps"], said["evaluation"], said["refit"]) > 0
-    assert said["(probe)"] == said["capture"] == 0 and 0 < said["(context)"] < said["start"]

@@ -10,6 +10,7 @@ import pytest
 # The example of the searches of `mpitune.sklearn` is run by their own tests.
 MODULES = (
     "mpitune.experiment",
+    "mpitune.port",
     "mpitune.exchange.trials",
     "mpitune.optimize.search",
     "mpitune.optimize.spaces.parameters",

@@ -18,8 +18,9 @@ import pytest
 import mpitune
 from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study
 from mpitune.errors import UsageError
-from mpitune.experiment import Reporting, WorkerContext
+from mpitune.experiment import WorkerContext
 from mpitune.optuna import optimize
+from mpitune.port import Reporting
 from mpitune.studies import StudyError
 from mpitune.trial import Outcome
 from tests.helpers import journal_lines, on_one_core

@@ -17,9 +17,10 @@ from sklearn.metrics._scorer import _MultimetricScorer
 
 from mpitune import svm
 from mpitune.errors import UsageError
-from mpitune.experiment import COST_UNCERTAINTY, Data, Experiment, Objective, Reporting, Scheduling, WorkerContext
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.identity import identity, require_identity, said
 from mpitune.limit import SearchLimit
+from mpitune.port import COST_UNCERTAINTY, Reporting, Scheduling
 from mpitune.processes import callbacks
 from mpitune.processes.process import in_child, packed
 from mpitune.sklearn.fits.answers import Raised, cv_line, decoded, exception_of
@@ -47,6 +48,7 @@ class Folds(Experiment):
     fit_params: str = ""
     error_score: str = ""
     return_train_score: bool = False
+    data_sha256: str = ""  # of samples and labels: pickles of equal things may differ
 
     @classmethod
     def of(cls, search: Any, where: Where, limit: SearchLimit, race: FoldRace | None = None) -> Folds:
@@ -65,6 +67,7 @@ class Folds(Experiment):
             fit_params=f"{', '.join(given) or 'none'} ({_digest((given, first['score_params']))})",
             error_score=str(first["error_score"]),
             return_train_score=first["return_train_score"],
+            data_sha256=_digest(where.tasks[0].args),
         )
 
     @property
@@ -94,25 +97,17 @@ class Folds(Experiment):
             arrays[f"buffer{number:06}"] = np.asarray(buffer.raw(), np.uint8)
         return arrays
 
-    def digest(self, data: Data) -> str:
-        """A digest of samples and labels: pickles of equal things may differ."""
-        return self._data_digest
-
-    @cached_property
-    def _data_digest(self) -> str:
-        return _digest(self.tasks[0].args)
-
     def folder_in(self, results: Path) -> Path:
         """That folder, or one of its own in it where it holds a study of other data, as of another outer fold.
 
         Outer folds that run at a time each have one of their own, so that none waits for another.
         """
-        own = results / f"data-{self._data_digest[:12]}"
+        own = results / f"data-{self.data_sha256[:12]}"
         if (header := read_header(results)) is None:
             at_a_time = in_child() or get_active_backend()[0].nesting_level
             return own if at_a_time or read_header(own) is not None else results
         theirs = header["settings"]
-        return own if "cv" in theirs and theirs.get("data_sha256") != self._data_digest else results
+        return own if "cv" in theirs and theirs.get("data_sha256") != self.data_sha256 else results
 
     def called(self) -> Mapping[str, Any]:
         values = {id(it): it for task in self.tasks if not task.split for it in task.parameters.values()}.values()
@@ -132,7 +127,7 @@ class Folds(Experiment):
     def require_identity(self) -> None:
         """Raise UsageError for a thing whose results could not be kept."""
         labels = (label for of in self._labels.values() for label in of.values())
-        said = self.estimator, self.scoring, self.fit_params, self._data_digest, *map(str, labels)
+        said = self.estimator, self.scoring, self.fit_params, self.data_sha256, *map(str, labels)
         if any(text.endswith(("?", "?)")) for text in said):
             first, kwargs = self.tasks[0], self.tasks[0].kwargs
             given = *kwargs["fit_params"].values(), *kwargs["score_params"].values(), *first.args
@@ -169,12 +164,16 @@ class Folds(Experiment):
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             preload=self.preload(),
-            on_results=self._on_results,
-            is_enough=self.limit.is_reached,
-            on_start=lambda n_slots: None if self.race is None else self.race.start(n_slots),
         )
 
-    def _on_results(self, results: Iterable[Result]) -> None:
+    def on_start(self, n_slots: int) -> None:
+        if self.race is not None:
+            self.race.start(n_slots)
+
+    def ended_by(self) -> str:
+        return self.limit.ended_by()
+
+    def on_results(self, results: Iterable[Result]) -> None:
         self.limit.on_results(known := list(results))
         if self.race is not None:
             self.race.took(known)
@@ -194,7 +193,7 @@ class Folds(Experiment):
         elif isinstance(careful := getattr(self.search, "refit", None), Careful):
             folds["careful"] = list(careful.order)
         folds |= {} if self.race is None else self.race.note
-        return Reporting(goal, stopped=lambda: self.limit.reached, folds=folds, counts=counts)
+        return Reporting(goal, folds=folds, counts=counts)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """Print what scikit-learn prints of a fit. Raises `Raised` for an exception that ends the search."""

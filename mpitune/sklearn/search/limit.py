@@ -30,7 +30,7 @@ class Scores:
         self._works = False
 
     def on_results(self, results: Iterable[Result]) -> None:
-        """See `Scheduling.on_results`."""
+        """See `Port.on_results`."""
         for result in results:
             if not result.failed:
                 self.add(self._tasks[result.key], decoded(result))

@@ -11,7 +11,7 @@ from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import Died, Drain, Returned, Run
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
-from mpitune.experiment import Scheduling
+from mpitune.port import Port, Scheduling
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Rounds, Trial
 from tests.helpers import HEADER
@@ -25,7 +25,7 @@ COSTS = Scheduling(cost=cost_of)
 
 
 class FakeAgents:
-    """A coordinator, the batches that it has given to each slot, and their answers."""
+    """A coordinator, the batches that it has given to each slot, and their answers; `port` has methods of a door."""
 
     def __init__(
         self,
@@ -36,11 +36,13 @@ class FakeAgents:
         *,
         known: dict[str, Result] | None = None,
         others: Sequence[Rounds] = (),
-        of_study: Mapping[str, Any] = {},
+        port: Mapping[str, Any] = {},
         **resources: Any,
     ):
         self.now = 0.0  # of the coordinator's clock
-        self.study = Study([search, *others], {}, known or {}, **of_study)
+        door = Port()
+        vars(door).update(port)
+        self.study = Study([search, *others], {}, known or {}, port=door)
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
         journal = Journal(folder, HEADER)

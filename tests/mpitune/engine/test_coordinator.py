@@ -9,7 +9,7 @@ import pytest
 
 from mpitune.engine.messages import Died, Drained, Interrupted, Relayed, Returned
 from mpitune.engine.queue import Queue, end_of
-from mpitune.experiment import Scheduling
+from mpitune.port import Scheduling
 from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
 from mpitune.trial import NoRoom, Result, Rounds, Trial, Window
@@ -295,7 +295,7 @@ def test_an_answer_in_doubt_is_tried_on_another_rank(tmp_path: Path) -> None:
 
 def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     heard: list[bytes] = []
-    agents = FakeAgents(tmp_path, trials(2), places(1, 1), of_study={"on_message": heard.append})
+    agents = FakeAgents(tmp_path, trials(2), places(1, 1), port={"on_message": heard.append})
     agents.answer((0, 0), doubt="OSError: no scratch", messages=b"in doubt")
     agents.answer((1, 0), error="OSError", messages=b"failed")
     assert not heard
@@ -305,7 +305,7 @@ def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     agents.coordinator.handle(1, Relayed(b"at once"))
     assert heard[2:] == [b"at once"]
     assert not any(result.messages for result in agents.study.results.values())
-    other = FakeAgents(tmp_path / "dies", trials(2), places(1, 1), of_study={"on_message": heard.append})
+    other = FakeAgents(tmp_path / "dies", trials(2), places(1, 1), port={"on_message": heard.append})
     other.answer((0, 0), doubt="ValueError: k = 99", messages=b"rows")
     other.answer((1, 0))
     other.die(next(slot for slot in other.given if other.given[slot]), "killed by SIGKILL")  # at the second try

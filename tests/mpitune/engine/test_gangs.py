@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitune.engine.messages import Drained, Interrupted, Lend, Run
-from mpitune.experiment import Scheduling
+from mpitune.port import Scheduling
 from mpitune.ranks.transport import Lost
 from mpitune.trial import Gang, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places

@@ -20,8 +20,8 @@ from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
 from mpitune.engine.worker_process import WorkerProcess
-from mpitune.experiment import Scheduling
 from mpitune.optimize.strategies import ASHA, Halving, PopulationBased
+from mpitune.port import Scheduling
 from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial

@@ -42,7 +42,7 @@ def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_pa
         if not result.values:
             raise UsageError(f"{trial.key} says nothing")
 
-    agents = FakeAgents(tmp_path, trials(4), places(1, 1), of_study={"examine": examine})
+    agents = FakeAgents(tmp_path, trials(4), places(1, 1), port={"examine": examine})
     agents.answer((0, 0))
     agents.coordinator.handle(1, Returned(0, (Result("t2"),), 1))
     agents.coordinator.handle(0, Returned(0, (Result("t1"),), 1))
@@ -52,6 +52,6 @@ def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_pa
     assert history.results.keys() == {"t3"}
     assert heard == [("t3", None), ("t2", "t3"), ("t1", "t3")]
     known = {"t2": Result("t2", error="no"), "t1": Result("t1", {"v": 1.0})}
-    later = FakeAgents(tmp_path / "later", trials(4), places(1), known=known, of_study={"examine": examine})
+    later = FakeAgents(tmp_path / "later", trials(4), places(1), known=known, port={"examine": examine})
     later.answer((0, 0))
     assert heard[3:] == [("t3", "t1")]

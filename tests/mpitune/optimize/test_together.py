@@ -17,8 +17,8 @@ import pytest
 from mpitune import Choice, Float, RunOptions, current_trial, search
 from mpitune.engine.worker import answers, unpacked
 from mpitune.errors import StudyError, UsageError
-from mpitune.experiment import Scheduling
 from mpitune.optimize.strategies import ASHA
+from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial
 from tests.helpers import PATIENCE, begun, journal_lines, wait_for_lines

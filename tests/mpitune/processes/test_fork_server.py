@@ -25,8 +25,8 @@ from threadpoolctl import threadpool_info
 
 from mpitune.devices.choose import CPU, environment
 from mpitune.errors import Exit
-from mpitune.experiment import Scheduling
 from mpitune.options import RunOptions
+from mpitune.port import Scheduling
 from mpitune.processes import fork_server
 from mpitune.processes.fork_server import ForkServer, server_for
 from mpitune.processes.keeper import Later

@@ -173,7 +173,7 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(tmp_path: Pa
 SCRIPT = """
 from dataclasses import dataclass
 from mpitune import Experiment, Trial, one_round, per_trial, run, setting
-from mpitune.experiment import Reporting
+from mpitune.port import Reporting
 
 @dataclass(frozen=True)
 class Broken(Experiment):

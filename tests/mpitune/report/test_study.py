@@ -132,10 +132,10 @@ def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
     assert second.deaths == [(40.0, "killed by SIGKILL")]
     assert time.utilisation == pytest.approx((53 + 30) / 300)
     assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
-    told = breakdown(history, {"trials": {"steps": 80.0}, "start and idle": {"context": 3.0}}, BEGAN - 1, BEGAN + 102)
-    parts = "start 18.00 trials 83.00 steps 80.00 idle 82.00 report 126.00 (context) 3.00"
+    told = breakdown(history, BEGAN - 1, BEGAN + 102)
+    parts = "start 18.00 trials 83.00 idle 82.00 report 126.00"
     assert told.split() == f"seconds of 3 workers 309.00 {parts}".split()
-    none = breakdown(replace(history, results={}, deaths=[]), {}, BEGAN - 1, BEGAN + 102)
+    none = breakdown(replace(history, results={}, deaths=[]), BEGAN - 1, BEGAN + 102)
     assert none.split()[5:] == "start 3.00 trials 0.00 idle 0.00 report 306.00".split(), "when all results were known"
 
 

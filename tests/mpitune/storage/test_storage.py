@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit, UsageError
-from mpitune.experiment import Reporting
 from mpitune.options import RunOptions
+from mpitune.port import Reporting
 from mpitune.storage.history import NAME, read_journal
 from mpitune.studies import run_study
 from mpitune.tools import status

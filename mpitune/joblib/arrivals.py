@@ -10,13 +10,14 @@ from typing import Any
 
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
+from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Forget, Run, Share, ToAgent
 from mpitune.engine.preflight import Node
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Coordinated
-from mpitune.experiment import Scheduling
 from mpitune.memory.shared_arrays import SharedArrays
+from mpitune.port import Port, Scheduling
 from mpitune.ranks.transport import CHUNK, Transport
 from mpitune.trial import Batch, Result, Trial
 
@@ -30,7 +31,7 @@ class Arrivals(Coordinated):
         idle: seconds without a trial after which the study ends.
         content: an array of bytes, by name. Each node gets it before the first trial that needs it.
         arrays_of: the names of the arrays that a trial needs.
-        on_message: gets what trials tell, see `Experiment`.
+        port: of its experiment.
     """
 
     def __init__(
@@ -38,10 +39,9 @@ class Arrivals(Coordinated):
         idle: float,
         content: Callable[[str], SharedArrays],
         arrays_of: Callable[[Trial], Sequence[str]],
-        on_message: Callable[[bytes], None],
+        port: Port,
     ) -> None:
-        self.on_message, self.results = on_message, {}
-        self.examine = lambda trial, result, kept: None
+        self.port, self.results = port, {}
         self._idle, self._content, self._arrays_of = idle, content, arrays_of
         self._lock = threading.Lock()
         self._new: list[Trial] = []
@@ -89,8 +89,9 @@ class Arrivals(Coordinated):
 
     # -- in the study's thread
 
-    def run(self, agent: Agent, transport: Transport, nodes: Sequence[Node]) -> str:
+    def run(self, agent: Agent | InlineAgent, transport: Transport, nodes: Sequence[Node]) -> str:
         """Lead the study to its end. Returns why it could not go on, "" if it was closed."""
+        assert isinstance(agent, Agent)
         slots = slots_of([node.places for node in nodes])
 
         def tell(rank: int, message: ToAgent) -> None:

@@ -1,0 +1,199 @@
+"""The port: what a door may ask of the engine while its study runs, and what the engine tells it.
+
+    door -> engine    searches           trials, in rounds of batches or in windows, see `mpitune.trial`
+                      scheduling         what the trials and their workers need: `Scheduling`
+                      news_for_workers   what all workers shall know before the next trials
+                      ended_by           that it has enough
+    engine -> door    on_start           how many slots there are
+                      examine            an answer, before it counts: it may end the study
+                      on_message         what an objective sends, also while its trial runs
+                      on_results         results, as soon as they are kept
+                      searches           the results that each one waits for
+                      adapted, matching  whether results of an earlier study count
+
+A door is a search, a study of Optuna, a search of scikit-learn or the calls of joblib: each is an `Experiment`, which
+is a `Port`. All of this but `searches` has a default. It runs on rank 0, and none of it depends on the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mpitune.memory.shared_arrays import Spec
+from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Trial, exact
+
+if TYPE_CHECKING:  # which workers, who import this module, do not need
+    from mpitune.experiment import Data
+    from mpitune.figures.panels import Section
+    from mpitune.storage.earlier import Earlier
+    from mpitune.storage.history import History
+
+COST_UNCERTAINTY = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
+
+
+class Port:
+    """What the engine asks of a door, and tells it, while a study runs."""
+
+    def on_start(self, n_slots: int) -> None:
+        """The searches begin, and so many slots are there."""
+
+    def news_for_workers(self) -> Sequence[bytes]:
+        """What all workers shall know before the batches that are given next.
+
+        Each worker's objective gets it all in this order, by its method `on_news`; one that begins later gets what came
+        before.
+        """
+        return ()
+
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        """Look at an answer as it arrives. Raise UsageError if it must end the study.
+
+        Such an answer is not kept, so the same command evaluates the trial again.
+
+        Args:
+            trial: the trial that was evaluated.
+            evaluation: the answer of the objective, which may be a failure.
+            kept: an earlier evaluation of this study that did not fail; None if there is none.
+        """
+
+    def on_message(self, content: bytes) -> None:
+        """Take what `WorkerContext.send` has sent, or what came with an answer, in the order sent."""
+
+    def on_results(self, results: Iterable[Result]) -> None:
+        """Take results that the study has from now on, each once; also those of earlier runs and of other jobs."""
+
+    def ended_by(self) -> str:
+        """By what the study ends now, such as "its time"; "" while it goes on. Asked after `on_results`.
+
+        Nothing more is begun then; what runs may end.
+        """
+        return ""
+
+    def counted(self) -> tuple[int | None, int | None]:
+        """How many trials are done and how many there will be at most, where people count otherwise than the engine.
+
+        So does a search whose trials have stages. None: as the engine counts.
+        """
+        return None, None
+
+    def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
+        """Look whether results of a study whose selecting settings are `theirs` can count; what `Earlier` has of it.
+
+        Raises UsageError where none could. Called on rank 0, before anything is written.
+        """
+        return {}
+
+    def matching(self, earlier: Sequence[Earlier]) -> Matching:
+        """Which results of earlier studies count here. Called on rank 0, before `searches`."""
+        return Matching()
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """What the trials of an experiment need, and their workers; the defaults suit trials that need one slot each.
+
+    None of it changes results. Its functions must not import heavy libraries.
+
+    Attributes:
+        n_trials: the number of trials of the study, for the progress bar; None if it cannot be known.
+        cost: the expected time of a trial, in any unit. Costly batches are handed out first.
+        gang: the slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
+            The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
+            `mpitune.devices.choose.hosts_here` names them.
+        together: whether the objective evaluates the trials of a batch as one, which share its time
+            evenly. If it raises or its worker dies, no trial is to blame: each half of the batch becomes a batch.
+        split_batch: the smallest parts of a batch, in its order. Slots that would be idle get some of them. Each part
+            is evaluated by itself, so each computes what the batch shares. Results must not depend on the division.
+        shared_cost: of a batch, which `split_batch` can divide, and the largest number of CPU workers of a node of this
+            job, which share its buffers: the cost of the work that its trials share, in the unit of `cost`. Each part
+            of a divided batch does this work again. If the cost is 0, a batch is divided as soon as there are two
+            slots, otherwise as late as possible. The default is the cost of the costliest trial.
+        cost_uncertainty: by which factor costs may be wrong, compared with each other. A larger one divides batches
+            earlier.
+        preload: names of modules that workers need. Each rank has a server that imports them once and forks the
+            workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
+            without it.
+        environ: variables of the workers, which count more than the number of threads.
+        prints_plainly: whether what trials print is printed as it is, without the trial's key.
+        shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
+            share and fill themselves, the most important first. The node allocates as many of them as it has room for,
+            all zero, as `WorkerContext.buffers`. Called on every rank.
+        why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
+            GPUs.
+
+    Example:
+        >>> deep_ones_first = Scheduling(n_trials=50, cost=lambda trial: trial.params["depth"])
+    """
+
+    n_trials: int | None = None
+    cost: Callable[[Trial], float] = lambda trial: 1.0
+    gang: Callable[[Trial], Gang | None] = lambda trial: None
+    together: bool = False
+    split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
+    shared_cost: Callable[[Batch, int], float] | None = None
+    cost_uncertainty: float = COST_UNCERTAINTY
+    preload: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    prints_plainly: bool = False
+    shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
+    why_cores: str = ""
+
+    def shared_cost_of(self, batch: Batch, workers: int) -> float:
+        """What `shared_cost` says, or the default."""
+        return max(map(self.cost, batch)) if self.shared_cost is None else self.shared_cost(batch, workers)
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What report.html says of an experiment beside what any study says; all of it is optional.
+
+    Its functions must not import heavy libraries.
+
+    Attributes:
+        goal: such as "minimize loss", by which the best trial is chosen.
+        no_parameters: names of trials' parameters that are not searched.
+        modules: what `Experiment.report` imports: rank 0 does so while the first trials run.
+        sections: of the journal and the data: sections for this kind of study, see `mpitune.figures.panels`. Called at
+            the end of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are
+            None where they are not at hand.
+        data_here: the arrays of `Experiment.data` for an older study; None if they would have to be downloaded.
+        files: what `Experiment.report` writes in the results folder: no study begins where a user has such a file. None
+            if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
+        folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
+        counts: of the journal: the keys of the trials that count, None for all.
+        best: of the journal: the parameters of the best, where the experiment takes a certain one of equal ones.
+    """
+
+    goal: str = ""
+    no_parameters: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    sections: Callable[[History, Data | None], Sequence[Section]] = lambda history, data: ()
+    data_here: Callable[[], Data | None] = lambda: None
+    files: tuple[str, ...] | None = None
+    folds: Mapping[str, Any] = field(default_factory=dict)
+    counts: Callable[[History], Container[str] | None] = lambda history: None
+    best: Callable[[History], Mapping[str, Parameter] | None] = lambda history: None
+
+
+class Matching:
+    """Decides which results of an earlier study can be used for trials of this one.
+
+    This one suits most experiments: seeds come from a trial's key, so a result counts for the same key and parameters.
+    With `by_key` False a result depends on the parameters alone, and counts for each trial that has them.
+    """
+
+    def __init__(self, by_key: bool = True) -> None:
+        self._by_key = by_key
+
+    def answered(self, outcome: Outcome, earlier: Earlier) -> Hashable:
+        """The question that a result of an earlier study answers; None for none of this study."""
+        return self.questions(outcome.trial)[0]
+
+    def questions(self, trial: Trial) -> Sequence[Hashable]:
+        """What a trial of this study asks: a result that answers one of these is its result."""
+        return [(trial.key if self._by_key else "", exact(trial.params))]
+
+    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
+        """A trial of this study gets the result that the trial `key` has in an earlier one."""

@@ -182,30 +182,23 @@ class _RanksPart:
         widened = "" if options.keep_binding else widen_binding(self.transport, launched().launcher)
         if widened and leads:
             log.info(widened)
-        devices, note, packed, problem, wait = [CPU], "", b"", None, None
-        try:
+        devices, note = [CPU], ""
+        with self.transport.refusing_together(self.host):
             if options.workers != 0:
                 devices, note = choose(options.gpu, options.workers, options.threads)
                 if devices[0].kind != CPU.kind and (why := self.scheduling.why_cores):
                     devices, note = choose("none", None, options.threads)[0], why
             wait = self.experiment.check(devices[0].kind, devices[0].visible)
             packed = b"" if options.workers == 0 else _packed(self.experiment)
-        except UsageError as error:
-            problem = str(error)
-        self._agree(problem)
         if note and leads:
             log.info(note)
         return devices, packed, wait
 
     def end_check(self, wait: Callable[[], None] | None) -> None:
         """Wait for the end of the experiment's check, if it goes on. If one rank fails, all raise UsageError."""
-        problem = None
-        try:
+        with self.transport.refusing_together(self.host):
             if wait is not None:
                 wait()
-        except UsageError as error:
-            problem = str(error)
-        self._agree(problem)
 
     def preload(self, packed: bytes) -> list[str]:
         """Modules for the server that forks workers: those that the experiment and its pickle name."""
@@ -217,9 +210,9 @@ class _RanksPart:
         """The journal, on rank 0 if it `keeps` one, and the data, in memory that the workers of this rank share."""
         options = self.options
         data: Data = {}
-        journal, problem = None, None
-        if self.transport.rank == 0:
-            try:
+        journal = None
+        with self.transport.refusing_together(self.host):
+            if self.transport.rank == 0:
                 check(nodes, options)
                 require(options.track)
                 with working("the data are loaded", rank=0):
@@ -238,16 +231,9 @@ class _RanksPart:
                                 durable=durable, succeeds=succeeds, files=files or (),
                             )  # fmt: skip
                         self.kept.push(journal.end)
-            except UsageError as error:
-                problem = str(error)
         specs = self.transport.broadcast(specs_of(data))
-        shared = None
-        try:
+        with self.transport.refusing_together(self.host):
             shared = self.stack.enter_context(closing(SharedArrays.allocate(specs)))
-        except UsageError as error:
-            problem = problem or str(error)
-        self._agree(problem)
-        assert shared is not None
         for name, array in sorted(shared.arrays.items()):
             if self.transport.rank == 0:
                 array[...] = data[name]
@@ -296,14 +282,6 @@ class _RanksPart:
         )
         self.stack.callback(agent.close)
         return agent
-
-    def _agree(self, problem: str | None) -> None:
-        """Raise UsageError on every rank if any has a problem."""
-        several = self.transport.size > 1
-        problems = self.transport.gather((self.host, problem))
-        first = next((f"{where}: {what}" if several else what for where, what in problems if what), None)
-        if (first := self.transport.broadcast(first)) is not None:
-            raise UsageError(first)
 
 
 def _packed(experiment: Experiment) -> bytes:

@@ -170,19 +170,13 @@ def search(
         raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
     given["adapt"] = adapt is not False or None
     given["results"] = None if results is None else Path(results)
-    refusal = ""
-    try:
-        options = replace(options, **{name: value for name, value in given.items() if value is not None})
-    except UsageError as error:
-        refusal = str(error)
     transport = wires(options)
+    with transport.refusing_together():
+        options = replace(options, **{name: value for name, value in given.items() if value is not None})
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
-        problem, chosen, gang_of, slots = None, None, None, 0
-        try:
-            if refusal:
-                raise UsageError(refusal)
+        with transport.refusing_together():
             if not callable(objective):
                 kind = type(objective).__name__
                 raise UsageError(f"the objective is a {kind}: give a function, a class or a command")
@@ -209,22 +203,16 @@ def search(
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
-        except UsageError as error:
-            refusal = str(error)
-        refusal = transport.broadcast(next(filter(None, transport.gather(refusal)), ""))
-        if refusal:
-            raise UsageError(refusal)
-        assert problem is not None and chosen is not None
         of_ranks = transport.gather(slots)
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
         job = transport.broadcast(os.urandom(4).hex() if options.join else "")
         values = dict(adapt) if isinstance(adapt, Mapping) else {}
-        usual = transport.broadcast(
-            _usual_size(of_ranks, devices, nodes, options, together or 1) if transport.rank == 0 else None
-        )
-        if isinstance(usual, UsageError):
-            raise usual
+        usual = 0
+        with transport.refusing_together():
+            if transport.rank == 0:
+                usual = _usual_size(of_ranks, devices, nodes, options, together or 1)
+        usual = transport.broadcast(usual)
         problem = replace(problem, window=int(window or usual))
         experiment = Tuning(
             space=problem.space.described(),
@@ -336,19 +324,13 @@ def _gangs(devices: Need, nodes: Need, options: RunOptions) -> Callable[[Mapping
     return gang_of
 
 
-def _usual_size(
-    slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int
-) -> int | UsageError:
-    """The window: what the journal says, else by how many trials run at a time.
+def _usual_size(slots: Sequence[int], devices: Need, nodes: Need, options: RunOptions, together: int) -> int:
+    """The window: what the journal says, else by how many trials run at a time. Raises UsageError.
 
     It is twice as large, so that slots have work while one trial takes longer. One slot waits for no other. So
     many trials as are evaluated `together` need one slot.
     """
-    try:
-        at_once = _at_once(slots, devices, nodes)
-        known = _known_size(options)
-    except UsageError as error:
-        return error
+    at_once, known = _at_once(slots, devices, nodes), _known_size(options)
     joined = max(2, JOINED_SIZE // together) if together > 1 else JOINED_SIZE
     usual = joined if options.join else 2 * at_once if at_once > 1 else at_once
     return known or usual * together

@@ -354,12 +354,7 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
 def _agreed(options: RunOptions, seed: int) -> tuple[int, int]:
     """The slots of all ranks, and the seed of rank 0. Raises UsageError on all, where one has no such devices."""
     transport = join(options)
-    mine: int | str
-    try:
-        mine = slots_here(options)
-    except UsageError as error:
-        mine = str(error)
-    slots, seed = transport.broadcast((transport.gather(mine), seed))
-    if refused := [said for said in slots if isinstance(said, str)]:
-        raise UsageError(refused[0])
-    return sum(slots), seed
+    with transport.refusing_together():
+        slots = slots_here(options)
+    slots, seed = transport.broadcast((sum(transport.gather(slots)), seed))
+    return slots, seed

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
+
+from mpitune.errors import UsageError
 
 CHUNK = 64 << 20  # bytes of an array in one message
 
@@ -58,6 +62,17 @@ class Transport(ABC):
     @abstractmethod
     def broadcast(self, thing: Any) -> Any:
         """On every rank the value that rank 0 gave. Waits asleep."""
+
+    @contextmanager
+    def refusing_together(self, host: str = "") -> Iterator[None]:
+        """Where a rank raises UsageError in this context, all do: that of the first rank, with the name of its host."""
+        problem = ""
+        try:
+            yield
+        except UsageError as error:
+            problem = f"{host}: {error}" if host and self.size > 1 else str(error)
+        if first := self.broadcast(next(filter(None, self.gather(problem)), "")):
+            raise UsageError(first)
 
     @abstractmethod
     def broadcast_array(self, array: np.ndarray) -> None:

@@ -9,7 +9,7 @@
                       on_message         what an objective sends, also while its trial runs
                       on_results         results, as soon as they are kept
                       searches           the results that each one waits for
-                      adapted, matching  whether results of an earlier study count
+                      matching           which results of earlier studies count
 
 A door is a search, a study of Optuna, a search of scikit-learn or the calls of joblib: each is an `Experiment`, which
 is a `Port`. All of this but `searches` has a default. It runs on rank 0, and none of it depends on the layout.
@@ -78,15 +78,11 @@ class Port:
         """
         return None, None
 
-    def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
-        """Look whether results of a study whose selecting settings are `theirs` can count; what `Earlier` has of it.
-
-        Raises UsageError where none could. Called on rank 0, before anything is written.
-        """
-        return {}
-
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
-        """Which results of earlier studies count here. Called on rank 0, before `searches`."""
+        """Which results of earlier studies count here, the oldest study first. Called on rank 0, before `searches`.
+
+        Raises UsageError where none of the newest one could: it is called before that one is set aside, too.
+        """
         return Matching()
 
 

@@ -25,10 +25,8 @@ log = logging.getLogger(__name__)
 USE = " to use its results in this one"
 
 
-def succession(
-    experiment: Experiment, options: RunOptions, folder: Path, history: History, mine: Settings
-) -> Mapping[str, Any] | None:
-    """For `Journal`: what it notes of the study before, None where this is the same study, or may not come after it.
+def succession(experiment: Experiment, options: RunOptions, folder: Path, history: History, mine: Settings) -> bool:
+    """For `Journal`: whether this study comes after the one there, and uses its results. False for the same study.
 
     Raises:
         UsageError: adapt is asked for, but no result could count; or it would be a way out, which the message names.
@@ -37,7 +35,7 @@ def succession(
     differing = differing_settings(mine, theirs)
     fixed = [name for name in differing if name not in selecting(experiment)]
     if not differing or (fixed and not options.adapt):
-        return None
+        return False
     if fixed or not options.adapt:
         first = fixed[0] if fixed else differing[0]
         anew = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
@@ -53,7 +51,8 @@ def succession(
             f"{named(changed)} changed since the known results were made: if they still count, say "
             f"{typed('changed', changed)}; if not, give another results folder{or_typed('restart')}"
         )
-    return {"adapt": dict(experiment.adapted(theirs))}
+    experiment.matching([*earlier, Earlier(folder, history)])
+    return True
 
 
 def require_called(options: RunOptions, runs: Sequence[Mapping[str, Any]], mine: Mapping[str, str]) -> None:

@@ -78,7 +78,7 @@ def search(
     window: int | None = None,
     together: int | None = None,
     alike: Alike | None = None,
-    adapt: bool | Mapping[str, Any] = False,
+    adapt: bool = False,
     changed: str | Iterable[str] = (),
     join: bool = False,
     track: str | Iterable[str] = (),
@@ -127,8 +127,7 @@ def search(
         alike: A function of a trial's parameters that returns a number, a text or a tuple of them: trials for which it
             is equal are in one list. By default all are alike.
         adapt: The study in `results` has another space, strategy, goal or seed: known results that count here are used,
-            not evaluated again. A parameter that one of the two does not have gets its value there, or `...` for any:
-            `adapt={"momentum": 0.9}`.
+            not evaluated again.
         join: Work on the study in `results` beside other jobs that make the same call, now or later. Each returns the
             whole study; a job may end at any time, and others go on with its work.
         changed: Functions that were changed since the study began, by name, whose known results still count.
@@ -166,9 +165,9 @@ def search(
     given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
     given["changed"], given["join"] = changed or None, join or None
     given["track"] = track or None
-    if not isinstance(adapt, bool | Mapping):
-        raise UsageError(f"adapt={adapt!r:.100}: give True, or values of parameters by name")
-    given["adapt"] = adapt is not False or None
+    if not isinstance(adapt, bool):
+        raise UsageError(f"adapt={adapt!r:.100}: give True or False")
+    given["adapt"] = adapt or None
     given["results"] = None if results is None else Path(results)
     transport = wires(options)
     with transport.refusing_together():
@@ -207,7 +206,6 @@ def search(
         made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
         folder = Path(options.results or transport.broadcast(made)).absolute()
         job = transport.broadcast(os.urandom(4).hex() if options.join else "")
-        values = dict(adapt) if isinstance(adapt, Mapping) else {}
         usual = 0
         with transport.refusing_together():
             if transport.rank == 0:
@@ -223,7 +221,7 @@ def search(
             enqueued=tuple(said(dict(point)) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, job, bool(options.track)),
-            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike, adapt=values),
+            plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike),
         )
         try:
             outcomes = run_study(experiment, options)

@@ -13,7 +13,7 @@ from typing import Any
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.limit import SearchLimit
-from mpitune.optimize.carried import Adapt, Carried, adapted
+from mpitune.optimize.carried import Carried
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import GroupEvaluator, TrialEvaluator
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
@@ -25,7 +25,7 @@ from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, re
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
 from mpitune.storage.earlier import Earlier
-from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Evaluation, Gang, Outcome, Result, Rounds, Trial, Window
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
@@ -87,7 +87,6 @@ class LeadersPart:
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
     alike: Alike | None = None  # None: all are alike
     counts: Counts = field(default_factory=Counts)
-    adapt: Adapt = field(default_factory=dict)  # what the user says of parameters that one of two studies lacks
     carried: list[Carried] = field(default_factory=list)  # one, where there are earlier studies
 
 
@@ -120,9 +119,6 @@ class Tuning(Experiment):
         things = [*self.task.problem.space.things(), self.plan and self.plan.strategy]
         alike = None if self.plan is None else self.plan.alike
         return {"space": things, **({} if alike is None else {"alike": alike}), "objective": objective}
-
-    def adapted(self, theirs: Mapping[str, Any]) -> Mapping[str, Parameter | None]:
-        return adapted(self.task.problem, theirs, {} if self.plan is None else self.plan.adapt)
 
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         assert self.plan is not None

@@ -1,15 +1,14 @@
 """Studies that a results folder had before the one that is there now, whose header says where they are.
 
-    "before": [{"folder": "before-1", "adapt": {...}}]  the study there may use results of these, the oldest first
+    "before": ["before-1"]                              the study there may use results of these, the oldest first
     RESULTS/before-1/journal.jsonl, arrays/, ...        each is a results folder of its own
     "aside": "before-1"                                 the study there was begun anew (restart), and uses none
 
 A study that was set aside itself may use the results of one that is set aside beside it.
 
-`adapt` is what `Experiment.adapted` said of the step from that study to the next one. The journal of the study before
-is copied first, then the new one appears in its place, then the rest is moved. A start that was killed in between is
-completed by the next one. Until then the new journal is a header alone, and no reader takes the jobs beside it for its
-own (`History.half_moved`).
+The journal of the study before is copied first, then the new one appears in its place, then the rest is moved. A start
+that was killed in between is completed by the next one. Until then the new journal is a header alone, and no reader
+takes the jobs beside it for its own (`History.half_moved`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from mpitune.errors import UsageError
 from mpitune.storage.files import JOBS, JOURNAL, PAGE, STATUS_FILE, TRIALS, regular_file, sync_folder, written_whole
 from mpitune.storage.history import History, read_journal
 from mpitune.storage.lines import LONGEST_LINE, read_header
-from mpitune.trial import Parameter
 
 MADE = ("arrays", "printed", TRIALS)  # by a study beside its journal, before its tables
 MOVED = (*MADE, JOBS, PAGE, STATUS_FILE)  # with the files of its report, as far as they are known
@@ -41,12 +39,10 @@ class Earlier:
     Attributes:
         folder: Its results folder.
         history: Its content.
-        adapt: What `Experiment.adapted` said of the step from it to the next study.
     """
 
     folder: Path
     history: History
-    adapt: Mapping[str, Parameter | None]
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -58,15 +54,15 @@ class Earlier:
 def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
     """Those that the header of the study in `folder` names, the oldest first. Raises UsageError where one is gone."""
     studies = []
-    for entry in header.get("before", ()):
-        own, beside = (above / entry["folder"] for above in (folder, folder.absolute().parent))
+    for name in header.get("before", ()):
+        own, beside = folder / name, folder.absolute().parent / name
         place = beside if _is_aside(folder) and not own.exists() else own
         history = None if place.is_symlink() else read_journal(place)
         if history is None:
             raise UsageError(
                 f"{place} holds no study, but {folder} uses its results: put it back, or give another folder"
             )
-        studies.append(Earlier(place, history, entry.get("adapt", {})))
+        studies.append(Earlier(place, history))
     return studies
 
 
@@ -106,7 +102,7 @@ def move_before(folder: Path, files: Collection[str]) -> None:
     with open(regular_file(folder / JOURNAL), "rb") as journal, suppress(UsageError):  # a damaged header says nothing
         if len(journal.readline(LONGEST_LINE)) == os.fstat(journal.fileno()).st_size:
             header = read_header(folder) or {}
-    before = [header["aside"]] if header.get("aside") else [entry["folder"] for entry in header.get("before", ())]
+    before = [header["aside"]] if header.get("aside") else [*header.get("before", ())]
     for name in (*MOVED, *files) if before else ():
         to = folder / before[-1] / name
         if os.path.lexists(folder / name) and not os.path.lexists(to):

@@ -68,8 +68,8 @@ class Journal:
     writes the header where nothing is. Raises UsageError when another job holds the folder, when the
     journal there belongs to other settings (named), or when the folder cannot be written. What is not `durable`, as the
     folder goes with this process, is not waited for. Without `locks`, the file system may have none. `succeeds` says of
-    a study there whether this one, with its own settings, comes after it and may use its results: members of a
-    `BeforeEntry`, None where it does not. `files`: those of its report, which are set aside with a study.
+    a study there whether this one, with its own settings, comes after it and may use its results. `files`: those of its
+    report, which are set aside with a study.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Journal:
         *,
         durable: bool = True,
         locks: bool = True,
-        succeeds: Callable[[History, Settings], Mapping[str, Any] | None] = lambda theirs, mine: None,
+        succeeds: Callable[[History, Settings], bool] = lambda theirs, mine: False,
         files: Collection[str] = (),
     ):
         self._files = files
@@ -105,9 +105,8 @@ class Journal:
             else:
                 fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
                 theirs, mine = history.header["settings"], header["settings"]
-                if (entry := succeeds(history, mine)) is not None:
-                    name = keep_before(folder, history.size)
-                    before = [*history.header.get("before", ()), {"folder": name, **entry}]
+                if succeeds(history, mine):
+                    before = [*history.header.get("before", ()), keep_before(folder, history.size)]
                     self._begin_after({**header, "before": before})
                     history = read_journal(folder)
                     assert history is not None

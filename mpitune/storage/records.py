@@ -110,13 +110,6 @@ class _Settings(Struct):
     experiment: str  # all else is the experiment's own
 
 
-class BeforeEntry(Struct):
-    """A study whose results one of other settings may use, see `mpitune.storage.earlier`."""
-
-    folder: BeforeName
-    adapt: dict[str, int | float | str | bool | None] = {}
-
-
 class HeaderLine(Struct):
     """The first line of a journal."""
 
@@ -126,7 +119,7 @@ class HeaderLine(Struct):
     commit: str | None = None
     command: list[str] = []
     goal: str | None = None
-    before: list[BeforeEntry] = []
+    before: list[BeforeName] = []  # studies whose results this one uses, see `mpitune.storage.earlier`
     aside: BeforeName | None = None
 
 

@@ -134,7 +134,7 @@ def test_nothing_is_lost_wherever_the_start_of_a_changed_study_is_killed(script:
 
 
 def test_a_strangers_journal_names_no_folder_elsewhere_and_no_odd_trial(tmp_path: Path) -> None:
-    header = {"settings": {"experiment": "toy"}, "before": [{"folder": "../before-1"}]}
+    header = {"settings": {"experiment": "toy"}, "before": ["../before-1"]}
     with closing(Journal(tmp_path / "r", header)):
         pass
     with pytest.raises(UsageError, match="is not a journal header"):

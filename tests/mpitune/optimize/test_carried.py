@@ -71,10 +71,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
         dict(space={**XN, "kind": ["a"]}),
         dict(space={**XN, "kind": ["a", "poly"], "degree": When(Int(2, 3), kind="poly")}), 15, 45,
     ),
-    "a parameter is added": (dict(space=XN), dict(space={**XN, "m": [0.25, 0.5]}, adapt={"m": 0.5}), 15, 30),
-    "a parameter is removed": (dict(space={**XN, "m": [0.25, 0.5]}), dict(space=XN, adapt={"m": 0.5}), 15, 15),
-    "a constant is added": (dict(space=XN), dict(space={**XN, "k": 2}, adapt={"k": 2}), 15, 15),
     "a constant becomes a parameter": (dict(space={**XN, "k": 2}), dict(space={**XN, "k": Int(1, 3)}), 15, 45),
+    "a parameter becomes a constant": (dict(space={**XN, "k": Int(1, 3)}), dict(space={**XN, "k": 2}), 15, 15),
     "another goal": (dict(space=XN), dict(space=XN, minimize="cost"), 15, 15),
     "another strategy": (dict(space=XN), dict(space=XN, strategy="random", n_trials=12), 12, 12),
     "another seed": (
@@ -82,7 +80,6 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int]] = {
     ),
     "points to begin with": (dict(space=XN), dict(space=XN, enqueue=[{"x": 2.5, "n": 1}]), 15, 16),
 }  # fmt: skip
-SHORT = "a range is widened", "another goal"  # these use workers in each run of the tests
 
 
 def find(folder: Path, objective: Any, **how: Any) -> Any:
@@ -101,8 +98,7 @@ def evaluated(tmp_path: Path) -> list[str]:
     ("kind", "workers"),
     [
         *((kind, 0) for kind in CHANGES),
-        *((kind, 2) for kind in SHORT),
-        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in CHANGES if kind not in SHORT),
+        *(pytest.param(kind, 2, marks=pytest.mark.slow) for kind in ("a range is widened", "another seed")),
     ],
 )
 def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path: Path, kind: str, workers: int) -> None:
@@ -165,8 +161,6 @@ def test_results_that_depend_on_the_seed_of_a_trial_count_for_this_trial_only(tm
     evaluated(tmp_path)
     find(tmp_path / "r", objective, space=wider, seed=1, adapt=True)
     assert len(evaluated(tmp_path)) == 6
-    find(tmp_path / "r", objective, space=longer, seed=2, adapt={"trial.seed": ...})  # who says that it does not matter
-    assert not evaluated(tmp_path)
 
 
 @pytest.mark.parametrize("strategy", ["tpe", "nsga2"])
@@ -201,21 +195,14 @@ def test_a_learning_strategy_with_stages_hears_of_what_is_known(tmp_path: Path) 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no word": (dict(space={**XN, "x": Float(0, 9, step=1)}), "or adapt=True to use its results in this one"),
-    "a new parameter": (dict(space={**XN, "m": [1, 2]}, adapt=True), "has no m: say the value that it had"),
-    "a parameter is gone": (dict(space={"x": XN["x"]}, adapt=True), "this one has no n: say the value that it has now"),
-    "an unknown name": (dict(space={**XN, "m": [1]}, adapt={"mm": 1, "m": 1}), "adapt has mm, which neither study has"),
-    "a name of both": (dict(space={**XN, "x": Int(0, 9)}, adapt={"x": 1}), "adapt has x = 1, but both studies say it"),
-    "a value beside": (
-        dict(space={**XN, "m": [1, 2]}, adapt={"m": 3}),
-        "adapt has m = 3, which is not in Choice(1, 2)",
-    ),
-    "another constant": (dict(space={**XN, "m": 1}, adapt={"m": 3}), "adapt has m = 3, but the space has 1"),
-    "no mapping": (dict(space=XN, adapt=3), "adapt=3: give True, or values of parameters by name"),
+    "a new parameter": (dict(space={**XN, "m": [1, 2]}, adapt=True), "has no m, this one m = Choice(1, 2): no result"),
+    "a new constant": (dict(space={**XN, "m": 1}, adapt=True), "has no m, this one m = 1: no result"),
+    "a parameter is gone": (dict(space={"x": XN["x"]}, adapt=True), "this one no n: no result can count"),
+    "a value": (dict(space=XN, adapt={"m": 1}), "adapt={'m': 1}: give True or False"),
     "restart": (
-        dict(space=XN, adapt=True, options=RunOptions(restart=True)),
-        "adapt uses the results of the old study",
+        dict(space=XN, adapt=True, options=RunOptions(restart=True)), "adapt uses the results of the old study",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -234,12 +221,12 @@ def test_what_cannot_be_meant_is_refused_in_one_line_and_changes_nothing(tmp_pat
 def test_constants_and_code_that_results_depend_on_must_be_the_same(tmp_path: Path) -> None:
     usual: dict[str, Any] = dict(strategy="grid", minimize="loss", workers=0, results=tmp_path / "r")
     search(lambda trial: trial.params["x"] * 2.0, {"x": Int(1, 3), "k": 1}, **usual)
-    with pytest.raises(UsageError, match="has k = 1, this one 2: no result can count"):
+    with pytest.raises(UsageError, match="has k = 1, this one k = 2: no result can count"):
         search(lambda trial: trial.params["x"] * 2.0, {"x": Int(1, 4), "k": 2}, **usual, adapt=True)
     with pytest.raises(UsageError, match=r"objective changed since .* say changed=\[\"objective\"\]"):
         search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 1}, **usual, adapt=True)
-    how: dict[str, Any] = {"adapt": {"k": ...}, "changed": "objective"}
-    study = search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 2}, **usual, **how)
+    how: dict[str, Any] = {"adapt": True, "changed": "objective"}
+    study = search(lambda trial: trial.params["x"] * 3.0, {"x": Int(1, 4), "k": 1}, **usual, **how)
     assert [trial.values["loss"] for trial in study.trials] == [2.0, 4.0, 6.0, 12.0]
 
 
@@ -266,15 +253,6 @@ def test_any_layout_gives_the_same_table_of_a_changed_study(tmp_path: Path, prog
     here, there = found(0, "r", workers=2, **how)[-1], found(2, "ranks", workers=1, **how)
     assert here in there and len(json.loads(here)) == 20
     assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "ranks" / "trials.csv").read_bytes()
-
-
-def test_a_value_that_adapt_says_may_be_another_number_type(tmp_path: Path) -> None:
-    objective = Noted(tmp_path / "calls")
-    find(tmp_path / "r", objective, space={"n": Int(1, 3), "m": Float(0, 2, step=1)})
-    evaluated(tmp_path)
-    find(tmp_path / "r", objective, space={"n": Int(1, 3)}, adapt={"m": 1})
-    find(tmp_path / "r", objective, space={"n": Int(1, 3), "m": 1.0}, adapt={"m": 1})
-    assert not evaluated(tmp_path)
 
 
 def test_jobs_join_a_changed_study_and_a_study_that_jobs_joined_is_changed(tmp_path: Path) -> None:

@@ -164,9 +164,6 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
     assert [(folder / "place").read_text() for folder in folders] == ["0", "1", "2"]
     history = read_study(tmp_path / "r")
     assert all(result.read == ("folder", "seed") for result in history.results.values())
-    how: dict[str, Any] = {"adapt": {"trial.place": ...}, "minimize": "seed", "together": 2, "results": tmp_path / "r"}
-    again = searched(objective, X, n_trials=3, **how)  # which could not take two
-    assert [trial.values for trial in again.trials] == [trial.values for trial in study.trials]
 
 
 def test_copies_of_a_killed_list_go_with_their_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

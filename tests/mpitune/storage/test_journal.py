@@ -154,8 +154,8 @@ def test_a_study_set_aside_is_gone_on_with_once_it_is_whole(tmp_path: Path) -> N
     def begun(folder: Path, n: int, **more: Any) -> Journal:
         return Journal(folder, {**HEADER, "settings": {"experiment": "toy", "n": n}}, **more)
 
-    def succeeds(theirs: History, mine: Any) -> dict[str, Any] | None:
-        return {"adapt": {}} if theirs.header["settings"] != mine else None
+    def succeeds(theirs: History, mine: Any) -> bool:
+        return theirs.header["settings"] != mine
 
     for n, how in ((1, {}), (2, {"succeeds": succeeds}), (3, {"restart": True})):
         with closing(begun(tmp_path, n, **how)) as journal:

@@ -93,6 +93,7 @@ lint: .venv/dev
 	ruff format --check .
 	mypy
 	lint-imports --no-cache --no-logo
+	python -m tests.budget
 
 check: export HYPOTHESIS_PROFILE = full
 check: lint docs test-avx2

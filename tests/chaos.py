@@ -1,20 +1,16 @@
 """Disturb at random, run again, and see whether anything is lost: `python -m tests.chaos --minutes 2 --seed 1`.
 
 Studies with known answers run on hosts that are network namespaces (as root), one after the other. One is worked on by
-one MPI job at a time, the next by up to twenty jobs that join. It begins in a new folder, or with --restart or --adapt
-in that of a study of other settings, which has ended or was stopped. Meanwhile
-
-- processes, jobs, hosts and links are killed; ranks and launchers get each of the signals to stop, before the trials,
-  in them and in the report; ranks sleep, the results folder hangs for 5 to 60 s, the disk of the log is full,
-- jobs that have to be refused come: a second job in a folder in use, with --restart too, one of other settings, one of
-  another window. Each ends with one line and status 2, and the files of the others are as they were.
+one MPI job at a time, the next by up to twenty jobs that join. Meanwhile processes, jobs, hosts and links are killed;
+ranks and launchers get each of the signals to stop, before the trials, in them and in the report; ranks sleep, and the
+results folder hangs for 5 to 60 s.
 
 The command is run again on another random layout until the study is complete. Then its table must equal that of a run
-that nobody disturbed, every trial must be in the journal (of one job: once), and the journals that the folder held
-before must be in it, byte for byte. No process, be it one that a trial has started, and no shared memory may be left.
-Where only ranks other than 0 slept, the folder hung, the log was lost, jobs were refused, or workers, their keepers or
-the servers that fork them were killed, an MPI job must have completed the study. Exit status 1 at the first thing that
-is not so. Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11): they are ended.
+that nobody disturbed, and every trial must be in the journal (of one job: once). No process, be it one that a trial has
+started, and no shared memory may be left. Where only ranks other than 0 slept, the folder hung, or workers, their
+keepers or the servers that fork them were killed, an MPI job must have completed the study. Exit status 1 at the first
+thing that is not so. Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11): they
+are ended.
 """
 
 from __future__ import annotations
@@ -48,8 +44,8 @@ from tests.toys import STARTED
 SEARCH = """
 import time
 from mpitune import Float, Int, RunOptions, search
-from mpitune.optimize.strategies import Hyperband
 from mpitune.settings import Parser, add_settings, from_namespace
+from mpitune.strategies import Hyperband
 
 def objective(trial):
     for step in range(9):
@@ -58,34 +54,28 @@ def objective(trial):
 
 parser = Parser()
 parser.add_argument("strategy")
-for name in ("--seed", "--highest", "--window"):
-    parser.add_argument(name, type=int)
 add_settings(parser, RunOptions)
 given = parser.parse_args()
 search(
-    objective, {"x": Float(0, given.highest, step=0.25), "n": Int(1, 9)}, n_trials=120, minimize="loss",
-    strategy=Hyperband(max_steps=9) if given.strategy == "hyperband" else given.strategy, seed=given.seed,
-    window=given.window, options=from_namespace(RunOptions, given),
+    objective, {"x": Float(0, 4, step=0.25), "n": Int(1, 9)}, n_trials=120, minimize="loss", window=16,
+    strategy=Hyperband(max_steps=9) if given.strategy == "hyperband" else given.strategy,
+    options=from_namespace(RunOptions, given),
 )
 """
-DIGITS = "--dataset digits --seed 0 --train-size 400"
-SEARCHES = ("tpe", "grid", "hyperband", "random")
 STUDIES = {
-    "toys": "-m tests.toys 20 --courses 3 --rounds 2 --batch-trials 2 --array-size 20 --seed 0 --seconds 0.05 "
+    "toys": "-m tests.toys 20 --courses 3 --rounds 2 --batch-trials 2 --array-size 20 --seconds 0.05 "
     "--linger 1 --at c0/r0/t7=starts_programs c1/r1/t0=starts_programs",
-    **{name: f"search.py {name} --seed 0 --highest 4 --window 16" for name in SEARCHES},
-    "mnist_svm": f"-m mnist_svm 6 {DIGITS}",
-    "mnist_nn": f"-m mnist_nn 3 4 {DIGITS} --epochs 2 --max-channels 8 --max-hidden-layer 32 --plot 1",
+    "tpe": "search.py tpe",
+    "hyperband": "search.py hyperband",
 }
-ADAPTED = {"toys": ("--courses", "2"), "grid": ("--highest", "3"), "random": ("--highest", "3")}  # before --adapt
 N_JOBS, AT_A_TIME = 20, 4  # that join a study
 SOON = ("--join", "--heartbeat-timeout", "3")  # of them: one is gone after three times as long
 END_SECONDS, LONG = 30.0, 900.0  # within which all of a wounded job must have ended, and a study
 STOPS = ("TERM", "INT", "USR1")
 OF_A_SLOT = ("worker", "keeper", "server")
-OF_ALL = ("rank", "launcher", "host", "link", "sleep", "stall", "refused", "refused", *STOPS)
+OF_ALL = ("rank", "launcher", "host", "link", "sleep", "stall", *STOPS)
 KINDS, OF_JOINED = (*OF_ALL, *OF_A_SLOT, "any"), (*OF_ALL, "job", "first", "two")
-HARMLESS = ("sleep", "stall", "refused", *OF_A_SLOT)
+HARMLESS = ("sleep", "stall", *OF_A_SLOT)
 START, TRIALS, REPORT = PHASES = ("before the trials", "in the trials", "in the report")
 PAUSE = (5.0, 60.0)  # seconds that a rank sleeps or the results folder hangs, at least and at most
 OF_MPI = ("sm_segment", "vader_segment")  # in /dev/shm
@@ -112,25 +102,21 @@ class Job:
 
 
 class Study:
-    """name: of STUDIES.  begins: "new", or how it begins in the folder of another one.  joined: by jobs that join."""
+    """name: of STUDIES.  joined: by jobs that join."""
 
-    def __init__(self, name: str, begins: str, joined: bool, folder: Path):
-        self.name, self.begins, self.joined, self.folder = name, begins, joined, folder
+    def __init__(self, name: str, joined: bool, folder: Path):
+        self.name, self.joined, self.folder = name, joined, folder
         self.clean = folder.parent / f"clean-{name}"
-        self.before: list[bytes] = []  # the journals that the folder held
 
-    def words(self, *instead: str, folder: Path | None = None) -> list[str]:
-        """The command, with another value of an option."""
+    def words(self, folder: Path | None = None) -> list[str]:
+        """The command."""
         words = [sys.executable, *STUDIES[self.name].split(), "--gpu", "none", "--results", str(folder or self.folder)]
         words[1] = words[1].replace("search.py", str(self.folder.parent / "search.py"))
-        if instead:
-            words[words.index(instead[0]) + 1] = instead[1]
         return words
 
     def begun(self) -> bool:
-        """Whether the folder holds this study, and not the one before, or none."""
-        header, clean = read_header(self.folder), read_header(self.clean)
-        return header is not None and clean is not None and header["settings"] == clean["settings"]
+        """Whether the folder holds it."""
+        return read_header(self.folder) is not None
 
     def runs(self) -> int:
         """How often it was begun, by its journal."""
@@ -142,15 +128,6 @@ class Study:
             return START
         seen = read_status_file(self.folder)
         return REPORT if seen and "figures" in seen.doing else TRIALS
-
-    def files(self) -> dict[Path, tuple[int, bytes]]:
-        """Inodes and content of those that get more lines, and are never changed otherwise."""
-        found = {}
-        for pattern in ("journal*.jsonl", "jobs/*/journal.jsonl", "**/arrays/*.npz", "jobs/claims/*"):
-            for path in self.folder.glob(pattern):
-                with contextlib.suppress(FileNotFoundError):
-                    found[path] = (path.stat().st_ino, path.read_bytes())
-        return found
 
 
 class Chaos:
@@ -166,28 +143,13 @@ class Chaos:
         (folder / "search.py").write_text(SEARCH)
 
     def study(self, name: str, joined: bool, until: float) -> None:
-        begins = self.random.choice(["new", "restart", *(["adapt"] if name in ADAPTED else [])])
-        study = Study(name, begins, joined, self.folder / f"study-{self.studies}")
+        study = Study(name, joined, self.folder / f"study-{self.studies}")
         if not study.clean.exists():
             self.hosts[0].run(*study.words(folder=study.clean), "--workers", "2", "--quiet")
-        if begins != "new":
-            self._begin_another(study)
         self._work(study, until)
         self._check(study)
         self.studies += 1
-        self.begun[f"{begins} {'joined' if joined else 'alone'}"] += 1
-
-    def _begin_another(self, study: Study) -> None:
-        """Leave a study of other settings in the folder, by one job that has ended, or was stopped."""
-        other = ADAPTED[study.name] if study.begins == "adapt" else ("--seed", "1")
-        job = self._popen([self.hosts[0]], [*study.words(*other), *self.random.choice(((), SOON))])
-        n = self.random.choice((1, 20, 10**9))
-        while job.poll() is None and sum(content.count(b'"key"') for _, content in study.files().values()) < n:
-            time.sleep(0.05)
-        job.terminate()
-        if (status := job.wait(120)) not in (Exit.DONE, Exit.STOPPED):
-            raise Broken(f"{study.folder}: a study that nobody disturbed ended with {status}")
-        study.before = [content for path, (_, content) in study.files().items() if path.suffix == ".jsonl"]
+        self.begun["joined" if joined else "alone"] += 1
 
     def _work(self, study: Study, until: float) -> None:
         """Jobs, and what happens to them, until the study is complete; nothing happens once the time is up."""
@@ -196,7 +158,7 @@ class Chaos:
         end = time.monotonic() + LONG
         while True:
             now, living = time.monotonic(), [job for job in jobs if job.lives()]
-            joins = study.joined and (study.begun() or study.begins == "new") and all(job.joins for job in living)
+            joins = study.joined
             if jobs and not joins and (not living or len(jobs[-1].wounds) == jobs[-1].most or now >= until):
                 self._end(jobs[-1].wounds)
                 living = []
@@ -211,7 +173,7 @@ class Chaos:
             on = [host for host in self.hosts if _is_on(host)]
             if on and now >= next_job and len(living) < (AT_A_TIME if joins else 1):
                 if not living or len(jobs) < N_JOBS:
-                    jobs.append(self._start(study, on, joins, now < until))
+                    jobs.append(self._start(study, on, joins))
                     next_job, next_fault = now + self.random.uniform(0, 4), now + self.random.uniform(0, 3)
             elif living and next_fault <= now < until:
                 job = self.random.choice(living)
@@ -228,24 +190,18 @@ class Chaos:
                 raise Broken(f"{study.folder}: a job that came late ended with {status}")
             self._end([])
 
-    def _popen(self, hosts: Sequence[Host], command: Sequence[str], log: bool = True) -> subprocess.Popen[str]:
-        """Without a `log` the disk where it is written is full: that of each rank, as mpirun alone would drop it."""
+    def _popen(self, hosts: Sequence[Host], command: Sequence[str]) -> subprocess.Popen[str]:
         self.jobs += 1
-        command = [*command, "--workers", str(self.random.randint(1, 2)), "--quiet" if log else "--verbose"]
-        if not log:
-            command = ["sh", "-c", 'exec "$@" > /dev/full 2>&1', "sh", *command]
+        command = [*command, "--workers", str(self.random.randint(1, 2)), "--quiet"]
         with open(self.log, "ab") as file:
             return hosts[0].popen(*(mpirun(hosts, *command) if len(hosts) > 1 else command), stdout=file, stderr=file)
 
-    def _start(self, study: Study, on: list[Host], joins: bool, disturb: bool) -> Job:
+    def _start(self, study: Study, on: list[Host], joins: bool) -> Job:
         hosts = self.random.sample(on, min(len(on), self.random.choice((1, 1, 1, 2) if joins else (1, 2, 3))))
-        again = study.begins == "adapt" or (study.begins == "restart" and not study.begun())
-        options = SOON if joins else [f"--{study.begins}"] if again else []
         most = N_JOBS if joins else self.random.choice((1, 1, 1, 2, 3))
-        lost = disturb and self.random.random() < 0.2
-        self.faults.update(["full log"] * lost)
         runs, first = study.runs(), self.random.choice(PHASES)
-        return Job(hosts, self._popen(hosts, [*study.words(), *options], not lost), joins, runs, first, most)
+        process = self._popen(hosts, [*study.words(), *(SOON if joins else ())])
+        return Job(hosts, process, joins, runs, first, most)
 
     def _complete(self, study: Study) -> bool:
         words = (sys.executable, "-m", "mpitune", "status", study.folder)
@@ -263,9 +219,6 @@ class Chaos:
         known, expected = (set(read_study(folder).results) for folder in (study.folder, study.clean))
         if known != expected or not (study.joined or set(keys.values()) <= {1}):
             raise Broken(f"{study.folder}: {len(known)} of {len(expected)} trials, most often {keys.most_common(1)}")
-        kept = [path.read_bytes() for path in study.folder.rglob("journal*.jsonl")]
-        if lost := [content for content in study.before if content not in kept]:
-            raise Broken(f"{study.folder}: of the study before {len(lost)} of {len(study.before)} journals are lost")
         self.trials += len(keys)
         self.evaluations += keys.total()
 
@@ -297,7 +250,7 @@ class Chaos:
         """Something happens to this job, or to all of them."""
         kind, phase = self.random.choice(OF_JOINED if job.joins else KINDS), study.phase(job)
         host = self.random.choice([host for host in job.hosts if _is_on(host)] or [job.hosts[0]])
-        if not _is_on(host) or (kind in ("host", "link", "refused") and phase == START):
+        if not _is_on(host) or (kind in ("host", "link") and phase == START):
             return  # our heartbeat guards a job, not its launch; and who comes first is not refused
         if kind in OF_A_SLOT and set(OF_A_SLOT) & set(job.wounds):
             return  # a trial that loses two workers has failed, and one of two keepers may be at work
@@ -309,8 +262,6 @@ class Chaos:
 
     def _happen(self, kind: str, study: Study, living: list[Job], job: Job, host: Host) -> str:
         """Returns what was done, "" for nothing."""
-        if kind == "refused":
-            return self._refused(study, living, host)
         if kind in ("job", "first", "two"):
             for each in {"job": [job], "first": living[:1], "two": living[:2]}[kind]:
                 _kill(-each.process.pid, signal.SIGKILL)
@@ -353,36 +304,6 @@ class Chaos:
             _kill(pid := self.random.choice(pids), signal.Signals[f"SIG{kind if kind in STOPS else 'KILL'}"])
             return f"{kind} to {'the launcher' if pid == launcher else 'a rank'}" if kind in STOPS else kind
         return ""
-
-    def _refused(self, study: Study, living: list[Job], host: Host) -> str:
-        """A job comes that has to be refused, and to leave all as it is."""
-        joins = SOON if living[0].joins else ()
-        ways = {
-            "a second job": study.words(),
-            "restart": [*study.words(), "--restart"],
-            "other settings": [*study.words("--seed", "1"), *joins],
-        }
-        if not joins:
-            ways["join"] = [*study.words(), *SOON]
-        if study.name in ("tpe", "hyperband"):
-            ways["another window"] = [*study.words("--window", "17"), *joins]
-        how, before = self.random.choice(sorted(ways)), study.files()
-        done = host.run(*ways[how], "--workers", "1", "--quiet", check=False)
-        said = f"{study.folder}: {how} ended with {done.returncode} and said:\n{done.stdout}{done.stderr}"
-        if done.returncode == Exit.USAGE:
-            after = study.files()
-            for path, (inode, content) in before.items():
-                if path not in after or after[path][0] != inode or not after[path][1].startswith(content):
-                    raise Broken(f"{path} was changed. {said}")
-            if sum(" rank 0 " not in line for line in done.stderr.splitlines()) != 1:  # beside what a stall lets it say
-                raise Broken(said)
-            return f"refused: {how}"
-        deadline = time.monotonic() + PAUSE[1]  # it was right where the others were about to end
-        while any(job.lives() for job in living):
-            if time.monotonic() > deadline:
-                raise Broken(said)
-            time.sleep(0.5)
-        return "came too late to be refused"
 
 
 def _is_rank(process: Process) -> bool:
@@ -430,7 +351,7 @@ def main() -> int:
         hosts = stack.enter_context(Hosts(4, shared=shared))
         chaos = Chaos(hosts, shared, folder / "log", disk, arguments.seed)
         try:
-            for number, name in enumerate(itertools.cycle(STUDIES)):  # of which there are seven: each is joined in turn
+            for number, name in enumerate(itertools.cycle(STUDIES)):  # of which there are three: each is joined in turn
                 if (begin := time.monotonic()) >= until:
                     break
                 chaos.study(name, number % 2 == 1, until)

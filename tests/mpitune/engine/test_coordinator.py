@@ -99,6 +99,21 @@ def test_trials_that_take_too_long_end_no_slot_however_many_they_are(tmp_path: P
     assert agents.study.finished and sorted(read_study(tmp_path).results) == sorted(f"t{i}" for i in range(21))
 
 
+def test_deaths_of_trials_that_go_together_end_no_slot(tmp_path: Path) -> None:
+    """One of them may be to blame for all: they are tried in halves, more of which die here than a slot survives."""
+
+    def search() -> Rounds:
+        yield [tuple(Trial(f"t{i}", {"cost": 1}) for i in range(32))]
+
+    agents = FakeAgents(tmp_path, search(), places(*[1] * 6), Scheduling(together=True))
+    deaths = 0
+    while busy := [slot for slot, runs in agents.given.items() if runs]:
+        groups = [slot for slot in busy if len(agents.given[slot][0].batch) > 1]
+        agents.die(groups[0]) if groups else agents.answer(busy[0])
+        deaths += bool(groups)
+    assert agents.study.finished and deaths == 31 and len(agents.coordinator.dispatch.slots) == 6
+
+
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:
     heard: list[str] = []
 

@@ -160,28 +160,6 @@ def test_a_job_that_is_told_to_stop_keeps_what_it_has_begun(tmp_path: Path) -> N
     assert other.wait(PATIENCE) == Exit.DONE and len(journal_lines(results)) == 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["random", "tpe"])
-def test_a_search_joins(strategy: str, tmp_path: Path) -> None:
-    """Jobs of a strategy that learns propose the same points, as each is told the same results."""
-    pytest.importorskip("optuna") if strategy == "tpe" else None
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, time\nfrom mpitune import Float, search\n"
-        "def objective(trial):\n    time.sleep(trial.params['x'] / 40)\n"
-        "    return {'loss': (trial.params['x'] - 1) ** 2}\n"
-        f"study = search(objective, {{'x': Float(0, 4)}}, strategy='{strategy}', n_trials=30, minimize='loss',\n"
-        "    seed=3, workers=1, window=4, results=sys.argv[1], join=sys.argv[2] == 'join')\nprint(len(study))\n"
-    )
-
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    hows = [("joined", "join")] * 3 + [("alone", "alone")]
-    jobs = [begun(script, tmp_path / folder, how, **pipes) for folder, how in hows]
-    assert [job.communicate()[0].split()[-1] for job in jobs] == ["30"] * 4
-    assert (tmp_path / "joined/trials.csv").read_bytes() == (tmp_path / "alone/trials.csv").read_bytes()
-    assert len(journal_lines(tmp_path / "joined")) == 30
-
-
 def test_results_from_elsewhere_are_copied_into_the_folder(
     alone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,6 +196,41 @@ def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
     assert start(tmp_path, "3", "--join").wait() == Exit.DONE
     other = start(tmp_path, "4", "--join")
     assert "holds a study with n = 3, not 4" in other.communicate()[1] and other.returncode == Exit.USAGE
+
+
+DISAGREES = """
+import os, sys, time
+from dataclasses import dataclass
+from pathlib import Path
+from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study
+
+FOLDER, SHIFT = Path(sys.argv[1]), int(sys.argv[2])
+
+def value(trial):
+    while SHIFT == 0 and not any('"key"' in path.read_text() for path in FOLDER.glob("jobs/*/journal.jsonl")):
+        time.sleep(0.05)
+    return {"x": float(trial.params["x"])}
+
+@dataclass(frozen=True)
+class Listed(Experiment):
+    def searches(self):
+        yield one_round(Trial(f"t{i}", {"x": i + SHIFT}) for i in range(9))
+    def objective(self, worker):
+        return per_trial(value)
+
+run_study(Listed(), RunOptions(join=True, gpu="none", workers=1, results=FOLDER, heartbeat_timeout=1.0))
+"""
+
+
+def test_jobs_that_ask_for_other_trials_of_one_key_are_told_apart(tmp_path: Path) -> None:
+    """Such as a script whose points depend on a clock. The first job hears of a result of the other's."""
+    (tmp_path / "script.py").write_text(DISAGREES)
+    first = begun(tmp_path / "script.py", tmp_path / "r", "0")
+    wait_until(lambda: bool(list(tmp_path.glob("r/jobs/claims/0*1"))))
+    other = begun(tmp_path / "script.py", tmp_path / "r", "1")
+    said = first.communicate(timeout=PATIENCE)[1]
+    assert first.returncode == Exit.ERROR and "jobs that join must have the same results" in said.splitlines()[-1], said
+    other.communicate(timeout=PATIENCE)
 
 
 def test_claims_have_one_order(tmp_path: Path) -> None:

@@ -115,8 +115,12 @@ class Journal:
                 self.history = history
                 self._cut(history.size)
             _remove_parts(folder, files, alone=True)
-        except OSError as error:
-            raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
+        except BaseException as error:
+            if hasattr(self, "_file"):
+                self._file.close()  # whoever holds the error does not hold the folder
+            if isinstance(error, OSError):
+                raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
+            raise
         self.shared: io.FileIO | None = None  # see `join`
         self.history.forget_lost(folder)
 

@@ -270,7 +270,7 @@ def _of_function(function: FunctionType, counts: bool) -> list[Any]:
     holds = [function.__defaults__, function.__kwdefaults__, cells, *_attributes(vars(function))]
     code = function.__code__
     if counts and name.endswith("<lambda>"):
-        holds += [str(text_of(function)) or code, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+        holds += [text_of(function) or code, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
     return ["function", module, name, *holds]
 
 

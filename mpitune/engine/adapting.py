@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mpitune.earlier.code import changes, digests
 from mpitune.errors import UsageError, named, or_typed, typed
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.settings import selecting
-from mpitune.source import changes, digests
 from mpitune.storage.earlier import Earlier, earlier_studies
 from mpitune.storage.history import History, differing_settings, require_same_study
 from mpitune.storage.journal import Journal, Settings

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from mpitune.earlier.code import changes, digests, told
 from mpitune.engine.adapting import KnownBefore, code_of, require_called
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
@@ -30,7 +31,6 @@ from mpitune.options import RunOptions
 from mpitune.port import Scheduling
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.source import changes, digests, told
 from mpitune.storage.history import counted
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions

@@ -23,6 +23,7 @@ from optuna.progress_bar import _ProgressBar
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
+from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.search import require_sendable, slots_here
@@ -41,7 +42,6 @@ from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import packed
 from mpitune.ranks import launch
 from mpitune.ranks.transport import Transport
-from mpitune.source import values_read
 from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study

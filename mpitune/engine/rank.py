@@ -278,7 +278,6 @@ class _RanksPart:
             preload=preload,
             output=self.folder / "printed" if options.keep_output else None,
             plainly=self.scheduling.prints_plainly,
-            folders=options.worker_folders and options.worker_folders.absolute(),
         )
         self.stack.callback(agent.close)
         return agent

@@ -101,9 +101,9 @@ class RunOptions:
             object.__setattr__(self, "results", Path(self.results))
 
 
-def _trackers(said: object) -> tuple[str, ...]:
+def _trackers(value: object) -> tuple[str, ...]:
     """The trackers, each once, from a text or several. Raises UsageError for an unknown one."""
-    tracks = (said,) if isinstance(said, str) else tuple(said) if isinstance(said, Iterable) else (said,)
+    tracks = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     for track in tracks:
         kind, _, place = track.partition(":") if isinstance(track, str) else ("", "", "")
         if kind not in ("mlflow", "tensorboard", "wandb") or (kind != "wandb" and not place):

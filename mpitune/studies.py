@@ -58,15 +58,15 @@ def on_all_ranks(*but: str, elsewhere: Mapping[str, str] | None = None) -> Calla
 
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
-            given = tuple(map(_listed, args))
+            positional = tuple(map(_listed, args))
             named: dict[str, Any] = {name: _listed(value) for name, value in kwargs.items()}
-            theirs = {name: value for name, value in named.items() if name not in but}
+            for_others = {name: value for name, value in named.items() if name not in but}
             with outliving(), errors_in_one_line(), alone():
                 if (name := next((name for name in kwargs if name not in known), None)) is not None:
                     fix = (elsewhere or {}).get(name) or mended(name, known)
                     raise UsageError(f"{function.__name__}() has no argument {name}: {fix}")
-                ask(functools.partial(called, *given, **theirs))
-                return function(*given, **named)
+                ask(functools.partial(called, *positional, **for_others))
+                return function(*positional, **named)
 
         return called
 

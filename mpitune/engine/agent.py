@@ -25,8 +25,8 @@ import numpy as np
 from mpitune.devices.choose import Device, joined
 from mpitune.engine import worker
 from mpitune.engine.messages import (
+    AT_WORK,
     STEP_SECONDS,
-    WORKING,
     Died,
     Drain,
     Drained,
@@ -43,7 +43,7 @@ from mpitune.engine.messages import (
     Told,
     WorkerProgress,
 )
-from mpitune.engine.printed import MARK, Shown
+from mpitune.engine.printed import MARK, TrialOutput
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.errors import UsageError
 from mpitune.memory.shared_arrays import SharedArrays
@@ -110,7 +110,7 @@ class Agent:
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]
         self._warned: set[str] = set()
-        self._shown = Shown(output, plainly)
+        self._shown = TrialOutput(output, plainly)
         self._reported = 0.0  # when the coordinator was last told how far workers are
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
@@ -274,11 +274,11 @@ class Agent:
                 continue
             process.clock = self._time
             match message:
-                case worker.Begun(pid):
+                case worker.Forked(pid):
                     process.begun(pid)
                     log.debug("%s: worker %s started", slot.place, pid)
                 case worker.Built():
-                    process.built, process.news = True, WORKING
+                    process.built, process.news = True, AT_WORK
                 case worker.Error(traceback):
                     process.error, process.raised = traceback, True
                 case _:

@@ -26,7 +26,7 @@ from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Relayed, Returned, Stepped, ToCoordinator, Told
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
-from mpitune.engine.slots import IN_A_ROW, Given, Resources, SlotState
+from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
 from mpitune.engine.study import Coordinated
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
@@ -40,7 +40,7 @@ ATTEMPTS = 2
 IN_VAIN = 16  # deaths of all slots after which nothing works, if no trial has succeeded: eight trials, each tried twice
 
 
-class Recorder(Protocol):
+class KeepsResults(Protocol):
     """What the coordinator asks of a journal."""
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]: ...
@@ -51,7 +51,7 @@ class Recorder(Protocol):
 class Coordinator:
     """Runs one study to its end."""
 
-    def __init__(self, study: Coordinated, journal: Recorder, scheduling: Scheduling, resources: Resources):
+    def __init__(self, study: Coordinated, journal: KeepsResults, scheduling: Scheduling, resources: Resources):
         self._study, self._journal, self._scheduling, self._resources = study, journal, scheduling, resources
         self._tell, self._clock = resources.tell, resources.clock
         self.dispatch = Dispatch(scheduling, resources)
@@ -131,8 +131,8 @@ class Coordinator:
 
     def running(self) -> dict[str, dict[str, Any]]:
         """The parameters of the first trial that each slot has, by key."""
-        given = [state.given[0].open for state in self.dispatch.slots.values() if state.given]
-        return {trial.key: dict(trial.params) for trials in given for trial in list(trials.values())[:1]}
+        firsts = [state.assigned[0].open for state in self.dispatch.slots.values() if state.assigned]
+        return {trial.key: dict(trial.params) for trials in firsts for trial in list(trials.values())[:1]}
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:
@@ -210,22 +210,22 @@ class Coordinator:
         if state is None:
             return
         for returned in results:
-            given = next((given for given in state.given if returned.key in given.open), None)
-            if given is None:
+            assigned = next((assigned for assigned in state.assigned if returned.key in assigned.open), None)
+            if assigned is None:
                 log.warning(
                     "%s: an answer for trial %s, which is not open there, is ignored", state.place, returned.key
                 )
                 continue
-            trial = given.open.pop(returned.key)
+            trial = assigned.open.pop(returned.key)
             if isinstance(returned, NoRoom):
-                if self.dispatch.no_room(slot, trial, given.waited, returned.reason):
-                    self._settle(trial, given, succeeded=False)
+                if self.dispatch.no_room(slot, trial, assigned.waited, returned.reason):
+                    self._settle(trial, assigned, succeeded=False)
                 continue
-            result = replace(returned, place=state.place, attempt=given.attempt)
+            result = replace(returned, place=state.place, attempt=assigned.attempt)
             if result.raised and not self._succeeded:
                 state.in_vain += 1
                 self._raised = self._raised or Outcome(trial, result)
-            given.since = self._clock()
+            assigned.since = self._clock()
             doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
             again = doubted or (result.attempt < ATTEMPTS and result.failed)
             try:
@@ -240,16 +240,16 @@ class Coordinator:
             if again:
                 self._try_again(slot, trial, result)
                 continue
-            given.seconds += result.seconds
+            assigned.seconds += result.seconds
             if result.failed:
                 state.is_failing = True
-                self._failed(trial, result, given)
+                self._failed(trial, result, assigned)
             elif result.attempt == ATTEMPTS and result.doubt is not None:
                 state.is_failing = True
                 self._doubtful[trial.key] = replace(result, doubt=None)
-                self._failed(trial, result, given)
+                self._failed(trial, result, assigned)
             else:
-                self._done(slot, trial, result, given)
+                self._done(slot, trial, result, assigned)
         state.step = None
         if self._is_in_vain(state):
             state.failures = IN_A_ROW
@@ -263,7 +263,7 @@ class Coordinator:
         state.life += 1
         state.cause, state.is_failing = cause, True
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
-        running = state.given[0] if state.given and not building else None
+        running = state.assigned[0] if state.assigned and not building else None
         self._note_death(state.place, running, seconds, cause)
         group = tuple(running.open.values()) if running is not None and self._scheduling.together else ()
         # A time limit says nothing against the slot, nor does a group, in which one may be to blame for all.
@@ -295,13 +295,13 @@ class Coordinator:
         self.first_cause = self.first_cause or f"rank {rank} is lost"
         for slot in [slot for slot in self.dispatch.slots if slot[0] == rank]:
             state = self.dispatch.slots[slot]
-            running = next(iter(state.given), None)
+            running = next(iter(state.assigned), None)
             seconds = self._clock() - running.since if running else 0.0
             self._note_death(state.place, running, seconds, f"rank {rank} is lost")
             self.dispatch.remove(slot)
-            self.dispatch.put_back(state.given)
+            self.dispatch.put_back(state.assigned)
 
-    def _note_death(self, place: Place, running: Given | None, seconds: float, cause: str) -> None:
+    def _note_death(self, place: Place, running: Assigned | None, seconds: float, cause: str) -> None:
         """Note a death in the journal, for reports. A study that continues does not need it."""
         self._journal.note(death={
             "time": round(time.time(), 3), "seconds": round(seconds, 3), "cause": last_line(cause),
@@ -330,7 +330,7 @@ class Coordinator:
         self._said.add(kind)
         log.log(level, "trial %s %s: %s", trial.key, what, last_line(error))
 
-    def _done(self, slot: SlotId, trial: Trial, result: Result, given: Given) -> None:
+    def _done(self, slot: SlotId, trial: Trial, result: Result, assigned: Assigned) -> None:
         """A trial has succeeded: what failed on this slot before is forgiven."""
         state = self.dispatch.slots[slot]
         state.failures, state.has_succeeded, state.is_failing = 0, True, False
@@ -338,11 +338,11 @@ class Coordinator:
         self._doubtful.pop(trial.key, None)
         self._succeeded, self._sound = True, result
         self._fresh.append((trial, result if result.doubt is None else replace(result, doubt=None)))
-        self._settle(trial, given, succeeded=True)
+        self._settle(trial, assigned, succeeded=True)
 
-    def _failed(self, trial: Trial, result: Result, given: Given) -> None:
+    def _failed(self, trial: Trial, result: Result, assigned: Assigned) -> None:
         """A trial has failed for the last time, and no slot is to blame. An answer that it had stands."""
-        self._settle(trial, given, succeeded=False)
+        self._settle(trial, assigned, succeeded=False)
         if (answer := self._doubtful.pop(trial.key, None)) is not None:
             if answer.messages:
                 self._study.port.on_message(answer.messages)
@@ -350,9 +350,9 @@ class Coordinator:
             return
         self._held.append((trial, replace(result, values={}, arrays={})))
 
-    def _settle(self, trial: Trial, given: Given, *, succeeded: bool) -> None:
+    def _settle(self, trial: Trial, assigned: Assigned, *, succeeded: bool) -> None:
         """The retry of a trial has ended: its first failure is pending no longer, and its slot's if it `succeeded`."""
-        first = given.waited.avoid
+        first = assigned.waited.avoid
         state = self.dispatch.slots.get(first) if first is not None else None
         if first is None or state is None or trial.key not in state.pending:
             return
@@ -364,7 +364,7 @@ class Coordinator:
     def _part_with(self, slot: SlotId) -> None:
         """Give a slot up if it is bad, unless it is at work, as its agent cannot take back what it has given it."""
         state = self.dispatch.slots.get(slot)
-        if state is not None and state.is_bad and not state.given:
+        if state is not None and state.is_bad and not state.assigned:
             self._give_up(slot)
 
     def _is_in_vain(self, state: SlotState) -> bool:

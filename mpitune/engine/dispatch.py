@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from mpitune.engine.gangs import Gangs
 from mpitune.engine.messages import Lend, Run
 from mpitune.engine.queue import GAIN, Kind, Queue, QueuedBatch, SlotId
-from mpitune.engine.slots import IN_A_ROW, Given, Pace, Resources, SlotState
+from mpitune.engine.slots import IN_A_ROW, Assigned, Pace, Resources, SlotState
 from mpitune.port import Scheduling
 from mpitune.trial import Batch, Trial
 
@@ -67,9 +67,9 @@ class Dispatch:
         queue = self.queue if self._gangs.of(batch) is None else self._gangs.queue
         queue.push(batch, attempt, avoid=avoid, no_room=no_room, halved=halved)
 
-    def put_back(self, given: Iterable[Given]) -> None:
+    def put_back(self, assigned: Iterable[Assigned]) -> None:
         """Add again what has not returned of batches that a slot had."""
-        for batch in given:
+        for batch in assigned:
             if batch.open:
                 waited = batch.waited
                 self.add(tuple(batch.open.values()), batch.attempt, avoid=waited.avoid, no_room=waited.no_room)
@@ -122,9 +122,9 @@ class Dispatch:
         if n and self._gangs.lent:
             self._gangs.ended(slot)
         for _ in range(n):
-            done = state.given.popleft()
-            if state.given:
-                state.given[0].begun = state.given[0].since = self._clock()
+            done = state.assigned.popleft()
+            if state.assigned:
+                state.assigned[0].begun = state.assigned[0].since = self._clock()
             if done.seconds:
                 self.pace.add(done.waited.cost, done.seconds)
         self._top_up(slot, state)
@@ -132,8 +132,8 @@ class Dispatch:
     def died(self, slot: SlotId) -> None:
         """The worker of a slot has gone: what it had waits again."""
         state = self.slots[slot]
-        self.put_back(state.given)
-        state.given.clear()
+        self.put_back(state.assigned)
+        state.assigned.clear()
         state.step = None
         self._gangs.ended(slot)
 
@@ -158,9 +158,9 @@ class Dispatch:
             return True
         if (failed := waiting.avoid) is None:
             return False
-        mine = self._can_tell(slot, failed)
+        own = self._can_tell(slot, failed)
         return any(
-            not state.is_bad and self._can_tell(other, failed) > mine and self._kind(other) not in waiting.no_room
+            not state.is_bad and self._can_tell(other, failed) > own and self._kind(other) not in waiting.no_room
             for other, state in self.slots.items()
         )
 
@@ -177,7 +177,7 @@ class Dispatch:
 
     def _top_up(self, slot: SlotId, state: SlotState) -> None:
         if self._stopped:
-            if not state.given:
+            if not state.assigned:
                 self._idle[slot] = None
             return
         self._begin_gangs()
@@ -186,11 +186,11 @@ class Dispatch:
             ahead = min(ahead, len(self.queue) // (2 * len(self.slots)))
         # Ahead of time only while what waits lasts longer for all than what the slot is at: another may be free sooner.
         while state.n_open <= ahead:
-            if state.n_open and self.queue.cost <= GAIN * len(self.slots) * state.given[-state.n_open].waited.cost:
+            if state.n_open and self.queue.cost <= GAIN * len(self.slots) * state.assigned[-state.n_open].waited.cost:
                 break
             if not self.queue or not self._give(slot):
                 break
-        if not state.given:
+        if not state.assigned:
             self._idle[slot] = None
 
     def _give(self, slot: SlotId, release_held: bool = False) -> bool:
@@ -218,7 +218,7 @@ class Dispatch:
         self, slot: SlotId, waiting: QueuedBatch, beside: tuple[int, ...] = (), hosts: tuple[str, ...] = ()
     ) -> None:
         state, now = self.slots[slot], self._clock()
-        state.given.append(Given({trial.key: trial for trial in waiting.batch}, waiting, now, now))
+        state.assigned.append(Assigned({trial.key: trial for trial in waiting.batch}, waiting, now, now))
         self._tell(slot[0], Run(slot[1], waiting.batch, state.life, beside, hosts))
 
     def _begin_gangs(self) -> None:

@@ -31,9 +31,9 @@ from mpitune.trial import Batch, Result, Rounds, Trial, exact
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25  # seconds between two looks at the folder of the study, with few jobs
-SHORT_S = 2.0  # batches that take less are claimed before a slot is free
-TRIES = 8  # to claim, one right after the other, while others claim too
+FOLDER_LOOK_S = 0.25  # seconds between two looks at the folder of the study, with few jobs
+SHORT_BATCH_S = 2.0  # batches that take less are claimed before a slot is free
+CLAIM_TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
 N_ENDS, ENDS_S = 16, 60.0  # the ends of trials that tell the pace of all jobs: so many, and of so many seconds
 MOST_OPEN = 200  # folders of other jobs that are kept open
@@ -160,7 +160,7 @@ class JoinedStudy(Study):
     @property
     def _pause(self) -> float:
         """Seconds between two looks, and two claims, so that calls grow as the root of the number of jobs."""
-        return LOOK_S * math.sqrt(self._n_live)
+        return FOLDER_LOOK_S * math.sqrt(self._n_live)
 
     def _look(self) -> None:
         """Take in what others have found out since the last time."""
@@ -196,11 +196,11 @@ class JoinedStudy(Study):
                 self._n_done_here += 1
         super().record(result)
 
-    def _require_same(self, theirs: Trial, mine: Trial, job: str) -> None:
-        if exact(theirs.params) != exact(mine.params):
+    def _require_same(self, there: Trial, here: Trial, job: str) -> None:
+        if exact(there.params) != exact(here.params):
             raise StudyError(
-                f"job {job} has evaluated trial {theirs.key} with {dict(theirs.params)}, this job asks for "
-                f"{dict(mine.params)}: jobs that join must have the same results; run the same command again"
+                f"job {job} has evaluated trial {there.key} with {dict(there.params)}, this job asks for "
+                f"{dict(here.params)}: jobs that join must have the same results; run the same command again"
             )
 
     # -- what this job takes
@@ -219,7 +219,7 @@ class JoinedStudy(Study):
     def _ahead(self) -> int:
         """How many short batches the slots evaluate between two claims."""
         mean = self._seconds / self._n_done_here if self._n_done_here else math.inf
-        return math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_S else 0
+        return math.ceil(self._n_slots * self._pause / max(mean, 1e-3)) if mean < SHORT_BATCH_S else 0
 
     @property
     def _n_at_work(self) -> int:
@@ -241,7 +241,7 @@ class JoinedStudy(Study):
         self._next_claim = now + self._pause
         if not self._free and self._n_at_work < self._n_slots:
             self._claims_of_the_gone()
-        for _ in range(TRIES):
+        for _ in range(CLAIM_TRIES):
             # Towards the end only a share of what is left, so that all jobs end at about the same time. A share that
             # takes less than half of the time to the next claim would leave slots idle again and again.
             share = max(len(self._free) // (2 * self._n_live), self._ahead // 2, 1)

@@ -23,24 +23,24 @@ class Lives:
     """
 
     def __init__(self, folder: Path, job: str, timeout: float):
-        self._folder, self._mine = folder / JOBS, folder / JOBS / job / ALIVE
+        self._folder, self._own = folder / JOBS, folder / JOBS / job / ALIVE
         self._silence = Silence()
-        make_folder(self._mine.parent)
-        os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))
+        make_folder(self._own.parent)
+        os.close(regular_file(self._own, os.O_WRONLY | os.O_CREAT))
         self._pulse = Pulse(self._touch, timeout) if timeout else None
 
     def _touch(self) -> None:
         with suppress(OSError):
-            os.close(regular_file(self._mine, os.O_WRONLY | os.O_CREAT))  # it may have been removed
-            os.utime(self._mine)
+            os.close(regular_file(self._own, os.O_WRONLY | os.O_CREAT))  # it may have been removed
+            os.utime(self._own)
         self._silence.beat()
 
     def gone(self, jobs: Iterable[str]) -> set[str]:
         """Those of the jobs that have given no sign for too long, since this was first asked."""
-        asked = set(jobs)
-        for job in asked:
+        names = set(jobs)
+        for job in names:
             self._silence.heard(job, _time_of(self._folder / job / ALIVE))
-        return asked.intersection(self._silence.silent())
+        return names.intersection(self._silence.silent())
 
     def close(self) -> None:
         """No sign is given any more."""

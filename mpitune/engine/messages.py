@@ -140,7 +140,7 @@ class WorkerProgress:
 
 
 STARTING = "starting"
-WORKING = WorkerProgress("")
+AT_WORK = WorkerProgress("")
 STEP_SECONDS = 1.0  # at least, between two steps that a worker sends, and between two messages of a rank
 
 

@@ -112,11 +112,11 @@ def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, s
                 f"{or_typed('gpu', 'none')}{or_typed('allow_shared_host')}",
                 fatal=True,
             ))  # fmt: skip
-    given, source = _hosts_given(environ)
-    if given > len(together):
+    n_given, source = _hosts_given(environ)
+    if n_given > len(together):
         findings.append(Finding(
-            f"{source} has {given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
-            + (f" ({expect} refuses to run on fewer)" if (expect := typed("expect_nodes", given)) else "")
+            f"{source} has {n_given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
+            + (f" ({expect} refuses to run on fewer)" if (expect := typed("expect_nodes", n_given)) else "")
         ))  # fmt: skip
     # A rank has a CPU worker for each core that it sees, unless their number was given.
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]

@@ -80,7 +80,7 @@ class _Marked:
         return getattr(self._stream, name)
 
 
-class Shown:
+class TrialOutput:
     """Shows the lines of a rank's trials, so many in a second, and keeps all of them in `folder` if there is one.
 
     plainly: all lines are printed here as they are.

@@ -30,7 +30,7 @@ from mpitune.storage.waiting import spoken
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
 FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
-RUNNING = "running"
+AT_TRIALS = "running"
 MOST_SHOWN = 50  # running trials of an overview, the longest first
 
 log = logging.getLogger(__name__)
@@ -69,18 +69,18 @@ def overview(
 
     `total`: None where that is not known. `done`: trials, where what the study asks for are stages of them.
     """
-    asked = study.n_asked if done is None else done
+    n_asked = study.n_asked if done is None else done
     states = list(dispatch.slots.values())
-    computing = sorted((state for state in states if state.is_computing), key=lambda state: state.given[0].since)
-    others = [state.step.unit for state in states if state.given and state.step and not state.is_computing]
-    unasked = max(0, (total or 0) - asked)
+    computing = sorted((state for state in states if state.is_computing), key=lambda state: state.assigned[0].since)
+    others = [state.step.unit for state in states if state.assigned and state.step and not state.is_computing]
+    unasked = max(0, (total or 0) - n_asked)
     left = None
-    if done is None and (left := study.time_left(asked + unasked - study.n_done)) is None:
-        left = _time_left(dispatch, now, unasked=unasked, n_open=asked - study.n_done)
+    if done is None and (left := study.time_left(n_asked + unasked - study.n_done)) is None:
+        left = _time_left(dispatch, now, unasked=unasked, n_open=n_asked - study.n_done)
     return Overview(
         done=study.n_done if done is None else done,
         failed=failed,
-        total=asked + unasked,
+        total=n_asked + unasked,
         more=total is None,
         slots=len(states),
         n_running=sum(_n_at_once(state) for state in computing),
@@ -92,19 +92,19 @@ def overview(
 
 
 def _running(state: SlotState, now: float) -> Running:
-    given, step = state.given[0], state.step
-    n, n_open = len(given.waited.batch), len(given.open)
+    assigned, step = state.assigned[0], state.step
+    n, n_open = len(assigned.waited.batch), len(assigned.open)
     together = 1 if step is None else min(step.trials, n_open)
     words = [f"trial {n - n_open + 1} of {n} of its batch"] if n > 1 and together < n else []
     words = [f"{n_open} trials together"] if _n_at_once(state) > 1 else words
     words += [str(step)] if step is not None and step.unit else []
-    return Running(next(iter(given.open), ""), str(state.place), round(now - given.since, 1), ", ".join(words))
+    return Running(next(iter(assigned.open), ""), str(state.place), round(now - assigned.since, 1), ", ".join(words))
 
 
 def _n_at_once(state: SlotState) -> int:
     """How many trials a slot evaluates as one."""
-    given = state.given[0]
-    return len(given.open) if given.waited.queue.scheduling.together else 1
+    assigned = state.assigned[0]
+    return len(assigned.open) if assigned.waited.queue.scheduling.together else 1
 
 
 def _time_left(dispatch: Dispatch, now: float, *, unasked: int, n_open: int) -> float | None:
@@ -172,7 +172,7 @@ class StatusFile:
         self._path = folder / STATUS_FILE
 
     def write(self, doing: str, overview: Overview) -> None:
-        """Replace the file. `doing`: RUNNING, or what the study waits for."""
+        """Replace the file. `doing`: AT_TRIALS, or what the study waits for."""
         with suppress(OSError), written_whole(self._path, durable=False) as file:
             file.write(msgspec.json.encode(Seen(round(time.time(), 3), doing, overview)))
 
@@ -212,7 +212,7 @@ class Progress:
         seen = overview()
         if write:
             self._written = now
-            self._file.write(RUNNING, seen)
+            self._file.write(AT_TRIALS, seen)
         if draw:
             self._drawn = now
             self._draw(seen)

@@ -172,18 +172,18 @@ class Queue:
         # Enough work is left for every other slot until this batch has ended: the others may be divided later.
         if self.cost >= n_slots * self.scheduling.cost_uncertainty * waiting.cost:
             return 1
-        mine, others = free_in()
-        return best_division(waiting, [batch for _, _, batch in self._heap], mine=mine, others=others)
+        own, others = free_in()
+        return best_division(waiting, [batch for _, _, batch in self._heap], own=own, others=others)
 
 
-def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: float, others: Sequence[float]) -> int:
+def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, own: float, others: Sequence[float]) -> int:
     """Into how many chunks to divide `first` so that all work ends soonest; the fewest of about equally good answers.
 
     The rest can still be divided later. So each answer is tried with the rest undivided, and with the rest in chunks as
     small as those of `first`: a batch stays whole as long as dividing others later ends as soon. It is tried as if this
     batch took `uncertainty` times as long as expected: all slots may have to wait for a long batch that begins late,
     while a division that was not needed costs little. The chunks are placed by list scheduling, the costliest first
-    (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). `mine` is when the slot of `first` is free, in
+    (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). `own` is when the slot of `first` is free, in
     units of cost from now, `others` the same for each other slot.
     """
     numbers = range(1, len(first.parts) + 1)
@@ -191,9 +191,9 @@ def best_division(first: QueuedBatch, rest: Sequence[QueuedBatch], *, mine: floa
     rests = {n: [cost for waiting in rest for cost in waiting.costs_within(limits[n])] for n in numbers}
     uncertainty = first.queue.scheduling.cost_uncertainty
     chunks = {n: [uncertainty * cost for cost in first.chunk_costs(n)] for n in numbers}
-    after = [mine + uncertainty * first.cost, *others]
+    after = [own + uncertainty * first.cost, *others]
     ends = {1: min(end_of(after, rests[n]) for n in numbers)}
-    slots = [mine, *others]
+    slots = [own, *others]
     for n in numbers[1:]:
         ends[n] = end_of(slots, [*chunks[n], *rests[n]])
     soonest = min(ends.values())

@@ -118,11 +118,11 @@ class RankZero:
         ending["failed"] = len(failed)
         seconds = self._note_end(**ending)
         if load_finish:
-            said = sys.stderr if self.scheduling.prints_plainly else sys.stdout  # which is the trials' own
-            print(f"time taken: {duration(seconds)}", file=said)
+            stream = sys.stderr if self.scheduling.prints_plainly else sys.stdout  # which is the trials' own
+            print(f"time taken: {duration(seconds)}", file=stream)
             with working("report.html is written", rank=0):
                 load_finish()(folder, self.experiment, self.data)
-            print(f"results: {folder}", file=said)
+            print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)
@@ -198,22 +198,22 @@ class RankZero:
 
         Both are in the note of each start, as the header cannot change. Raises UsageError for names that none has.
         """
-        history, mine = self.journal.history, digests(self.experiment.called())
+        history, now = self.journal.history, digests(self.experiment.called())
         earlier = self._before.runs if self._before is not None else []
-        require_called(self.options, [*earlier, *history.runs], mine)
-        theirs = code_of(history.runs)
-        changed = changes(theirs, mine) if history.results else []
+        require_called(self.options, [*earlier, *history.runs], now)
+        before = code_of(history.runs)
+        changed = changes(before, now) if history.results else []
         open_ = [name for name in changed if name not in self.options.changed]
         if not open_:
-            return {"code": {name: digest or theirs.get(name, "") for name, digest in mine.items()}}
+            return {"code": {name: digest or before.get(name, "") for name, digest in now.items()}}
         option = typed("changed", open_)
         log.error(
             "%s changed since the known results (%d) were made; these are kept. If they %s, begin anew with another "
-            "results folder%s", named(told(theirs, mine, name) for name in open_), len(history.results),
+            "results folder%s", named(told(before, now, name) for name in open_), len(history.results),
             f"still count, say {option}; if not" if option else "do not count any more", or_typed("restart"),
         )  # fmt: skip
-        closed = {name: mine.get(name, "") for name in changed if name not in open_}
-        return {"code": {name: digest for name, digest in {**theirs, **closed}.items() if digest}, "changed": open_}
+        closed = {name: now.get(name, "") for name in changed if name not in open_}
+        return {"code": {name: digest for name, digest in {**before, **closed}.items() if digest}, "changed": open_}
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""

@@ -48,7 +48,7 @@ def slots_of(places: Sequence[Sequence[Place]]) -> dict[SlotId, Place]:
 
 
 @dataclass
-class Given:
+class Assigned:
     """A batch at a slot, with those of its trials that have not returned. Times are of the coordinator's clock."""
 
     open: dict[str, Trial]
@@ -67,7 +67,7 @@ class SlotState:
     """A slot that is in use."""
 
     place: Place
-    given: deque[Given] = field(default_factory=deque)
+    assigned: deque[Assigned] = field(default_factory=deque)
     failures: int = 0  # in a row that are its own: nothing was running, or the trial succeeded elsewhere
     pending: set[str] = field(default_factory=set)  # trials that failed since its last success, tried elsewhere
     has_succeeded: bool = False  # any trial, here
@@ -90,12 +90,12 @@ class SlotState:
     @property
     def n_open(self) -> int:
         """Batches that it has; one whose trials have all returned is as good as done, and its worker wants the next."""
-        return len(self.given) - (bool(self.given) and not self.given[0].open)
+        return len(self.assigned) - (bool(self.assigned) and not self.assigned[0].open)
 
     @property
     def is_computing(self) -> bool:
         """Whether it has work and computes: by its last message it is not starting or waiting."""
-        return bool(self.given) and (self.step is None or self.step.is_work)
+        return bool(self.assigned) and (self.step is None or self.step.is_work)
 
 
 class Pace:
@@ -124,11 +124,11 @@ class Pace:
 
     def left(self, state: SlotState, now: float) -> float:
         """Cost of what a slot has not done of the batches that it was given."""
-        if not state.given:
+        if not state.assigned:
             return 0.0
-        first, *others = state.given
+        first, *others = state.assigned
         spent = (now - first.begun) / self.seconds_per_cost if self.seconds_per_cost else 0.0
-        return max(0.0, first.waited.cost - spent) + sum(given.waited.cost for given in others)
+        return max(0.0, first.waited.cost - spent) + sum(assigned.waited.cost for assigned in others)
 
 
 def _moved(mean: float | None, value: float) -> float:

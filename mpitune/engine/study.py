@@ -101,7 +101,7 @@ class _Course:
 
     number: int
     search: Rounds
-    asked: list[Trial] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     awaited: list[Trial] = field(default_factory=list)  # a round, or some of a window
     open: int = 0
     speculative: Iterator[Batch] = iter(())
@@ -199,7 +199,7 @@ class Study(Coordinated):
         return [
             Outcome(trial, self.results[trial.key])
             for course in self._courses
-            for trial in course.asked
+            for trial in course.trials
             if trial.key in self.results
         ]
 
@@ -209,23 +209,25 @@ class Study(Coordinated):
 
     def open_trials(self) -> list[Trial]:
         """The trials that were asked for and have no result."""
-        return [trial for course in self._courses for trial in course.asked if trial.key not in self.results]
+        return [trial for course in self._courses for trial in course.trials if trial.key not in self.results]
 
     def _advance(self, course: _Course) -> list[Batch]:
         """Send the results that the search waits for and take what it asks next, until there is something to run."""
         while True:
             try:
-                if course.asked:
-                    asked = course.search.send([self.results[trial.key] for trial in course.awaited])
+                if course.trials:
+                    yielded = course.search.send([self.results[trial.key] for trial in course.awaited])
                 else:
-                    asked = next(course.search)
+                    yielded = next(course.search)
             except StopIteration as end:
                 course.conclusion, course.speculative = end.value, iter(())
                 self.n_open_searches -= 1
                 return []
-            batches = asked.new if isinstance(asked, Window) else asked
-            course.awaited = list(asked.awaited if isinstance(asked, Window) else (t for batch in asked for t in batch))
-            course.speculative = asked.speculative if isinstance(asked, Window) else iter(())
+            batches = yielded.new if isinstance(yielded, Window) else yielded
+            course.awaited = list(
+                yielded.awaited if isinstance(yielded, Window) else (t for batch in batches for t in batch)
+            )
+            course.speculative = yielded.speculative if isinstance(yielded, Window) else iter(())
             if not course.awaited:
                 raise ValueError("a search yielded a round without trials")
             to_run = self._ask(course, batches)
@@ -240,7 +242,7 @@ class Study(Coordinated):
     def _ask(self, course: _Course, batches: Sequence[Batch]) -> list[Batch]:
         """Take in new batches of a search; returns what is to be run of them."""
         new = [trial for batch in batches for trial in batch]
-        course.asked += new
+        course.trials += new
         unknown = self._not_found(self._unknown(new), new)
         self.n_done += len(new) - len(unknown)
         self._news += [trial.key for trial in new if trial.key not in unknown]
@@ -257,8 +259,8 @@ class Study(Coordinated):
         """The keys of trials that have no result in earlier studies either; the others get theirs."""
         if self._before is None or not unknown:
             return unknown
-        found = ((trial.key, self._before.find(trial)) for trial in trials if trial.key in unknown)
-        self.results.update((key, result) for key, result in found if result is not None)
+        known = ((trial.key, self._before.find(trial)) for trial in trials if trial.key in unknown)
+        self.results.update((key, result) for key, result in known if result is not None)
         return {key for key in unknown if key not in self.results}
 
     def _write_found(self) -> None:
@@ -278,8 +280,8 @@ class Study(Coordinated):
         n_before = len(self._asked)
         self._asked.update(keys)
         if len(self._asked) < n_before + len(keys):
-            asked = Counter(trial.key for course in self._courses for trial in course.asked)
-            raise ValueError(f"two trials have the key {next(key for key in keys if asked[key] > 1)}")
+            numbers = Counter(trial.key for course in self._courses for trial in course.trials)
+            raise ValueError(f"two trials have the key {next(key for key in keys if numbers[key] > 1)}")
         new = set()
         for trial, params in not_known(self._known, trials):
             if params is not None:

@@ -1,7 +1,7 @@
 """A worker: the process of one slot. It builds the objective once, then evaluates batches until told to end.
 
     agent -> worker    Work                 a batch, and the nodes that it has to itself, see `Gang`; or None: end
-    worker -> agent    Begun(pid)           its process
+    worker -> agent    Forked(pid)          its process
                        Built()              the objective stands
                        Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
                                             That of the last trial of a batch means that the objective is done with it
@@ -69,7 +69,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Forked:
     """The process runs."""
 
     pid: int
@@ -165,7 +165,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     logging.captureWarnings(True)
     printed = Printed()
     try:
-        wire.send(Begun(os.getpid()))
+        wire.send(Forked(os.getpid()))
         shared = SharedArrays(setup.data, writeable=False)
         buffers = SharedArrays(setup.buffers)
         steps = _StepReport(wire)

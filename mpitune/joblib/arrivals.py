@@ -160,7 +160,7 @@ class Arrivals(Coordinated):
             done(result)
         return []
 
-    # -- as a journal that keeps nothing, see `Recorder`
+    # -- as a journal that keeps nothing, see `KeepsResults`
 
     def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]:
         return [result for _, result in outcomes]

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.progress import RUNNING, Seen, duration, note_of, read_status_file
+from mpitune.engine.progress import AT_TRIALS, Seen, duration, note_of, read_status_file
 from mpitune.errors import Exit, printable
 from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS
@@ -145,7 +145,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         folder=folder,
         study=str(history.header["settings"]["experiment"]),
         stopped=history.stopped,
-        state=COMPLETE if history.complete else RUNNING if running else STOPPED,
+        state=COMPLETE if history.complete else AT_TRIALS if running else STOPPED,
         finished=len(history.results) - len(history.lost),
         total=total if isinstance(total, int) and total >= len(history.results) else None,  # it may be of the last call
         failures=[
@@ -214,7 +214,7 @@ def described(status: Status) -> list[str]:
 def now(seen: Seen) -> str:
     """What rank 0 said last, in a line; that it has been silent, where it has."""
     silent = time.time() - seen.time
-    said = note_of(seen.overview) if seen.doing == RUNNING else seen.doing
+    said = note_of(seen.overview) if seen.doing == AT_TRIALS else seen.doing
     return said + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT else "")
 
 

@@ -14,8 +14,8 @@ from mpitune import Float
 from mpitune.devices.choose import Device
 from mpitune.engine import progress
 from mpitune.engine.coordinator import Coordinator
-from mpitune.engine.messages import STARTING, STEP_SECONDS, WORKING, Returned, Run, Stepped, WorkerProgress
-from mpitune.engine.progress import RUNNING, Overview, StatusFile, note_of, read_status_file
+from mpitune.engine.messages import AT_WORK, STARTING, STEP_SECONDS, Returned, Run, Stepped, WorkerProgress
+from mpitune.engine.progress import AT_TRIALS, Overview, StatusFile, note_of, read_status_file
 from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
 from mpitune.engine.worker import Built, Setup
@@ -43,7 +43,7 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     resources = Resources(slots, lambda rank, message: None, clock=lambda: now)
     coordinator = Coordinator(study, journal, Scheduling(n_trials=6), resources)
     coordinator.step()
-    coordinator.handle(0, Stepped({0: WorkerProgress(STARTING), 1: WorkerProgress("epoch", 2.4, 20), 2: WORKING}))
+    coordinator.handle(0, Stepped({0: WorkerProgress(STARTING), 1: WorkerProgress("epoch", 2.4, 20), 2: AT_WORK}))
     now = 130.0
     seen = coordinator.overview()
     assert (seen.n_running, dict(seen.waiting), seen.total, seen.left) == (2, {STARTING: 1}, 6, None)
@@ -53,9 +53,9 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     coordinator.handle(0, Returned(0, (Result("t0", {"v": 0.0}, seconds=30.0),), 1))
     coordinator.step()
     assert coordinator.overview().left == 30.0, "three trials of 30 s on three slots"
-    StatusFile(tmp_path).write(RUNNING, seen)
+    StatusFile(tmp_path).write(AT_TRIALS, seen)
     read = read_status_file(tmp_path)
-    assert read is not None and (read.doing, read.overview) == (RUNNING, seen)
+    assert read is not None and (read.doing, read.overview) == (AT_TRIALS, seen)
 
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -68,7 +68,7 @@ def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> 
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)
         seen = read_status_file(tmp_path / "r")
-    assert seen.doing == RUNNING and (seen.overview.total, seen.overview.slots) == (2 * slots, slots)
+    assert seen.doing == AT_TRIALS and (seen.overview.total, seen.overview.slots) == (2 * slots, slots)
     assert re.fullmatch(r"lap \d+ of 30", next(one.step for one in seen.overview.running if one.step))
     assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)

@@ -148,27 +148,6 @@ def test_new_work_is_given_out_before_the_next_search_hears_of_its_result(tmp_pa
     assert heard == ["a", "b"] and agents.coordinator.finished
 
 
-def test_new_work_is_given_out_before_the_same_search_hears_of_its_next_result(tmp_path: Path) -> None:
-    heard: list[str] = []
-
-    def search() -> Rounds:
-        t = [(Trial(f"t{i}", {"cost": 1}),) for i in range(6)]
-        for told, new in enumerate([t[:3], t[3:4], t[4:5], t[5:]]):
-            yield Window(new, t[told])
-            heard.append(f"t{told}")
-
-    agents = FakeAgents(tmp_path, search(), places(1, 1, 1))
-    for slot in ((2, 0), (1, 0)):
-        agents.answer(slot)
-    assert not heard and not agents.coordinator.is_behind
-    agents.answer((0, 0))
-    assert heard == ["t0"] and sum(map(len, agents.given.values())) == 1 and agents.coordinator.is_behind
-    agents.coordinator.step()
-    assert heard == ["t0", "t1"] and sum(map(len, agents.given.values())) == 2 and agents.coordinator.is_behind
-    agents.coordinator.step()
-    assert heard == ["t0", "t1", "t2"] and not agents.coordinator.is_behind
-
-
 def test_a_slot_that_would_wait_begins_what_may_be_wanted_later(tmp_path: Path) -> None:
     heard: list[list[str]] = []
     t = [(Trial(f"t{i}", {"cost": 1}),) for i in range(6)]

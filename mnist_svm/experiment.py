@@ -17,13 +17,13 @@ from mnist_svm.points import TuningGrid, best_point
 from mnist_svm.summary import print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
+from mpitune.earlier.studies import Earlier
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Objective, WorkerContext
 from mpitune.figures.panels import Section
 from mpitune.memory.shared_arrays import Spec
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import setting
-from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table

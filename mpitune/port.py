@@ -25,9 +25,9 @@ from mpitune.memory.shared_arrays import Spec
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Trial, exact
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
+    from mpitune.earlier.studies import Earlier
     from mpitune.experiment import Data
     from mpitune.figures.panels import Section
-    from mpitune.storage.earlier import Earlier
     from mpitune.storage.history import History
 
 COST_UNCERTAINTY = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md

@@ -18,8 +18,8 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from mpitune.devices.choose import CPU, Device, choose, environment, free_memory
+from mpitune.earlier.studies import succeeds
 from mpitune.engine import worker
-from mpitune.engine.adapting import succession
 from mpitune.engine.agent import Agent
 from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
@@ -222,13 +222,13 @@ class _RanksPart:
                     with waiting(f"results folder {self.folder} has not answered"):
                         files = _files(self.experiment)
                         require_unused(self.folder, files)
-                        succeeds = partial(succession, self.experiment, options, self.folder)
+                        follows = partial(succeeds, self.experiment, options, self.folder)
                         if options.join:
                             journal = join(self.folder, header, self.job, files or ())
                         else:
                             journal = Journal(
                                 self.folder, header, options.restart,
-                                durable=durable, succeeds=succeeds, files=files or (),
+                                durable=durable, succeeds=follows, files=files or (),
                             )  # fmt: skip
                         self.kept.push(journal.end)
         specs = self.transport.broadcast(specs_of(data))

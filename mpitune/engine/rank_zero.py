@@ -14,8 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mpitune.earlier.code import changes, digests, told
-from mpitune.engine.adapting import KnownBefore, code_of, require_called
+from mpitune.earlier.studies import KnownBefore, code_note
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
@@ -25,7 +24,7 @@ from mpitune.engine.preflight import Node
 from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, duration, how_to_go_on, named, or_typed, typed
+from mpitune.errors import Exit, duration, how_to_go_on
 from mpitune.experiment import Data, Experiment
 from mpitune.options import RunOptions
 from mpitune.port import Scheduling
@@ -177,14 +176,15 @@ class RankZero:
             end=None if end is None else end - options.walltime_margin, started=self.started,
         )  # fmt: skip
         coordinator, slots = Coordinator(study, self.journal, scheduling, resources), resources.slots
-        reporting, header = self.experiment.reporting(), self.journal.history.header
+        reporting, history = self.experiment.reporting(), self.journal.history
+        code = code_note(self.experiment, options, history, self._before.runs if self._before else [])
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
-            "n_trials": scheduling.n_trials, **self._code(),
+            "n_trials": scheduling.n_trials, **code,
             **({"folds": folds} if (folds := dict(reporting.folds)) else {}),
-            **({"goal": reporting.goal} if reporting.goal != (header.get("goal") or "") else {}),
+            **({"goal": reporting.goal} if reporting.goal != (history.header.get("goal") or "") else {}),
         })  # fmt: skip
         size, seen = self.transport.size, coordinator.overview()
         log.info(
@@ -192,28 +192,6 @@ class RankZero:
             "s" * (size != 1), seen.done, seen.total, f" and {seen.stages} stages" if seen.stages else "",
         )  # fmt: skip
         return coordinator
-
-    def _code(self) -> dict[str, object]:
-        """Digests of the code that known results stand for, and what has changed since, which a line says.
-
-        Both are in the note of each start, as the header cannot change. Raises UsageError for names that none has.
-        """
-        history, now = self.journal.history, digests(self.experiment.called())
-        earlier = self._before.runs if self._before is not None else []
-        require_called(self.options, [*earlier, *history.runs], now)
-        before = code_of(history.runs)
-        changed = changes(before, now) if history.results else []
-        open_ = [name for name in changed if name not in self.options.changed]
-        if not open_:
-            return {"code": {name: digest or before.get(name, "") for name, digest in now.items()}}
-        option = typed("changed", open_)
-        log.error(
-            "%s changed since the known results (%d) were made; these are kept. If they %s, begin anew with another "
-            "results folder%s", named(told(before, now, name) for name in open_), len(history.results),
-            f"still count, say {option}; if not" if option else "do not count any more", or_typed("restart"),
-        )  # fmt: skip
-        closed = {name: now.get(name, "") for name in changed if name not in open_}
-        return {"code": {name: digest for name, digest in {**before, **closed}.items() if digest}, "changed": open_}
 
     def _unfinished(self, study: Study, coordinator: Coordinator) -> Ended:
         """Say why trials are open, and how to go on."""

@@ -16,7 +16,7 @@ from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, exact
 
 
 class Before(Protocol):
-    """Results of earlier studies, see `mpitune.engine.adapting.KnownBefore`."""
+    """Results of earlier studies, see `mpitune.earlier.studies.KnownBefore`."""
 
     def find(self, trial: Trial) -> Result | None: ...
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mpitune.earlier.studies import Earlier
 from mpitune.errors import UsageError, or_typed
 from mpitune.identity import label_of
 from mpitune.optimize.attempts import AttemptFolder
@@ -22,7 +23,6 @@ from mpitune.optimize.spaces.parameters import same
 from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.port import Matching
-from mpitune.storage.earlier import Earlier
 from mpitune.storage.files import TRIALS
 from mpitune.trial import Outcome, Parameter, Trial
 

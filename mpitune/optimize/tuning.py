@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
+from mpitune.earlier.studies import Earlier
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.limit import SearchLimit
@@ -24,7 +25,6 @@ from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, refuse_faults, require_same_names
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
-from mpitune.storage.earlier import Earlier
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Result, Rounds, Trial, Window
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`

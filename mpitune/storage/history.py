@@ -80,7 +80,7 @@ class History:
 
     @property
     def half_moved(self) -> bool:
-        """Whether what lies beside the journal may be of the study before, see `mpitune.storage.earlier`."""
+        """Whether what lies beside the journal may be of the study before, see `mpitune.storage.aside`."""
         return not self.begun and bool(self.header.get("before") or self.header.get("aside"))
 
     @property

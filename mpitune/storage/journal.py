@@ -33,7 +33,7 @@ import numpy as np
 from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
 from mpitune.locks import NoLocks, try_lock
 from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
-from mpitune.storage.earlier import MADE, MOVED, keep_before, move_before, require_moved
+from mpitune.storage.aside import MADE, MOVED, keep_before, move_before, require_moved
 from mpitune.storage.files import (
     ALIVE,
     CLAIMS,

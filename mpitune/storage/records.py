@@ -119,7 +119,7 @@ class HeaderLine(Struct):
     commit: str | None = None
     command: list[str] = []
     goal: str | None = None
-    before: list[BeforeName] = []  # studies whose results this one uses, see `mpitune.storage.earlier`
+    before: list[BeforeName] = []  # studies whose results this one uses, see `mpitune.storage.aside`
     aside: BeforeName | None = None
 
 

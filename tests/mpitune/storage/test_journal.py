@@ -6,7 +6,6 @@ import os
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from mpitune.errors import StorageError, UsageError
 from mpitune.storage import history as history_module
 from mpitune.storage import journal as journal_module
 from mpitune.storage import lines as lines_module
-from mpitune.storage.earlier import earlier_studies
-from mpitune.storage.history import NAME, History, read_study
+from mpitune.storage.history import NAME, read_study
 from mpitune.storage.journal import Journal, is_running
 from mpitune.storage.records import Death
 from mpitune.storage.table import last_line
@@ -128,52 +126,6 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
     journal.close()
     history = read_study(tmp_path)
     assert list(history.results) == ["a/0", "a/2"]
-
-
-def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "before-2").write_text("mine, so that this number is not free")
-    written = ["report.html", "trials.csv"]  # at the end, about the study
-    for number in range(3):
-        header = {**HEADER, "settings": {"experiment": "toy", "n": number}}
-        journal = Journal(tmp_path, header, restart=True, files=["trials.csv"])
-        assert not journal.history.results and not any((tmp_path / name).exists() for name in written)
-        for name in written:
-            (tmp_path / name).write_text(str(number))
-        journal.append([outcome(number, arrays={"a": np.zeros(2)})])
-        journal.close()
-    names = sorted(os.listdir(tmp_path))
-    assert names == ["arrays", "before-1", "before-2", "before-3", NAME, "notes.txt", *written]
-    for number, name in enumerate(("before-1", "before-3", ".")):
-        assert (tmp_path / name / "report.html").read_text() == str(number)
-        (result,) = read_study(tmp_path / name).results.values()
-        assert result.key == f"a/{number}" and list(result.arrays["a"]) == [0, 0]
-
-
-def test_a_study_set_aside_is_gone_on_with_once_it_is_whole(tmp_path: Path) -> None:
-    def begun(folder: Path, n: int, **more: Any) -> Journal:
-        return Journal(folder, {**HEADER, "settings": {"experiment": "toy", "n": n}}, **more)
-
-    def succeeds(theirs: History, mine: Any) -> bool:
-        return theirs.header["settings"] != mine
-
-    for n, how in ((1, {}), (2, {"succeeds": succeeds}), (3, {"restart": True})):
-        with closing(begun(tmp_path, n, **how)) as journal:
-            journal.append([outcome(n, arrays={"a": np.zeros(2)})])
-    (tmp_path / "arrays").rename(tmp_path / "elsewhere")  # as if the last one had been killed at its begin
-    (tmp_path / "before-2" / "arrays").rename(tmp_path / "arrays")
-    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    (tmp_path / NAME).write_bytes(lines[0])
-    with pytest.raises(UsageError, match=r"before-2 is not whole: run the command of .* first"):
-        begun(tmp_path / "before-2", 2)
-    begun(tmp_path, 3).close()
-    (tmp_path / NAME).write_bytes(b"".join(lines))
-    with closing(begun(tmp_path / "before-2", 2)) as journal:
-        assert list(journal.history.results) == ["a/2"]
-        (before,) = earlier_studies(tmp_path / "before-2", journal.history.header)
-        assert list(before.history.results) == ["a/1"]
-    begun(tmp_path / "before-2", 4, succeeds=succeeds).close()
-    assert (tmp_path / "before-2" / "before-3").is_dir()  # a name that its neighbours do not have
 
 
 def test_an_array_of_python_objects_is_refused(tmp_path: Path) -> None:

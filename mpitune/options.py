@@ -69,6 +69,10 @@ class RunOptions:
     keep_output: bool = setting(
         False, "keep what each trial prints in the results folder, as printed/KEY.txt", advanced=True
     )
+    worker_folders: Path | None = setting(
+        None, "each worker works in a folder of its own in this one, so that files of one name do not meet; they stay",
+        metavar="DIR", advanced=True,
+    )  # fmt: skip
     verbose: bool = setting(
         False,
         "log more, show all that the workers print, and at the end what their time went into",
@@ -97,6 +101,8 @@ class RunOptions:
             object.__setattr__(self, "gpu", str(self.gpu))
         if not isinstance(self.gpu, str | None):
             raise UsageError(f'gpu={self.gpu!r}: give a position such as 0, or a text such as "0,1", "all" or "none"')
+        if isinstance(self.worker_folders, str):
+            object.__setattr__(self, "worker_folders", Path(self.worker_folders))
         if isinstance(self.results, str):
             object.__setattr__(self, "results", Path(self.results))
 

@@ -15,6 +15,7 @@ WRITES_OF = {("shutil", "copy"), ("shutil", "move"), ("np", "save"), ("OmegaConf
 OTHERS = {  # files that write elsewhere, or are these functions
     "common/data.py": "downloads of data sets",
     "mnist_nn/parallel/log.py": "the log of a training",
+    "mpitune/engine/worker.py": "a worker's own folder to work in, whose owner is checked",
     "mpitune/locks.py": "files of locks",
     "mpitune/processes/fork_server.py": "a file in memory",
     "mpitune/storage/files.py": "these functions",

@@ -86,6 +86,7 @@ class Agent:
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
         output: folder for what each trial prints; None keeps nothing.
         plainly: whether what trials print is printed here as it is, not logged with the trial's key.
+        folders: has a folder of each worker to work in; None: all work in that of this process.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ class Agent:
         preload: Sequence[str] = (),
         output: Path | None = None,
         plainly: bool = False,
+        folders: Path | None = None,
     ):
+        self._folders = folders
         self._tell, self._setup, self._threads = tell, setup, threads
         self._trial_timeout, self._most_sets = trial_timeout, most_sets
         self._preload = tuple(preload)
@@ -248,7 +251,9 @@ class Agent:
         """A worker for the next batch of a slot."""
         device, n_slots = self._device_of(slot, run), 1 + len(run.beside)
         threads = self._threads * (n_slots if device.kind == "cpu" else 1)
-        setup = replace(self._setup, device=slot.device.kind)
+        place = slot.place
+        folder = self._folders / f"{place.host}-{place.rank}-{place.slot}" if self._folders else None
+        setup = replace(self._setup, device=slot.device.kind, folder=folder)
         process = WorkerProcess.start(
             setup, device, threads=threads, n_workers=len(self.slots) // n_slots, now=self._time, preload=self._preload
         )

@@ -278,6 +278,7 @@ class _RanksPart:
             preload=preload,
             output=self.folder / "printed" if options.keep_output else None,
             plainly=self.scheduling.prints_plainly,
+            folders=options.worker_folders and options.worker_folders.absolute(),
         )
         self.stack.callback(agent.close)
         return agent

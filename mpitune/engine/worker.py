@@ -20,17 +20,21 @@ shows them with the trial's key, see `mpitune.engine.printed`, and keeps the las
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
 import os
 import pickle
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -39,13 +43,15 @@ from mpitune.devices.choose import hosts_here, set_hosts, workers_here
 from mpitune.engine import seeding
 from mpitune.engine.messages import STEP_SECONDS, Relayed, WorkerProgress
 from mpitune.engine.printed import Printed
-from mpitune.errors import own_traceback
+from mpitune.errors import UsageError, own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.processes import process
 from mpitune.processes.process import begin_main
 from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, halves
 
+SMALL = 1 << 26  # bytes of a file that each worker has a copy of
+COPIES = ".copies"  # the file that has their names
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
@@ -66,6 +72,7 @@ class Setup:
     memory: int = 0  # bytes that were free on the node when its rank began
     environ: Mapping[str, str] = field(default_factory=dict)
     together: bool = False  # see `Scheduling`
+    folder: Path | None = None  # to work in
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,33 @@ class _StepReport:
                 self._wire.send(WorkerProgress(str(unit)[:40], float(done), float(total), int(trials)))
 
 
+def enter(folder: Path) -> None:
+    """Work in this folder, or in the next one that no worker of another job has.
+
+    It gets what the present one has, each time anew: small files as copies, all else as links. What it had before goes.
+    """
+    for number in count(2):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.lstat().st_uid != os.getuid():
+            raise UsageError(f"{folder} belongs to another user: give another worker_folders")
+        try:
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+            break
+        except BlockingIOError:
+            folder = folder.with_name(f"{folder.name.partition('+')[0]}+{number}")
+    note, paths = folder / COPIES, {path.name: path for path in Path.cwd().iterdir() if not folder.is_relative_to(path)}
+    for name in {*paths, *(os.fsdecode(note.read_bytes()).split("/") if note.exists() else ())}:
+        path, there = paths.get(name), folder / name
+        if there.is_symlink() or not there.is_dir():  # what a trial has made under other names stays, and folders
+            there.unlink(missing_ok=True)
+            if path and path.is_file() and path.stat().st_size <= SMALL:
+                shutil.copy2(path, there)
+            elif path:
+                there.symlink_to(path)
+    note.write_bytes(os.fsencode("/".join(paths)))
+    os.chdir(folder)
+
+
 def main(setup: Setup, batches: Connection, results: Connection, output: Connection) -> None:
     """Entry point of the process."""
     os.dup2(output.fileno(), 1)
@@ -166,6 +200,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
     printed = Printed()
     try:
         wire.send(Forked(os.getpid()))
+        if setup.folder:
+            enter(setup.folder)
         shared = SharedArrays(setup.data, writeable=False)
         buffers = SharedArrays(setup.buffers)
         steps = _StepReport(wire)

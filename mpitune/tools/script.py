@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
     parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps an Optuna study")
     parser.add_argument("--restart", action="store_true", help="set aside what is there, and begin anew")
+    parser.add_argument(
+        "--worker-folders", type=Path, metavar="DIR", help="each worker works in a folder of its own here"
+    )
     parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
@@ -49,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
         ours = RunOptions(
-            gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart
-        )
+            gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
+            worker_folders=options.worker_folders,
+        )  # fmt: skip
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import random
+import shutil
 import signal
 import threading
 import time
@@ -700,6 +701,61 @@ def test_what_an_objective_keeps_to_itself_is_told(capsys: pytest.CaptureFixture
         optimize(new(), to_globals, 1, options=HERE)
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("the objective stores"))
     assert "stores best, history, which" in line
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("0.5")
+    (tmp_path / "checkpoint").write_text("of another run")
+    monkeypatch.chdir(tmp_path)
+
+    def objective(trial: Trial) -> float:
+        x, place = trial.suggest_float("x", 0, 1), Path("checkpoint")
+        for _ in range(3):
+            place.write_text(repr(x))
+            time.sleep(0.05)
+        return float(place.read_text()) + float(Path("data/x").read_text())
+
+    study, how = new(sampler=optuna.samplers.RandomSampler(seed=1)), replace(TWO, worker_folders="own", results="r")
+    if restarts:  # by another process
+        optimize(
+            new(study_name=study.study_name, sampler=optuna.samplers.RandomSampler(seed=1)), objective, 3, options=how
+        )
+        optimizing._studies_in.clear()
+    optimize(study, objective, 8, options=how)
+    assert all(trial.value == trial.params["x"] + 0.5 for trial in study.trials)
+    assert (tmp_path / "checkpoint").read_text() == "of another run"
+    assert len(list((tmp_path / "own").iterdir())) == 2 and (tmp_path / "r" / "trials.csv").exists()
+
+
+def test_a_workers_copies_are_those_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place, old = Path("scale.txt"), Path("v1.txt")
+    old.write_text("7")
+    os.utime(old, (1e9, 1e9))
+
+    def objective(trial: Trial) -> float:
+        said = place.read_text() if place.exists() else "0"
+        place.write_text("8")
+        place.chmod(0o400)
+        Path("own.txt").write_text(Path("own.txt").read_text() + "." if Path("own.txt").exists() else "")
+        trial.set_user_attr("own", len(Path("own.txt").read_text()))
+        return float(said)
+
+    steps: list[tuple[Callable[[], Any], float]] = [
+        (lambda: place.write_text("100"), 100),
+        (lambda: None, 100),  # and not what the trial has written
+        (lambda: shutil.copy2(old, place), 7),
+        (lambda: (place.unlink(), place.symlink_to("nowhere")), 0),
+        (lambda: (place.unlink(), old.write_text("3"), place.symlink_to(old)), 3),
+        (lambda: place.unlink(), 0),
+    ]
+    for n, (change, right) in enumerate(steps):
+        change()
+        study = new()
+        optimize(study, objective, 1, options=replace(TWO, workers=1, worker_folders="own"))
+        assert (study.best_value, study.trials[0].user_attrs["own"]) == (right, n)
 
 
 class Annealing(optuna.samplers.RandomSampler):

@@ -44,7 +44,7 @@ class Program(Command):
         sweep_id: Begins the id of each run.
     """
 
-    anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb", "mlruns", "events.out.tfevents.*")
+    anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb")
 
     def __init__(self, content: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]], sweep_id: str):
         program = str(content.get("program"))
@@ -168,8 +168,6 @@ class Program(Command):
         own |= {"NAME": run.rpartition("-")[0], "SILENT": "false", "QUIET": "false"}  # W&B then says where the run is
         usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
         usual |= {f"WANDB_{key.upper()}": self.content[key] for key in ("project", "entity") if key in self.content}
-        if self.content["mpitune"].get("read") == "mlflow":
-            usual |= {"MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
         given = {name: value for name, value in usual.items() if name not in os.environ}
         return {**given, **{f"WANDB_{name}": value for name, value in own.items()}}
 

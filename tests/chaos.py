@@ -38,7 +38,7 @@ from tests.cluster import disk as disks
 from tests.cluster.disk import Disk
 from tests.cluster.hosts import Host, Hosts, Process
 from tests.cluster.mpirun import mpirun
-from tests.helpers import ROOT, journal_lines, parent_of, session_of, table_without_run
+from tests.helpers import ROOT, STARTED_BY, is_server, journal_lines, parent_of, table_without_run
 from tests.toys import STARTED
 
 SEARCH = """
@@ -253,7 +253,7 @@ class Chaos:
         if not _is_on(host) or (kind in ("host", "link") and phase == START):
             return  # our heartbeat guards a job, not its launch; and who comes first is not refused
         if kind in OF_A_SLOT and set(OF_A_SLOT) & set(job.wounds):
-            return  # a trial that loses two workers has failed, and one of two keepers may be at work
+            return  # a trial that loses two workers has failed
         if what := self._happen(kind, study, living, job, host):
             self.faults[f"{what} {'joined' if job.joins else phase}" if kind in STOPS else what] += 1
             # Ranks wait for a sleeping rank 0 as long as for a dead one, and for anybody while the job starts.
@@ -292,13 +292,12 @@ class Chaos:
     def _signal(self, kind: str, host: Host, launcher: int) -> str:
         """Kill one process, or tell it to stop."""
         ranks = [p.pid for p in host.processes() if _is_rank(p)]
-        workers = [p.pid for p in host.processes() if "spawn_main" in p.command]
-        servers = [pid for pid in _children(ranks, workers) if session_of(pid) != pid]
-        outer = [pid for pid in _children([*ranks, *servers], workers) if pid not in servers]
-        inner = _children(outer, workers)
+        started = [p.pid for p in host.processes() if any(word in p.command for word in STARTED_BY)]
+        servers = [pid for pid in _children(ranks, started) if is_server(pid)]
+        keepers = [pid for pid in _children([*ranks, *servers], started) if pid not in servers]
         pids = {
-            "worker": _children(inner, workers), "keeper": outer + inner, "server": servers, "rank": ranks,
-            "launcher": [launcher], "any": [p.pid for p in host.processes() if p.pid not in workers],
+            "worker": _children(keepers, started), "keeper": keepers, "server": servers, "rank": ranks,
+            "launcher": [launcher], "any": [p.pid for p in host.processes() if p.pid not in started],
         }.get(kind, [*ranks, launcher])  # fmt: skip
         if pids:
             _kill(pid := self.random.choice(pids), signal.Signals[f"SIG{kind if kind in STOPS else 'KILL'}"])

@@ -203,18 +203,27 @@ def maps_of_sharers(pid: int, n: int) -> dict[int, str]:
         time.sleep(0.05)
 
 
+STARTED_BY = ("spawn_main", "multiprocessing.forkserver")  # words of a process of multiprocessing
+
+
 def workers_of(pid: int) -> set[int]:
     """The workers of a study, of all its ranks. Their numbers tell nothing of their age: the system begins again."""
-    spawned = {pid for pid, words in about(family(pid), "cmdline").items() if "spawn_main" in words}
-    leaders = {pid for pid in spawned if session_of(pid) == pid}  # keepers and workers, not the server that forks them
-    return {pid for pid in leaders if parent_of(parent_of(pid)) in leaders}  # not their two keepers
+    commands = about(family(pid), "cmdline").items()
+    started = {pid for pid, words in commands if any(word in words for word in STARTED_BY)}
+    leaders = {pid for pid in started if session_of(pid) == pid and not is_server(pid)}  # keepers and workers
+    return {pid for pid in leaders if parent_of(pid) in leaders}
+
+
+def is_server(pid: int) -> bool:
+    """Whether it is the server of a rank, whose forks have the same command."""
+    word, above = "multiprocessing.forkserver", parent_of(pid)
+    return word in about({pid}, "cmdline").get(pid, "") and word not in about({above}, "cmdline").get(above, "")
 
 
 def rank_of(worker: int) -> int:
     """The rank that a worker belongs to."""
-    parent = parent_of(parent_of(parent_of(worker)))
-    words = about({parent}, "cmdline").get(parent, "")
-    return parent_of(parent) if "spawn_main" in words else parent  # not a server that forked it
+    parent = parent_of(parent_of(worker))
+    return parent_of(parent) if is_server(parent) else parent
 
 
 def session_of(pid: int) -> int:

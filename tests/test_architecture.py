@@ -17,7 +17,7 @@ OTHERS = {  # files that write elsewhere, or are these functions
     "mnist_nn/parallel/log.py": "the log of a training",
     "mpitune/engine/worker.py": "a worker's own folder to work in, whose owner is checked",
     "mpitune/locks.py": "files of locks",
-    "mpitune/processes/fork_server.py": "a file in memory",
+    "mpitune/processes/fork_server.py": "the pipe of a worker",
     "mpitune/storage/files.py": "these functions",
     "mpitune/svm/compiling.py": "/proc",
     "mpitune/track/follow.py": "a file that `open_lock` has opened",

@@ -468,7 +468,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
         "pickle.load(incoming)", "pickle.loads(memoryview(self.arrived)",
         'pickle.loads(begin.encode("latin-1"))', 'pickle.loads(result.arrays["result"].data',
         'pickle.loads(np.asarray(result.arrays["raised"])', "pickle.loads(raised_there)", "pickle.loads(content)",
-        "pickle.loads(self._content)", "pickle.load(from_rank)", "pickle.loads(message)", "pickle.loads(its)",
+        "pickle.loads(self._content)", "pickle.loads(message)", "pickle.loads(its)",
         "pickle.loads(self._packed)", "pickle.loads(content.data)",
     )  # fmt: skip
     for package in sorted(rooms()):

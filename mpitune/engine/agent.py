@@ -318,14 +318,6 @@ class Agent:
         if process.dismissed and not lost:
             self._tell(Drained(slot.number))
             return
-        if process.refused and slot.draining:  # it has begun nothing
-            self._tell(Drained(slot.number))
-            return
-        if process.refused:
-            log.debug("%s: a module that workers import starts threads, so they are spawned", slot.place)
-            slot.waiting.extendleft(run for run, _ in reversed(process.sent))
-            self._feed(slot)
-            return
         if process.ending and not process.sent:
             log.debug("%s: worker replaced after %d batches", slot.place, process.n_sent)
             self._feed(slot)

@@ -23,7 +23,7 @@ from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.printed import MARK, STDERR
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.processes import keeper
-from mpitune.processes.fork_server import Fork, server_for
+from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import stops_wait, without_main
 from mpitune.trial import Parameter
 
@@ -37,7 +37,7 @@ READ_BYTES = 1 << 16  # of messages, at a time
 class WorkerProcess:
     """A living worker, and what it is doing. Times are of the agent's clock, in seconds."""
 
-    handle: Any  # of its keeper: a Fork, or a process of multiprocessing
+    handle: Any  # its keeper, a process of multiprocessing
     batches: Connection  # a socket: pipes are smaller where a user has many
     results: Connection  # a pipe: to write to it takes a worker two thirds of the time that a socket takes
     output: Connection
@@ -206,10 +206,7 @@ class WorkerProcess:
         if self.handle.is_alive():
             with suppress(ProcessLookupError):  # it has just ended
                 for number in (keeper.END, signal.SIGCONT):  # it may have been suspended
-                    if isinstance(self.handle, Fork):
-                        self.handle.send_signal(number)
-                    else:
-                        os.kill(self.handle.pid, number)
+                    os.kill(self.handle.pid, number)
 
     def reap(self, seconds: float) -> bool:
         """Kill the process if it lives, and close its pipes. Returns whether it ended within that time."""
@@ -219,14 +216,9 @@ class WorkerProcess:
             connection.close()
         if ended := not self.handle.is_alive():
             self.handle.close()
-        elif not isinstance(self.handle, Fork):
+        else:
             multiprocessing.process._children.discard(self.handle)  # type: ignore[attr-defined]  # joined at exit
         return ended
-
-    @property
-    def refused(self) -> bool:
-        """Whether there never was a process, as a library that the server has imported has threads."""
-        return isinstance(self.handle, Fork) and self.handle.refused
 
     def cause(self) -> str:
         """Why it ended. The last line says it in the shortest form."""

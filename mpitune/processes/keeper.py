@@ -1,16 +1,14 @@
-"""The parents of a worker, which see to it that nothing that the worker has started outlives it.
+"""The parent of a worker, which sees to it that nothing that the worker has started outlives it.
 
-    rank -> keeper -> keeper -> worker -> programs, forks, daemons: whatever a trial starts
+    rank -> keeper -> worker -> programs, forks, daemons: whatever a trial starts
 
-The keeper is a process of a few megabytes, forked before any library is loaded. It is a child subreaper: what the
-worker's descendants leave behind becomes the keeper's child, in whatever session it is. So all descendants of a keeper
-are its worker's, and nobody else's. When the worker has ended, when the agent says so (END), and when the rank has
-ended in any way, the keeper kills the worker and sends SIGTERM to all that is left, then SIGKILL after a moment. It
-ends when nothing is left, as the worker did: with its status, or by its signal.
+The keeper is a child subreaper: what the worker's descendants leave behind becomes the keeper's child, in whatever
+session it is. So all descendants of a keeper are its worker's, and nobody else's. When the worker has ended, when the
+agent says so (END), and when the rank has ended in any way, the keeper kills the worker and sends SIGTERM to all that
+is left, then SIGKILL after a moment. It ends when nothing is left, as the worker did: with its status or by its signal.
 
-There are two, so that one is left where somebody kills the other, at whatever moment: the outer one has the inner one
-do the work, and does what that has left. Keepers and worker lead sessions of their own, so signals to the rank's
-process group do not reach them.
+Keeper and worker lead sessions of their own, so signals to the rank's process group do not reach them. If somebody
+kills the keeper itself, the worker ends with it, but not what the worker has started.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import assert_spawning
@@ -74,25 +72,27 @@ def scratch_folder() -> str | None:
     return _scratch or None
 
 
-def begin(parent: int, work: Callable[..., None], *pipes: Connection) -> None:
-    """Entry point of the outer keeper, whose grandchild calls `work` with the pipes, which it alone keeps open."""
+def begin(parent: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Entry point of the keeper of process `parent`, whose child calls `work`.
+
+    Of the arguments the child alone keeps the pipes open.
+    """
     # From here on it does not end by END alone. The rank's end sends it too.
     signal.pthread_sigmask(signal.SIG_BLOCK, {END, signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the rank may have been started with this signal ignored
     global _scratch
     _scratch = os.path.join(tempfile.gettempdir(), f"mpitune-{os.urandom(8).hex()}")
-    for how in (END, signal.SIGKILL):
-        die_with(parent, END)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        os.setsid()
-        parent = os.getpid()
-        if child := os.fork():
-            _become_keeper(pipes)
-            status = _keep(child, how)
-            shutil.rmtree(_scratch, ignore_errors=True)
-            _end_as(status)
-    _become_worker(parent)
-    work(*pipes)
+    die_with(parent, END)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.setsid()
+    keeper = os.getpid()
+    if child := os.fork():
+        _become_keeper(pipe for pipe in arguments if isinstance(pipe, Connection))
+        status = _keep(child)
+        shutil.rmtree(_scratch, ignore_errors=True)
+        _end_as(status)
+    _become_worker(keeper)
+    work(*arguments)
 
 
 def _become_keeper(pipes: Iterable[Connection]) -> None:
@@ -142,21 +142,15 @@ def _after_fork_in_child() -> None:
     _after_fork()
 
 
-def _keep(worker: int, how: int) -> int:
-    """Wait until the worker has ended, or is to end, and end all that it has left. Returns its status, as of wait.
-
-    `worker` may be the inner keeper, which ends with the worker's status. The signal `how` ends it. After END the inner
-    keeper is waited for, so that both are there meanwhile.
-    """
+def _keep(worker: int) -> int:
+    """Wait until the worker has ended, or is to end, and end all that it has left. Returns its status, as of wait."""
     ended: dict[int, int] = {}
     while _has_children(ended) and worker not in ended:
         if signal.sigwait({signal.SIGCHLD, END}) == END:
-            os.kill(worker, how)
-            os.kill(worker, signal.SIGCONT)  # it may have been suspended
-            if how == signal.SIGKILL:  # which does not end at once what waits in the kernel for its own child
-                break
+            os.kill(worker, signal.SIGKILL)
+            break  # it may wait in the kernel for its own child, which must end first
     if _has_children(ended):
-        _send(signal.SIGTERM, but={worker})
+        _send(signal.SIGTERM)
     deadline, pause = time.monotonic() + GRACE_S, 0.05
     while _has_children(ended):
         if (left := deadline - time.monotonic()) <= 0:
@@ -178,12 +172,12 @@ def _has_children(ended: dict[int, int]) -> bool:
     return False
 
 
-def _send(number: int, but: Collection[int] = ()) -> int:
+def _send(number: int) -> int:
     """Send a signal to all descendants of this process. Returns how many could be sent it."""
     sent = 0
     for pid, born in _descendants().items():
         with suppress(OSError):  # it has ended, or belongs to another user
-            if pid not in but and _parent_and_birth(pid)[1] == born:  # not one that has got the number since
+            if _parent_and_birth(pid)[1] == born:  # not one that has got the number since
                 os.kill(pid, number)
                 sent += 1
     return sent

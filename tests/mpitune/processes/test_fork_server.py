@@ -36,10 +36,13 @@ from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, parent_of, rank_of, start, wait_for_the_end_of, wait_until, workers_of
 from tests.toys import Toy
 
+WITH_ROOT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
 
 def report(what: Any, pipe: Any) -> None:
     """What a worker does here: say what it is."""
-    pipe.send((what, os.getpid(), os.environ.get("OWN"), "json" in sys.modules, random.random(), np.random.rand()))
+    known = "colorsys" in sys.modules, {library["num_threads"] for library in threadpool_info()}
+    pipe.send((os.getpid(), os.environ.get("OWN"), random.random(), np.random.rand(), *known))
     pipe.recv()
 
 
@@ -47,113 +50,90 @@ def silent(what: Any, pipe: Any) -> None:
     os._exit(what)
 
 
-def is_imported(name: str, pipe: Any) -> None:
-    pipe.send(name in sys.modules)
-
-
-def n_threads(what: Any, pipe: Any) -> None:
-    pipe.send({library["num_threads"] for library in threadpool_info()})
-
-
 @contextmanager
-def serving(*modules: str) -> Iterator[ForkServer]:
+def serving(*modules: str, idle_seconds: float = 60.0) -> Iterator[ForkServer]:
+    """A server that has imported numpy, whose workers would else have the same random numbers."""
     with environment(CPU, 1):
-        server = ForkServer(("numpy", "tests.mpitune.processes.test_fork_server", *modules), os.environ)
-    try:
-        yield server
-    finally:
-        for fork in list(server.forks):
-            fork.close()
-        server.close()
-        server._process.join(PATIENCE)
-        assert not server._process.is_alive()
+        server = ForkServer(("numpy", "tests.mpitune.processes.test_fork_server", *modules), os.environ, idle_seconds)
+    yield server
+    server.close()
+    assert wait_until(lambda: not server.is_alive)
 
 
-def forked(server: ForkServer, what: Any, function: Any = report, own: str = "") -> tuple[Any, Any]:
+def forked(server: ForkServer, what: Any, function: Any = report, own: str = "", threads: int = 1) -> tuple[Any, Any]:
     """A worker and the pipe to it."""
     ours, theirs = Pipe()
-    fork = server.fork({**os.environ, "OWN": own}, Later(function, what), [theirs])
+    with environment(CPU, threads):
+        fork = server.fork({**os.environ, "OWN": own}, Later(function, what), [theirs])
     theirs.close()
     assert fork is not None
     return fork, ours
 
 
-def test_workers_have_their_own_environment_random_numbers_and_status() -> None:
-    with serving("json") as server:
-        _, pipe = forked(server, "colorsys", is_imported)
-        assert pipe.recv() is False
-        server.add(["colorsys"])  # what is asked for later
-        _, pipe = forked(server, "colorsys", is_imported)
-        assert pipe.recv() is True
-        for number in (1, 3):
-            with environment(CPU, number):
-                _, pipe = forked(server, "x", n_threads)
-                assert pipe.recv() == {number}
-        for status in (0, 7):
-            fork, _ = forked(server, status, silent)
-            fork.join(PATIENCE)
-            assert fork.exitcode == status and not fork.is_alive()
-        workers = [forked(server, number, own=str(number)) for number in range(3)]
-        said = [pipe.recv() for _, pipe in workers]
-        assert [words[0] for words in said] == [0, 1, 2]
-        assert [words[2] for words in said] == ["0", "1", "2"]
-        assert [len({words[n] for words in said}) for n in (1, 4, 5)] == [3, 3, 3]
-        assert all(parent_of(parent_of(parent_of(pid))) == server._process.pid for _, pid, *_ in said)
-        assert all(fork.is_alive() for fork, _ in workers)
+def test_workers_have_their_own_environment_random_numbers_threads_and_status() -> None:
+    with serving("colorsys", "no_such_module") as server:
+        workers = [forked(server, None, own=str(number), threads=1 + number) for number in range(3)]
+        pids, own, first, second, known, threads = zip(*[pipe.recv() for _, pipe in workers], strict=True)
+        assert own == ("0", "1", "2") and known == (True,) * 3 and threads == ({1}, {2}, {3})
+        assert len({*first}) == len({*second}) == len({*pids}) == 3
+        assert {parent_of(parent_of(pid)) for pid in pids} == {server.pid}
         for fork, pipe in workers:
+            assert fork.is_alive()
             pipe.send("end")
             fork.join(PATIENCE)
-        assert [fork.exitcode for fork, _ in workers] == [1, 1, 1]  # a worker never comes back into the server's code
-
-
-def test_a_signal_ends_a_worker_and_a_server_that_still_imports() -> None:
-    with serving() as server:
-        fork, pipe = forked(server, "x")
-        pipe.recv()
-        fork.send_signal(signal.SIGKILL)
-        fork.join(PATIENCE)
-        assert fork.exitcode == -signal.SIGKILL
+            assert fork.exitcode == 0  # a worker never comes back into the server's code
         may = resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1200
         many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100 * may)]
         try:  # a rank may have many files open
             fork, _ = forked(server, 7, silent)
             fork.join(PATIENCE)
-            assert fork.exitcode == 7 and (fork.sentinel > 1023) == may
+            assert fork.exitcode == 7 and not fork.is_alive() and (fork.sentinel > 1023) == may
         finally:
             for number in many:
                 os.close(number)
-    with serving("tests.mpitune.processes.slow_module") as server:
-        fork, _ = forked(server, "y")
-        fork.send_signal(signal.SIGKILL)
+        fork, pipe = forked(server, None)
+        pipe.recv()
+        os.kill(fork.pid, signal.SIGKILL)
         fork.join(PATIENCE)
         assert fork.exitcode == -signal.SIGKILL
 
 
-def test_its_workers_end_with_the_server() -> None:
+def test_workers_end_with_their_server_and_a_server_without_workers_ends() -> None:
     with serving() as server:
-        workers = [forked(server, number) for number in range(2)]
-        pids = {pipe.recv()[1] for _, pipe in workers}
-        server.kill()
+        workers = [forked(server, None) for _ in range(2)]
+        pids = {pipe.recv()[0] for _, pipe in workers}
+        os.kill(server.pid, signal.SIGKILL)
         wait_for_the_end_of(pids)
         for fork, _ in workers:
             fork.join(PATIENCE)
-            assert fork.exitcode == -signal.SIGKILL
+            assert fork.exitcode
+        assert server.fork(os.environ, Later(silent, 0), []) is None
+    with serving(idle_seconds=1.0) as server:
+        _, pipe = forked(server, None)
+        pipe.recv()
+        time.sleep(2.5)
+        assert server.is_alive
+        pipe.send("end")
+        assert wait_until(lambda: not server.is_alive) and server.exitcode == 0
 
 
-def test_a_server_without_workers_ends() -> None:
-    with environment(CPU, 1):
-        server = ForkServer(["tests.mpitune.processes.test_fork_server"], os.environ, idle_seconds=1.0)
-    fork, pipe = forked(server, 7, report)
-    pipe.recv()
-    time.sleep(1.5)
-    assert server.is_alive
-    pipe.send("end")
-    server._process.join(PATIENCE)
-    assert server._process.exitcode == 0
-    fork.join(PATIENCE)
-    assert fork.exitcode == 1
-    fork.close()
-    server.close()
+KILLED = """
+import os, signal, time
+from mpitune.processes.fork_server import ForkServer
+from mpitune.processes.keeper import Later
+server = ForkServer(["json"], os.environ)
+fork = server.fork(os.environ, Later(time.sleep, 1111), [])
+print(fork.pid, server.pid, os.path.dirname(server._forkserver_address), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_stays_of_a_rank_that_is_killed() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, env=WITH_ROOT, timeout=600)
+    keeper, server, folder = done.stdout.split()
+    assert done.returncode == -signal.SIGKILL
+    wait_for_the_end_of({int(keeper), int(server)})
+    assert not Path(folder).exists()
 
 
 @pytest.fixture
@@ -182,22 +162,18 @@ def test_workers_are_spawned_without_a_word_where_the_server_has_threads(caplog:
 def test_a_server_with_threads_forks_nothing() -> None:
     with environment(CPU, 1):
         server = server_for(["with_a_thread"], os.environ)
-        assert server is not None
-        fork, _ = forked(server, "z")
-        fork.join(PATIENCE)
-        assert fork.refused and fork.exitcode == 1
+        assert server is not None and server.fork(os.environ, Later(silent, 0), []) is None
+        assert wait_until(lambda: not server.is_alive)
         assert server_for(["with_a_thread"], os.environ) is None
-    fork.close()
-    server.kill()
 
 
 @pytest.mark.slow
-def test_no_descriptor_stays_after_1000_workers() -> None:
+def test_no_descriptor_stays_after_300_workers() -> None:
     def descriptors() -> list[int]:
-        return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in (os.getpid(), server._process.pid)]
+        return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in (os.getpid(), server.pid)]
 
     with serving() as server:
-        for number in range(1010):
+        for number in range(310):
             fork, pipe = forked(server, 0, silent)
             fork.join(PATIENCE)
             fork.close()
@@ -218,41 +194,36 @@ def test_a_pickle_names_the_installed_modules_that_its_reader_needs() -> None:
 
 def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.MonkeyPatch) -> None:
     with environment(CPU, 1):
-        first = server_for(["json"], os.environ)
-        assert server_for(["json.decoder"], os.environ) is first
+        first = server_for(["json", "csv"], os.environ)
+        assert first is not None
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-        assert server_for(["json"], os.environ) is first
-        assert server_for(["csv"], os.environ) is first and "csv" in first.modules
+        assert server_for(["csv"], os.environ) is first
         monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-        second = server_for(["json"], os.environ)
-        assert second is not first and second is not None
-        first._process.join(PATIENCE)
-        assert not first.is_alive and second.is_alive
-        server_for(["json"], os.environ)
-        assert first not in fork_server._ended  # it is no zombie
+        assert server_for(["json"], os.environ) not in (first, None) and first.is_alive
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+        second = server_for(["colorsys"], os.environ)
+        assert second is not None and second.modules == {*first.modules, "colorsys"}
+        assert wait_until(lambda: not first.is_alive)
 
 
 def test_a_server_stays_when_the_thread_that_started_it_ends() -> None:
     with environment(CPU, 1):
         environ = dict(os.environ)
-    found = []
+    found: list[Any] = []
 
     def in_thread() -> None:
-        server = server_for(["tests.mpitune.processes.test_fork_server"], environ)
-        assert server is not None
-        fork, pipe = forked(server, "x")
-        pipe.recv()  # so it has begun
-        found.append((server, fork, pipe))
+        found.append(server := server_for(["tests.mpitune.processes.test_fork_server"], environ))
+        found.extend(forked(server, None))
+        found[2].recv()  # so it has begun
 
     thread = Thread(target=in_thread)
     thread.start()
     thread.join()
-    server, fork, pipe = found[0]
+    server, fork, pipe = found
     time.sleep(0.5)
     assert fork.is_alive() and server_for(["tests.mpitune.processes.test_fork_server"], environ) is server
     pipe.send("end")
     fork.join(PATIENCE)
-    fork.close()
 
 
 def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:
@@ -286,7 +257,7 @@ def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -
     assert wait_until(lambda: len(list(marks.iterdir())) == n_workers)
     for key in hang:
         (marks / key).touch()
-    servers = {parent_of(parent_of(parent_of(worker))): rank_of(worker) for worker in workers_of(job.pid)}
+    servers = {parent_of(parent_of(worker)): rank_of(worker) for worker in workers_of(job.pid)}
     assert len(servers) == max(ranks, 1) and not servers.keys() & set(servers.values())
     for server in servers:
         os.kill(server, signal.SIGKILL)
@@ -314,8 +285,7 @@ print(len(search(objective, {"n": Int(0, 5)}, strategy="grid", minimize="loss", 
 def test_scripts_run_under_tools_that_watch_them(tool: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", *tool.split(), "script.py"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environ, input="quit\n", capture_output=True, text=True, timeout=600
+        command, cwd=tmp_path, env=WITH_ROOT, input="quit\n", capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0 and "6 trials" in done.stdout, done.stdout + done.stderr

@@ -14,15 +14,10 @@ import pytest
 
 from mpitune import Float, RunOptions, search
 from mpitune.processes.process import start_resource_tracker
-from tests.helpers import PATIENCE, alive, parent_of, session_of, wait_until
+from tests.helpers import PATIENCE, alive, is_server
 
 QUIET = RunOptions(quiet=True)
 MARK = "TEST_OF_WHAT_IS_LEFT"  # a variable that all that a test starts inherits
-
-
-def is_server(pid: int) -> bool:
-    """Whether it is the server of this process that forks workers, which stays for the next search."""
-    return parent_of(pid) == os.getpid() and session_of(pid) != pid
 
 
 def marked(folder: Path) -> dict[int, str]:
@@ -34,7 +29,7 @@ def marked(folder: Path) -> dict[int, str]:
                 found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
-    ours = {pid for pid in found if pid != os.getpid() and not is_server(pid)}
+    ours = {pid for pid in found if pid != os.getpid() and not is_server(pid)}  # which stays for the next search
     return {pid: found[pid] for pid in alive(ours)}
 
 
@@ -104,41 +99,16 @@ def test_nothing_of_a_trial_stays(
     assert time.monotonic() - begin < PATIENCE  # they keep the worker's pipes open, which nobody waits for
 
 
-def when_orphaned(strike: Callable[[], None]) -> None:
-    """Strike when the worker has ended and its keepers are at work."""
-    worker = os.getpid()
-    if os.fork() == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while os.getppid() == worker:
-            time.sleep(0.01)
-        strike()
-        os._exit(0)
-
-
-@pytest.mark.parametrize("which", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("at_the_end", [False, True])
-def test_nothing_of_a_trial_stays_where_a_keeper_is_killed(
-    which: str, at_the_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_resource_tracker()
-    monkeypatch.setenv(MARK, str(tmp_path))
-
-    def then() -> None:
-        keeper = os.getppid()
-        keeper = keeper if which == "inner" else parent_of(keeper)
-        if at_the_end:
-            when_orphaned(lambda: os.kill(keeper, signal.SIGKILL))
-        else:
-            os.kill(keeper, signal.SIGKILL)
+def test_a_worker_ends_with_its_keeper() -> None:
+    def objective(trial: Any) -> float:
+        if trial.number == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
             hang()
+        return float(trial.params["x"])
 
-    objective = leaving(tmp_path, at_the_end, then)
     study = search(objective, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=1, options=QUIET)
-    assert [t.state for t in study.trials] == ["complete" if at_the_end else "failed", "complete"]
-    assert at_the_end or "killed by SIGKILL" in (study.trials[0].error or "")
-    assert wait_until(lambda: not marked(tmp_path)), marked(tmp_path)
-    assert wait_until(lambda: not nameless(tmp_path))
-    assert (tmp_path / "heard").exists() != at_the_end
+    assert [t.state for t in study.trials] == ["failed", "complete"]
+    assert "killed by SIGKILL" in (study.trials[0].error or "")
 
 
 def test_signals_to_stop_reach_what_a_trial_starts_but_not_its_worker(tmp_path: Path) -> None:

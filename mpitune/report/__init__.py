@@ -18,9 +18,10 @@ import numpy as np
 
 if TYPE_CHECKING:
     from mpitune.experiment import Experiment
+    from mpitune.storage.history import History
 
 
-def page_writer() -> Callable[[Path, Experiment, Mapping[str, np.ndarray]], None]:
+def page_writer() -> Callable[[Path, History, Experiment, Mapping[str, np.ndarray]], None]:
     """What writes report.html of a study that is done: the hook that studies hand to `mpitune.engine.rank.run`."""
     from mpitune.report.page import write_at_the_end
 

@@ -23,7 +23,7 @@ from mpitune.port import Reporting
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.files import PAGE, written_whole
-from mpitune.storage.history import History, read_study
+from mpitune.storage.history import History
 from mpitune.storage.journal import is_running
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,10 @@ class Report:
     sections: Sequence[Section] = ()
 
 
-def write_at_the_end(folder: Path, experiment: Experiment, data: Data) -> None:
+def write_at_the_end(folder: Path, history: History, experiment: Experiment, data: Data) -> None:
     """Write report.html of a study that has just ended. Raises StorageError where that fails; the study is done."""
     try:
-        write_report(folder / PAGE, [report_of(folder, read_study(folder), experiment, data)])
+        write_report(folder / PAGE, [report_of(folder, history, experiment, data)])
     except Exception as error:  # whatever an experiment's own sections raise
         log.debug(PAGE, exc_info=True)
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

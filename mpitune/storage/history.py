@@ -299,6 +299,29 @@ def _parsed(history: History) -> History:
         return replace(history, trials=dict(history.trials), results=dict(history.results))
 
 
+def extended(history: History, notes: Iterable[bytes], outcomes: Iterable[tuple[Trial, Result]]) -> History:
+    """A history with what one job has added, none of whose trials were known with another result.
+
+    Args:
+        history: as the job has found it.
+        notes: the lines that it has written, but those of trials.
+        outcomes: trials with their results as written.
+    """
+    trials, results = dict(history.trials), dict(history.results)
+    for trial, result in outcomes:
+        trials[trial.key], results[trial.key] = trial, result
+    runs, ends, deaths = [*history.runs], [*history.ends], [*history.deaths]
+    whole = replace(history, trials=trials, results=results, runs=runs, ends=ends, deaths=deaths, begun=True)
+    for line in notes:
+        note = read_other(line)
+        assert isinstance(note, dict)
+        _read_note(note, whole)
+    changed = [bool(run.get("changed")) for run in whole.runs[-2:]]
+    new = results.keys() - history.results.keys()
+    whole.after = (history.after if all(changed) else set()) | new if changed[-1:] == [True] else set()
+    return whole
+
+
 def require_same_study(
     folder: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any], *, fix: str, first: Path | None = None
 ) -> None:

@@ -12,6 +12,7 @@ import math
 import zlib
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -238,8 +239,13 @@ def written(record: Mapping[str, Any]) -> bytes:
     return with_checksum(_encode(record).encode()) + b"\n"
 
 
+def as_written(result: Result) -> Result:
+    """A result with its times as its line has them."""
+    return replace(result, seconds=round(result.seconds, 6), ended=round(result.ended, 4))
+
+
 def written_trial(trial: Trial, result: Result) -> bytes:
-    """The line of a finished trial."""
+    """The line of a finished trial, whose result is `as_written`."""
     place = result.place
     return written(
         {
@@ -247,8 +253,8 @@ def written_trial(trial: Trial, result: Result) -> bytes:
             "params": dict(trial.params),
             "values": {name: value if math.isfinite(value) else str(value) for name, value in result.values.items()},
             "arrays": list(result.arrays) or None,
-            "seconds": round(result.seconds, 6),
-            "ended": round(result.ended, 4),
+            "seconds": result.seconds,
+            "ended": result.ended,
             **({} if result.peak_bytes is None else {"peak_bytes": result.peak_bytes}),
             **({"read": result.read} if result.read else {}),
             **({"attrs": dict(result.user_attrs)} if result.user_attrs else {}),

@@ -39,8 +39,8 @@ KEYS: dict[str, Any] = {
     "max_failure_rate": 0.0,
     "join": False,
     **dict.fromkeys((
-        "storage", "study_name", "n_trials", "n_jobs", "search_space", "params", "custom_search_space",
-        "seed", "results", "timeout", "trial_timeout", "window", "workers", "gpu", "track",
+        "storage", "study_name", "n_trials", "n_jobs", "params", "seed", "results", "timeout", "trial_timeout",
+        "window", "workers", "gpu", "track",
     )),
 }  # fmt: skip
 
@@ -62,7 +62,7 @@ class Chosen(Callback):
 
 
 class MpituneSweeper(Sweeper):
-    """What Hydra calls; `mpitune.optuna.hydra` does the work."""
+    """What Hydra calls; `mpitune.hydra` does the work."""
 
     def __init__(self, **keys: Any) -> None:
         self._keys: Mapping[str, Any] = keys
@@ -72,7 +72,7 @@ class MpituneSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the jobs that the overrides of the command line ask for."""
-        from mpitune.optuna.hydra import sweep
+        from mpitune.hydra.sweeper import sweep
 
         assert self.hydra_context is not None and self.config is not None
         sweep(self._keys, [*KEYS, *PARTS], self.hydra_context, self._task, self.config, arguments)

@@ -1,0 +1,118 @@
+"""A job of Hydra as an objective of Optuna."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobStatus, run_job, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, open_dict
+
+from mpitune.errors import UsageError
+from mpitune.hydra.space import Swept
+from mpitune.optimize.attempts import AttemptFolder
+from mpitune.optimize.objectives import ObjectiveTrial, as_current
+from mpitune.optimize.spaces.parameters import shown
+from mpitune.optimize.strategies.base import TrialSegment
+
+MOST_TRIED = 50  # values of a choice that are composed before any job begins
+SILENT = "returned nothing"  # the user attribute of a job that did
+
+
+@dataclass
+class Job:
+    """The objective: Hydra's job, with its own configuration, folder and log."""
+
+    context: HydraContext
+    task: TaskFunction
+    config: DictConfig
+    space: dict[str, Swept]
+    line: dict[str, str | None]  # the command line in its order, None where a parameter is swept
+    may_be_silent: bool  # return nothing, as it is started for what it writes
+    singletons: Any
+    joined: str  # digits of this job where others have joined, see `AttemptFolder`
+
+    @property
+    def __wrapped__(self) -> TaskFunction:
+        return self.task  # whose source says whether a study goes on with the same one
+
+    def check(self) -> None:
+        """Raise UsageError for overrides that Hydra cannot compose, before any job begins."""
+        first = {name: part.ends[0] for name, part in self.space.items()}
+        others = [{**first, name: v} for name, part in self.space.items() for v in part.ends[1:MOST_TRIED]]
+        for point in [first, *others]:
+            try:
+                self._composed(point)
+            except Exception as error:
+                words = " ".join(self._word(name, value) for name, value in point.items())
+                raise UsageError(f"the job {words} cannot be configured: {str(error).strip()}") from error
+
+    def _composed(self, params: Mapping[str, Any]) -> DictConfig:
+        words = [self._word(name, params[name]) if text is None else text for name, text in self.line.items()]
+        return self.context.config_loader.load_sweep_config(self.config, words)
+
+    def _word(self, name: str, value: Any) -> str:
+        """An override."""
+        return f"{name}={self.space[name].text(value)}"
+
+    def __call__(self, trial: optuna.Trial) -> Any:
+        for name, part in self.space.items():
+            trial._suggest(name, part.drawn_from)
+        Singleton.set_state(self.singletons)
+        setup_globals()
+        config = self._composed(trial.params)
+        with open_dict(config):
+            config.hydra.job.id = config.hydra.job.num = trial.number  # as with Hydra's own sweeper
+        HydraConfig.instance().set_config(config)
+        folder = Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute()
+        device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
+        segment, pruning = TrialSegment(trial.number, {}), Pruning(trial)
+        own = AttemptFolder(segment, folder, self.joined)
+        given = ObjectiveTrial(dict(trial.params), device, 0, 0, segment, 0, own, _begin=lambda _: pruning)
+        try:
+            with as_current(given):
+                ended = run_job(
+                    self.task, config, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
+                    hydra_context=self.context,
+                )  # fmt: skip
+        finally:
+            for name, value in given.user_attrs.items():
+                trial.set_user_attr(name, value)
+        if ended.status != JobStatus.COMPLETED:
+            raise ended._return_value
+        own.finish()
+        if ended.return_value is None and self.may_be_silent:
+            trial.set_user_attr(SILENT, True)
+            return 0.0
+        if ended.return_value is None or isinstance(ended.return_value, str | Mapping):
+            value = shown(ended.return_value)
+            raise UsageError(
+                f"job {trial.number} returned {value}: return a number, such as the loss, from the function"
+            )
+        return ended.return_value
+
+
+class Pruning:
+    """What takes in the reports of a job: Optuna's pruner decides by them."""
+
+    is_over = False
+
+    def __init__(self, trial: optuna.Trial):
+        self._trial, self._last = trial, 0
+
+    def add(self, values: Any, step: int | None) -> None:
+        """Take in the values of a step, by name or one number. Raises TrialPruned."""
+        if len(self._trial.study.directions) > 1:
+            return  # Optuna prunes by one value
+        value = next(iter(values.values())) if isinstance(values, Mapping) else values
+        self._last = self._last + 1 if step is None else step
+        self._trial.report(float(value), self._last)
+        if self._trial.should_prune():
+            raise optuna.TrialPruned

@@ -6,7 +6,6 @@ import numbers
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.from_optuna import note_constraints
 from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, refuse_faults, require_same_names
+from mpitune.optimize.window import Proposed, rounds
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
-from mpitune.trial import Batch, Evaluation, Gang, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
@@ -131,10 +131,10 @@ class Tuning(Experiment):
         problem = self.task.problem
         for carried in self.plan.carried:
             problem = replace(problem, known=carried.known)
-        exchange = _Exchange(problem, self.plan)
-        schedulers = self.plan.strategy.begin(problem)
+        told, schedulers = _Told(problem, self.plan), self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
-        return [exchange.rounds(scheduler) for scheduler in schedulers]
+        sources = (_Source(scheduler, problem, self.plan, told) for scheduler in schedulers)
+        return [rounds(source, problem.window) for source in sources]
 
     def scheduling(self) -> Scheduling:
         return Scheduling(gang=self._gang, preload=(__name__,), together=bool(self.together))
@@ -187,47 +187,32 @@ class Tuning(Experiment):
             print(f"stopped by {by}: the same call continues it")
 
 
-class _Exchange:
-    """Carries segments and results between the schedulers and the engine, and to the callbacks.
+class _Source:
+    """A scheduler, as the loop of the window asks and tells it."""
 
-    The conclusion of each search is True: it has come to its end.
-    """
+    ended = False
 
-    def __init__(self, problem: Problem, plan: LeadersPart):
-        self._problem, self._plan = problem, plan
-        self._told: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
-        self._records: dict[int, TrialRecord] = {}  # of the others
-        self._study = SearchStudy([], problem.objectives, plan.results)
-        self._stop = False
+    def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart, told: _Told):
+        self._scheduler, self._problem, self._plan, self._told = scheduler, problem, plan, told
+        self.least = 0 if scheduler.at_once else problem.together or 1
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
 
-    def rounds(self, scheduler: TrialScheduler) -> Rounds:
-        """Ask for more as soon as there is room in the window; of a scheduler that asks `at_once`, when all are told.
+    def ask(self, most: int) -> list[Proposed]:
+        if self._told.stop:
+            return []
+        segments = self._scheduler.ask(self.least if self._problem.together and self.least else most)
+        self._plan.counts.add(segments)
+        self._told.call_back(self._scheduler)
+        return [
+            Proposed(tuple(segment.trial() for segment in group), group[0].cost, group)
+            for group in self._groups(segments)
+        ]
 
-        They are told in the order in which they would end in virtual time, where each runs from when it was asked
-        for as long as its cost. So whole trials are told in the order asked, and no short stage waits for a far longer
-        one. The order depends on what was told before alone.
-        """
-        most, together, slides = self._problem.window, self._problem.together, not scheduler.at_once
-        now, n_asked, n_open, new = 0, 0, 0, list[Batch]()
-        waiting: list[tuple[int, int, list[TrialSegment], Batch]] = []  # a heap: when it would end, its number
-        while True:
-            while not self._stop and (not waiting or (slides and n_open + (together or 1) <= most)):
-                segments = self._ask(scheduler, together if slides and together else most - n_open)
-                if not segments:
-                    break
-                for group in self._groups(segments):
-                    new.append(_batch(group))
-                    heappush(waiting, (now + group[0].cost if slides else 0, n_asked, group, new[-1]))
-                    n_asked, n_open = n_asked + 1, n_open + len(group)
-            if not waiting:
-                return True
-            now, _, group, batch = heappop(waiting)
-            n_open -= len(group)
-            results = yield Window(new, batch)
-            new = []
-            for segment, result in zip(group, results, strict=True):
-                self._tell(scheduler, segment, result)
+    def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
+        for segment, result in zip(proposed.segments, results, strict=True):
+            self._scheduler.tell(segment, Feedback.of(result, self._problem))
+            self._plan.counts.remove(segment)
+            self._told.add(self._scheduler, segment, result)
 
     def _groups(self, segments: Sequence[TrialSegment]) -> list[list[TrialSegment]]:
         """Segments as they are evaluated: those that are alike, `together` at most; without groups each by itself.
@@ -260,39 +245,37 @@ class _Exchange:
             raise UsageError(f"alike returned a {type(kind).__name__} {fix}")
         return repr(kind)
 
-    def _ask(self, scheduler: TrialScheduler, most: int) -> list[TrialSegment]:
-        segments = scheduler.ask(most)
-        self._plan.counts.add(segments)
-        self._call_back(scheduler)
-        return segments
 
-    def _tell(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
-        scheduler.tell(segment, Feedback.of(result, self._problem))
-        self._plan.counts.remove(segment)
-        if not self._plan.callbacks:
-            return
-        self._told.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
-        self._call_back(scheduler, [segment.number] if segment.last or result.failed else [])
+class _Told:
+    """What the callbacks of a search hear, of all its schedulers."""
 
-    def _call_back(self, scheduler: TrialScheduler, ended: Sequence[int] = ()) -> None:
+    def __init__(self, problem: Problem, plan: LeadersPart):
+        self._problem, self._plan = problem, plan
+        self._open: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
+        self._records: dict[int, TrialRecord] = {}  # of the others
+        self._study = SearchStudy([], problem.objectives, plan.results)
+        self.stop = False  # said by one
+
+    def add(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
+        if self._plan.callbacks:
+            self._open.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
+            self.call_back(scheduler, [segment.number] if segment.last or result.failed else [])
+
+    def call_back(self, scheduler: TrialScheduler, ended: Sequence[int] = ()) -> None:
         """Tell the callbacks of trials that have ended, and of those that are pruned by now."""
-        pruned = self._told.keys() - ended - self._plan.counts.going() if len(self._told) > len(ended) else ()
+        pruned = self._open.keys() - ended - self._plan.counts.going() if len(self._open) > len(ended) else ()
         for number in (*ended, *sorted(pruned)):
-            (self._records[number],) = records(self._told.pop(number), self._problem.space.given)
+            (self._records[number],) = records(self._open.pop(number), self._problem.space.given)
             self._study.trials = list(self._records.values())
             for callback in self._plan.callbacks:
-                self._stop |= bool(callback(self._study, self._records[number]))
-        if self._stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
+                self.stop |= bool(callback(self._study, self._records[number]))
+        if self.stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
             self._plan.limit.reached = self._plan.limit.reached or "a callback"
 
 
 def _is_plain(kind: Any) -> bool:
     """Whether it is a number, a text, None or a tuple of them."""
     return all(map(_is_plain, kind)) if isinstance(kind, tuple) else isinstance(kind, str | numbers.Number | None)
-
-
-def _batch(group: Iterable[TrialSegment]) -> Batch:
-    return tuple(segment.trial() for segment in group)
 
 
 def problem_of(

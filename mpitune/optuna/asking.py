@@ -44,14 +44,15 @@ class Asking:
     def __init__(self, study: Study, seed: int, window: int):
         self._study, self._seed, self._window = study, seed, window
         self._view = view_of(study, seed, keeps=True)
-        self._view.several = window > 1
+        self._view.several, self._trials = window > 1, self._view.trials
         goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
         self._goes_through_all = isinstance(goes_on, BruteForceSampler)
-        self._enqueued: set[int] = set()  # trials that were, and run here
+        self._waiting: list[int] = []  # trials that were enqueued
+        self._enqueued: set[int] = set()  # those of them that run here
         self._news: list[FrozenTrial] = []  # what workers have not been told
         self._new_attrs: list[tuple[int, dict[str, Any]]] = []  # nor that: after so many results the study got these
         self._look()
-        ended = [trial for trial in self._view.trials if trial.state.is_finished()]
+        ended = [trial for trial in self._trials if trial.state.is_finished()]
         ours = [trial for trial in ended if OURS in trial.system_attrs]
         if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and ours:
             setattr(study.sampler, BEGUN, 0)
@@ -67,7 +68,7 @@ class Asking:
             for name in [name for name in space if hasattr(space[name], "choices") and name in trial.params]:
                 params[name], space[name] = trial.params[name], trial.distributions[name]  # which may be no texts
             attrs = {name: value for name, value in trial.system_attrs.items() if name in joint["attrs"]}
-            self._view.trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
+            self._trials[number] = running(number, params=params, distributions=space, system_attrs=attrs)
         self.open: list[int] = []  # numbers that were asked for, in order, and not told
         self._attrs: dict[int, dict[str, Any]] = {}  # the study's own ones, as the sampler left them when asked
         self.raised: dict[int, Exception] = {}  # by the sampler as it was asked for an open trial, which fails of it
@@ -75,16 +76,17 @@ class Asking:
     def view_of_workers(self) -> View:
         """What every worker knows at its start."""
         view = view_of(self._study, self._seed)
-        view.trials = [trial for trial in self._view.trials if trial.state.is_finished()]
+        view.add(trial for trial in self._trials if trial.state.is_finished())
         self._n_known, self._news = len(view.trials), []
         return view
 
     def _look(self) -> None:
         """See trials that the script has added."""
-        new = [copy.copy(trial) for trial in self._study.get_trials(deepcopy=False)[len(self._view.trials) :]]
+        new = [copy.copy(trial) for trial in self._study.get_trials(deepcopy=False)[len(self._trials) :]]
         for trial in new:
             trial._trial_id = trial.number
-        self._view.trials = [*self._view.trials, *new]
+        self._view.add(new)
+        self._waiting += [trial.number for trial in new if trial.state == TrialState.WAITING]
         self._news += [trial for trial in new if trial.state.is_finished()]
 
     def _look_at_attrs(self) -> None:
@@ -114,26 +116,27 @@ class Asking:
         if not self.open:
             self._look()  # as by a callback
         self._look_at_attrs()
-        enqueued = next((trial for trial in self._view.trials if trial.state == TrialState.WAITING), None)
-        number = len(self._view.trials) if enqueued is None else enqueued.number
+        number = self._waiting[0] if self._waiting else len(self._trials)
         for seen in [seen for seen in sorted(self._hidden) if seen <= number - self._window]:
-            self._view.trials[seen] = self._hidden.pop(seen)
-            self._news.append(self._view.trials[seen])
-        if enqueued is None:
-            self._view.begin()
-        else:
-            self._enqueued.add(number)
-            attrs = {"user_attrs": enqueued.user_attrs, "system_attrs": enqueued.system_attrs}
-            self._view.trials[number] = running(number, **attrs)
+            self._trials[seen] = self._hidden.pop(seen)
+            self._news.append(self._trials[seen])
+        attrs: dict[str, Any] = {}
+        if is_enqueued := bool(self._waiting):
+            self._enqueued.add(self._waiting.pop(0))
+            attrs = {"user_attrs": self._trials[number].user_attrs, "system_attrs": self._trials[number].system_attrs}
         try:
-            params, space = self._view.propose(number)
+            params, space = self._view.begin(number, **attrs)
         except Exception as error:  # as in Optuna 5, where the objective meets it
             params, space, self.raised[number] = {}, {}, error
-        others = self._view.trials[:-1]
-        if self._goes_through_all and enqueued is None and self.open and any(t.params == params for t in others):
-            self._view.trials = others
+        trial = self._trials[number]
+        if (
+            self._goes_through_all
+            and not is_enqueued
+            and self.open
+            and any(t.params == params for t in self._trials[:-1])
+        ):
+            self._trials.pop()
             return None
-        trial = self._view.get_trial(number)
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
@@ -156,17 +159,17 @@ class Asking:
         ended: as its worker has left it; None where that has died.
         """
         number = self.open.pop(0)
-        ended = ended or copy.copy(self._view.trials[number])
+        ended = ended or copy.copy(self._trials[number])
         # CMA-ES unpickles what it has kept: from here, never from a journal.
         kept = {name: value for name, value in ended.system_attrs.items() if ":optimizer" not in name}
-        ended.system_attrs = kept | self._view.trials[number].system_attrs
+        ended.system_attrs = kept | self._trials[number].system_attrs
         complete, ended.datetime_complete = ended.datetime_complete, None
-        self._view.trials[number] = ended
+        self._trials[number] = ended
         self._view.stopped &= not self._goes_through_all  # it says so again
         try:
             self._view.tell(number, values, state)
         finally:  # also where the sampler's `after_trial` raises
-            told = self._view.trials[number]
+            told = self._trials[number]
             told.datetime_complete = complete or told.datetime_complete
             self._keep(told)
         self._news.append(told)

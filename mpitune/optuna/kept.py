@@ -105,8 +105,8 @@ def _look(function: types.FunctionType, owner: Any, stored: dict[str, bool], rea
                 fresh.update(name for name in bound(*targets) if name not in known and node not in under_if)
             case ast.AugAssign(into):
                 names, grows = bound(into), True
-            case ast.Call(ast.Attribute(into, name)) if name in ADDS:
-                grows = isinstance(into, ast.Subscript)
+            case ast.Call(ast.Attribute(of, name)) if name in ADDS:
+                into, grows = of, isinstance(of, ast.Subscript)
         while isinstance(into, ast.Subscript) and (into is not node or isinstance(into.ctx, ast.Store)):
             into = into.value
         if into is not node and (name := place(into)):

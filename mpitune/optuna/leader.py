@@ -17,6 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError, named
+from mpitune.optimize.window import Proposed
 from mpitune.optuna.asking import Asking, log
 from mpitune.optuna.records import ATTRIBUTE, json_says, read_said
 from mpitune.processes.process import unpacked_error
@@ -45,12 +46,15 @@ class Leader:
     stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
+    n_asked: int = 0
     told: bool = False  # of a trial
     told_texts: bool = False  # whether a line has said that attributes are texts
 
+    least = 1  # see `Source`
+
     @property
-    def stops(self) -> bool:
-        """Whether no trial may begin any more."""
+    def ended(self) -> bool:
+        """Whether the study ends, as if no later trial had run."""
         return self.raised is not None or self.stopped or self.asking.stopped or self.study._stop_flag
 
     @property
@@ -58,8 +62,16 @@ class Leader:
         """Whether its time is over. As in Optuna a first trial runs, however long the workers take, if there is any."""
         return (self.told or self.ends <= self.began) and time.monotonic() >= self.ends
 
-    def tell(self, result: Result) -> None:
+    def ask(self, most: int) -> list[Proposed]:
+        """The next trial, if one may begin."""
+        if self.ended or self.n_asked == self.n_trials or self.is_late or (trial := self.asking.ask()) is None:
+            return []
+        self.n_asked += 1
+        return [Proposed((trial,))]
+
+    def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
         """Take in the next result in the order of numbers."""
+        (result,) = results
         number, self.told = self.asking.open[0], True
         raised, given, attrs = self.extras.pop(number, (b"", None, None))
         said = result.user_attrs.get(ATTRIBUTE)

@@ -24,7 +24,7 @@ from mpitune.errors import own_traceback
 from mpitune.experiment import Data
 from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
-from mpitune.optimize.strategies.view import View, ViewedStudy
+from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
 from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params, whole
 from mpitune.processes.pickles import read_call
@@ -71,7 +71,7 @@ class InWorker:
         set_verbosity(self.verbosity)
         _study = self._study = Study.__new__(ViewedStudy)
         self._function = read_call(self.packed, data)
-        self._told, self._tell = self.view.trials, tell
+        self._told, self._tell = [*self.view.trials], tell
         self._attrs = [(0, dict(self.view.get_study_user_attrs(self.view.study_id)))]
         return self
 
@@ -146,7 +146,7 @@ class InWorker:
         else:
             attrs = [whole(asked["user_attrs"]), whole(asked["system_attrs"])]
             params, space = unpacked_params(attrs[1][OURS]["params"])
-        self.view.begin(user_attrs=attrs[0], system_attrs=attrs[1])
+        self.view.add([running(number, user_attrs=attrs[0], system_attrs=attrs[1])])
         trial = self.view.trial(number, (params, space))
         self._study.__dict__ = vars(trial.study)
         trial.study = self._study

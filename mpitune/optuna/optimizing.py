@@ -32,6 +32,7 @@ from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.values import refuse_faults
+from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.kept import kept_by
@@ -46,7 +47,7 @@ from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
 from mpitune.track.tracker import STEPS
-from mpitune.trial import Batch, Evaluation, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
 FIX = "make it within the objective"
@@ -72,7 +73,7 @@ class Optimizing(Experiment):
 
     def searches(self) -> Iterable[Rounds]:
         assert self.leader is not None
-        return [_rounds(self.leader, self.window)]
+        return [rounds(self.leader, self.window)]
 
     def objective(self, worker: WorkerContext) -> Objective:
         return self.in_worker.begin(worker.data, worker.send if self.tracked else None)
@@ -123,28 +124,6 @@ class Optimizing(Experiment):
             kept = [key for key in history.results if key <= last.trial.key]
             known = [Outcome(history.trials[key], history.results[key]) for key in kept]
         SearchStudy(records(known, dict), goals, folder).write(folder / "trials.csv")
-
-
-def _rounds(leader: Leader, window: int) -> Rounds:
-    """Keep so many trials open, and tell them in the order of numbers."""
-    open_: list[Batch] = []
-    n_asked, new = 0, list[Batch]()
-    while True:
-        while (
-            not leader.stops
-            and len(open_) < window
-            and (leader.n_trials is None or n_asked < leader.n_trials)
-            and not leader.is_late
-            and (trial := leader.asking.ask()) is not None
-        ):
-            new.append((trial,))
-            open_.append(new[-1])
-            n_asked += 1
-        if leader.stops or not open_:
-            return True
-        (result,) = yield Window(new, open_.pop(0))
-        new = []
-        leader.tell(result)
 
 
 def optimize(
@@ -258,11 +237,11 @@ def _follow(experiment: Optimizing, window: int, outcomes: Sequence[Outcome], tr
         experiment.on_message(each)
     results = {outcome.trial.key: outcome.result for outcome in outcomes}
     leader.n_trials, leader.ends = len(results), math.inf
-    rounds: Any = _rounds(leader, window)
+    asked: Any = rounds(leader, window)
     with suppress(StopIteration):
-        awaited = next(rounds).awaited
+        awaited = next(asked).awaited
         while awaited[0].key in results:
-            awaited = rounds.send([results[awaited[0].key]]).awaited
+            awaited = asked.send([results[awaited[0].key]]).awaited
 
 
 @cache

@@ -114,8 +114,8 @@ class _Asking(Sampler):
         known = {} if given is None else {"system_attrs": {"fixed_params": _as_told(self._problem, given)["params"]}}
         point: Point = {}
         with _quiet():
-            number = self._view.begin(**known)
-            trial = self._view.trial(number, self._view.propose(number))
+            number = len(self._view.trials)
+            trial = self._view.trial(number, self._view.begin(number, **known))
             for name, part in space.parts.items():
                 if space.is_active(name, point) if given is None else name in given:
                     point[name] = suggested(trial, name, part)

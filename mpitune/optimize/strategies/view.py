@@ -74,6 +74,7 @@ class View(InMemoryStorage):
         super().__init__()
         self.study_id, self._study = study_id, _StudyInfo(name, list(directions))  # samplers remember the id
         self._studies, self._study_name_to_id = {study_id: self._study}, {name: study_id}
+        self.trials, self._prev_waiting_trial_number = self._study.trials, {study_id: 0}
         self._study.user_attrs, self._study.system_attrs = dict(user_attrs or {}), dict(system_attrs or {})
         self.reported: Callable[[FrozenTrial], object] = bool  # called with a trial after each of its reports
         self._parts = [part if keeps and not is_optunas(part) else copy.deepcopy(part) for part in (sampler, pruner)]
@@ -82,29 +83,27 @@ class View(InMemoryStorage):
         self._seed, self._keeps, self.stopped = seed, keeps, False
         self.several = True  # whether several trials may run at a time
 
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        """All, by their numbers."""
-        return self._study.trials
-
-    @trials.setter
-    def trials(self, trials: list[FrozenTrial]) -> None:
-        ids = self._trial_id_to_study_id_and_number
-        ids.update((number, (self.study_id, number)) for number in range(len(ids), len(trials)))
-        self._study.trials, self._max_trial_id = trials, len(trials) - 1
-        self._prev_waiting_trial_number = {self.study_id: 0}  # of Optuna 5
-
     def show(self, seen: Iterable[FrozenTrial], n: int, user_attrs: Mapping[str, Any]) -> None:
         """Have n trials, those that are seen and running ones in all other places, and the study's attributes."""
         self._study.user_attrs = dict(user_attrs)
         by_number = {trial.number: trial for trial in seen}
-        self.trials = [by_number.get(number) or running(number) for number in range(n)]
+        self.trials[:] = []
+        self.add(by_number.get(number) or running(number) for number in range(n))
 
-    def begin(self, **more: Any) -> int:
-        """The number of a new trial that runs, of which these things are known."""
-        number = len(self.trials)
-        self.trials = [*self.trials, running(number, **more)]
-        return number
+    def add(self, trials: Iterable[FrozenTrial]) -> None:
+        """Have these trials after all others."""
+        for trial in trials:
+            self._trial_id_to_study_id_and_number[len(self.trials)] = self.study_id, len(self.trials)
+            self.trials.append(trial)
+
+    def begin(self, number: int, **more: Any) -> Joint:
+        """Begin a trial, a new one or one that has waited, of which these things are known.
+
+        What the sampler proposes for parameters that are known before they are asked for, in the order of numbers.
+        """
+        self.add([running(number)] if number == len(self.trials) else [])
+        self.trials[number] = running(number, **more)
+        return self._proposed(number)
 
     def new_attrs(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """The study's user attributes that were set since it had these."""
@@ -138,11 +137,7 @@ class View(InMemoryStorage):
         study._thread_local.in_optimize_loop = True  # its own `optimize` raises, as in Optuna
         return study
 
-    def propose(self, number: int) -> Joint:
-        """What the sampler proposes for parameters that are known before they are asked for, in the order of numbers.
-
-        The trial of this number is there.
-        """
+    def _proposed(self, number: int) -> Joint:
         study = self._at(f"{number}/joint")
         if getattr(study.sampler, "_initial_popsize", 0) is None:  # CmaEsSampler before Optuna 4.4: that of its begin
             key = study.sampler._attr_keys.popsize()

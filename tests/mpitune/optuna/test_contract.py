@@ -654,6 +654,7 @@ SNIPPETS = {
     "if self.data is None: self.data = 1": "",
     "if trial.number not in memo: memo[trial.number] = 1.0\nmemo[trial.number]": "",
     "self.model = self.model or square": "",
+    "for name in self.history.keys(): print(name)": "",
     "if trial.number > self.warmup: self.device = 'gpu'": "",
     "def inner():\n values = []; values.append(1)\ninner()": "",
     "global score\nif score is None or x < score: score = x": "score",

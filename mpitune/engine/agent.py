@@ -47,6 +47,7 @@ from mpitune.engine.printed import MARK, TrialOutput
 from mpitune.engine.worker_process import WorkerProcess
 from mpitune.errors import UsageError
 from mpitune.memory.shared_arrays import SharedArrays
+from mpitune.options import RunOptions
 from mpitune.processes.process import start_resource_tracker
 from mpitune.ranks.transport import Lost
 from mpitune.trial import NoRoom, Place, Result, parameter_set
@@ -80,13 +81,10 @@ class Agent:
         tell: delivers a message to the coordinator.
         setup: what every worker is told, without its device.
         places: of the slots, for the log.
-        threads: numerical threads per worker.
-        trial_timeout: seconds that a trial may take.
-        most_sets: parameter sets after which a worker is replaced by a fresh one; 0 for never. No batch is divided.
+        options: of the study. `batch` divides no batch.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
         output: folder for what each trial prints; None keeps nothing.
         plainly: whether what trials print is printed here as it is, not logged with the trial's key.
-        folders: has a folder of each worker to work in; None: all work in that of this process.
     """
 
     def __init__(
@@ -95,18 +93,14 @@ class Agent:
         setup: worker.Setup,
         devices: Sequence[Device],
         places: Sequence[Place],
+        options: RunOptions,
         *,
-        threads: int = 1,
-        trial_timeout: float | None = None,
-        most_sets: int = 0,
         preload: Sequence[str] = (),
         output: Path | None = None,
         plainly: bool = False,
-        folders: Path | None = None,
     ):
-        self._folders = folders
-        self._tell, self._setup, self._threads = tell, setup, threads
-        self._trial_timeout, self._most_sets = trial_timeout, most_sets
+        self._tell, self._setup, self._options = tell, setup, options
+        self._folders = options.worker_folders and options.worker_folders.absolute()
         self._preload = tuple(preload)
         start_resource_tracker()
         self.slots = [
@@ -236,10 +230,10 @@ class Agent:
 
     def _is_worn_out(self, process: WorkerProcess, run: Run) -> bool:
         """Whether a fresh worker shall evaluate this batch."""
-        if not self._most_sets:
+        if not self._options.batch:
             return False
         sets = process.sets | {parameter_set(trial) for trial in run.batch}
-        if process.sets and len(sets) > max(len(process.sets), self._most_sets):
+        if process.sets and len(sets) > max(len(process.sets), self._options.batch):
             return True
         process.sets = sets
         return False
@@ -250,7 +244,7 @@ class Agent:
     def _start(self, slot: Slot, run: Run) -> WorkerProcess:
         """A worker for the next batch of a slot."""
         device, n_slots = self._device_of(slot, run), 1 + len(run.beside)
-        threads = self._threads * (n_slots if device.kind == "cpu" else 1)
+        threads = self._options.threads * (n_slots if device.kind == "cpu" else 1)
         place = slot.place
         folder = self._folders / f"{place.host}-{place.rank}-{place.slot}" if self._folders else None
         setup = replace(self._setup, device=slot.device.kind, folder=folder)
@@ -386,10 +380,5 @@ class Agent:
         if not process.sent:
             return ""
         since = process.clock if process.built else process.started
-        limit = self._limit(process)
-        return f"no result within {limit:g} s" if now - since > limit else ""
-
-    def _limit(self, process: WorkerProcess) -> float:
-        if not process.built:
-            return BUILD_SECONDS
-        return float("inf") if self._trial_timeout is None else self._trial_timeout
+        limit = self._options.trial_timeout if process.built else BUILD_SECONDS
+        return "" if limit is None or now - since <= limit else f"no result within {limit:g} s"

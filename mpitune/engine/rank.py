@@ -268,18 +268,10 @@ class _RanksPart:
             return InlineAgent(tell, self.experiment, shared.arrays, together=together, debug=options.debug)
         environ = self.scheduling.environ
         agent = Agent(
-            tell,
-            worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), environ, together),
-            devices,
-            places,
-            threads=options.threads,
-            trial_timeout=options.trial_timeout,
-            most_sets=options.batch,
-            preload=preload,
+            tell, worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), environ, together),
+            devices, places, options, preload=preload, plainly=self.scheduling.prints_plainly,
             output=self.folder / "printed" if options.keep_output else None,
-            plainly=self.scheduling.prints_plainly,
-            folders=options.worker_folders and options.worker_folders.absolute(),
-        )
+        )  # fmt: skip
         self.stack.callback(agent.close)
         return agent
 

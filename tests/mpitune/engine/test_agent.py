@@ -17,6 +17,7 @@ from mpitune.engine.agent import Agent
 from mpitune.engine.messages import Died, Returned, Run
 from mpitune.engine.worker import LENGTH, Setup, write
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.options import RunOptions
 from mpitune.trial import Place, Trial
 from tests.helpers import PATIENCE
 from tests.toys import Toy
@@ -31,7 +32,7 @@ def sent() -> list[Any]:
 def agent(sent: list[Any]) -> Iterator[Agent]:
     """One slot whose worker dies in the trial t0."""
     setup = Setup(pickle.dumps(Toy(2, at=("t0=c_exit",))), {}, "cpu", os.getpid(), {})
-    agent = Agent(sent.append, setup, [CPU], [Place()])
+    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions())
     yield agent
     agent.close()
 
@@ -58,7 +59,7 @@ def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agen
 
 def test_what_a_worker_that_died_had_worked_leaves_out_its_start(sent: list[Any]) -> None:
     setup = Setup(pickle.dumps(Toy(2, compiles=1.0, at=("t0=c_exit",))), {}, "cpu", os.getpid(), {})
-    agent, begin = Agent(sent.append, setup, [CPU], [Place()]), time.monotonic()
+    agent, begin = Agent(sent.append, setup, [CPU], [Place()], RunOptions()), time.monotonic()
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     died = heard(agent, sent, Died)
     assert died.cause == "ended with exit code 7" and 0 <= died.seconds < time.monotonic() - begin - 0.9
@@ -83,7 +84,7 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], mon
     """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
     monkeypatch.setattr(module, "REAP_SECONDS", 0.5)
     setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
-    agent = Agent(sent.append, setup, [CPU], [Place()], trial_timeout=0.5)
+    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=0.5))
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None
@@ -104,7 +105,7 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any], m
     asleep = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + asleep))
     setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid(), {})
-    agent = Agent(sent.append, setup, [CPU], [Place()], trial_timeout=100.0)
+    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=100.0))
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
     assert process is not None

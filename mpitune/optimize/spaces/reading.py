@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import UsageError
+from mpitune.optimize.spaces import optunas
 from mpitune.optimize.spaces.parameters import Choice, Float, Int, Part, shown
 
 # What ranges of scipy.stats, scikit-optimize, Ray Tune and Hyperopt have, and hardly anything else.
@@ -85,18 +86,12 @@ def _is_drawn_from(value: Any) -> bool:
 
 def of_distribution(part: Any) -> Part | None:
     """The range that a distribution of scipy.stats or Optuna is; None for anything else."""
-    kind = type(part).__name__
-    if kind == "CategoricalDistribution":
-        return Choice([*part.choices])
-    if kind in ("FloatDistribution", "IntDistribution"):
-        step = {} if part.log or part.step is None else {"step": part.step}
-        return (Float if kind[0] == "F" else Int)(part.low, part.high, log=part.log, **step)
-    scipys = getattr(getattr(part, "dist", None), "name", "")
-    if scipys not in ("uniform", "loguniform", "reciprocal", "randint"):
-        return None
+    name = getattr(getattr(part, "dist", None), "name", "")
+    if name not in ("uniform", "loguniform", "reciprocal", "randint"):
+        return optunas.part_of(part)
     low, high = (end.item() for end in part.support())
-    if scipys == "randint":
+    if name == "randint":
         return Int(low, high)
-    log = scipys != "uniform"
+    log = name != "uniform"
     moved = log and not math.isclose(part.median() ** 2, low * high)  # by loc
     return None if moved else Float(float(low), float(high), log=log)

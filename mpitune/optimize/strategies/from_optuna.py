@@ -15,23 +15,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from mpitune.errors import UsageError, needs
-from mpitune.optimize.spaces import Choice, Float, Int, Ordinal, Part, Point
-from mpitune.optimize.spaces.parameters import Quantile
+from mpitune.errors import UsageError
+from mpitune.optimize.spaces import Choice, Point
+from mpitune.optimize.spaces.optunas import optuna, suggested, told
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment, said_of
 from mpitune.optimize.strategies.halving import OneAtATime, Staged
 from mpitune.optimize.strategies.plain import Points, Random, Sampling
-from mpitune.trial import CONSTRAINTS, Evaluation, Parameter, Trial
+from mpitune.trial import CONSTRAINTS, Evaluation, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
-
-
-def optuna() -> Any:
-    """The library, silent. Raises UsageError where it is not installed."""
-    with needs("Optuna", '"mpitune[search]", or use another strategy'):
-        import optuna as library
-    library.logging.set_verbosity(library.logging.ERROR)
-    return library
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,7 @@ class _Asking(Sampler):
     def _begun(self, given: Point | None = None) -> tuple[Any, Point]:
         """The study's next trial with its point; given: one that the study's sampler has not drawn."""
         space = self._problem.space
-        known = {} if given is None else {"system_attrs": {"fixed_params": _as_told(self._problem, given)["params"]}}
+        known = {} if given is None else {"system_attrs": {"fixed_params": told(space.parts, given)["params"]}}
         point: Point = {}
         with _quiet():
             number = len(self._view.trials)
@@ -199,8 +191,10 @@ def note_constraints(strategy: Any, problem: Problem, trial: Trial, result: Eval
     attrs = cast(dict[str, Any], result.user_attrs)
     attrs.pop(CONSTRAINTS, None)  # of an earlier study, whose function may have been another
     if function is not None and segment.last and not result.failed:
-        told = {"user_attrs": dict(attrs), **_as_told(problem, segment.point)}
-        frozen = optuna().trial.create_trial(state=optuna().trial.TrialState.RUNNING, **told)  # as in Optuna's own loop
+        about = {"user_attrs": dict(attrs), **told(problem.space.parts, segment.point)}
+        frozen = optuna().trial.create_trial(
+            state=optuna().trial.TrialState.RUNNING, **known
+        )  # as in Optuna's own loop
         frozen.number = segment.number
         attrs[CONSTRAINTS] = finite(function(frozen))
 
@@ -217,59 +211,6 @@ def constraints_func_of(thing: Any) -> Any:
     return found if inner is None or found is not None else constraints_func_of(inner)
 
 
-def _as_told(problem: Problem, point: Point) -> dict[str, dict[str, Any]]:
-    """What Optuna is told of a point."""
-    parts = problem.space.parts
-    drawn_from = {name: _distribution(parts[name]) for name in point}
-    params = {name: _nearest(parts[name], value, drawn_from[name]) for name, value in point.items()}
-    return {"params": params, "distributions": drawn_from}
-
-
 def _quiet() -> Any:
-    """Without warnings of values that are infinite, small populations, or a last step below the highest value."""
+    """Without warnings of values that are infinite, or small populations."""
     return warnings.catch_warnings(action="ignore")
-
-
-def suggested(trial: Any, name: str, part: Part) -> Parameter:
-    """What a trial of Optuna says for a parameter."""
-    drawn = trial._suggest(name, _distribution(part))
-    if isinstance(part, Choice):
-        return part.labels[drawn if isinstance(part, Ordinal) else choices_of(part).index(drawn)]
-    if isinstance(part, Int):
-        return int(drawn)
-    return part.at(drawn) if isinstance(part, Quantile) else float(drawn)
-
-
-def choices_of(part: Choice) -> list[Any]:
-    """The options as Optuna is given them: their labels, and None. It takes 1, 1.0 and True for one: then as texts."""
-    choices = [None if option is None else label for option, label in zip(part.options, part.labels, strict=True)]
-    if len(set(choices)) < len(choices):
-        return [f"{place}: {label!r}" for place, label in enumerate(part.labels)]
-    return choices
-
-
-def _distribution(part: Part) -> Any:
-    distributions = optuna().distributions
-    if isinstance(part, Ordinal):
-        return distributions.IntDistribution(0, len(part.labels) - 1)
-    if isinstance(part, Choice):
-        return distributions.CategoricalDistribution(choices_of(part))
-    if isinstance(part, Int):
-        high = part.low + (part.high - part.low) // part.step * part.step
-        return distributions.IntDistribution(part.low, high, log=part.log, step=part.step)
-    if isinstance(part, Quantile):
-        return distributions.FloatDistribution(0.0, 1.0)
-    with _quiet():
-        return distributions.FloatDistribution(part.low, part.high, log=part.log, step=part.step)
-
-
-def _nearest(part: Part, value: Parameter, distribution: Any) -> Any:
-    """What Optuna is told for a value of a parameter: beside its steps the nearest that is on one."""
-    if isinstance(part, Choice):
-        place = part.index(value)
-        return place if isinstance(part, Ordinal) else distribution.choices[place]
-    if isinstance(part, Quantile):
-        return part.place(float(value))
-    if isinstance(part, Float):
-        return min(distribution.high, part.on_step(float(value)))
-    return part.on_step(int(value)) if part.step > 1 else value

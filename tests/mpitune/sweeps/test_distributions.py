@@ -12,10 +12,10 @@ from scipy import stats
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Space
+from mpitune.optimize.spaces.optunas import nearest
 from mpitune.optimize.spaces.parameters import Quantile
 from mpitune.optimize.strategies import strategy_of
 from mpitune.optimize.strategies.base import Feedback, Problem
-from mpitune.optimize.strategies.from_optuna import _nearest
 from mpitune.sweeps.distributions import part_of
 
 U = np.linspace(0.001, 0.999, 333)
@@ -79,7 +79,7 @@ def test_a_sampler_that_learns_finds_the_middle_of_a_distribution(kind: str) -> 
     part = part_of(kind, DEFINITIONS[kind][0], "bayes")
     assert isinstance(part, Quantile)
     for u in (0.1, 0.5, 0.9):
-        assert part.at(_nearest(part, part.at(u), None)) == pytest.approx(part.at(u))
+        assert part.at(nearest(part, part.at(u), None)) == pytest.approx(part.at(u))
     aim = part.at(0.7)
     problem = Problem(Space({"x": part, "y": [1, 2]}), {"loss": False}, n_trials=40)
     (scheduler,) = strategy_of("tpe").begin(problem)

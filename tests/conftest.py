@@ -27,7 +27,7 @@ SHARED_MNIST = ROOT.parent / "shared" / "data"
 
 
 settings.register_profile("quick", max_examples=25, deadline=None)
-settings.register_profile("full", max_examples=300, deadline=None)
+settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

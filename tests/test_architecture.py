@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.helpers import ROOT
 from tests.install.rooms import rooms
@@ -23,13 +22,6 @@ OTHERS = {  # files that write elsewhere, or are these functions
     "mpitune/track/follow.py": "a file that `open_lock` has opened",
     "mpitune/track/writers.py": "what is exported, to the path that the user names",
 }
-
-
-def test_imports_go_in_one_direction() -> None:
-    """The contracts of import-linter: no arrow up, no circle, one file that imports mpi4py. As in `make lint`."""
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
 
 
 def test_the_rank_and_its_help_need_no_heavy_library() -> None:

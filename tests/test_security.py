@@ -226,9 +226,8 @@ def test_a_link_in_place_of_a_command_s_output_is_not_followed(tmp_path: Path) -
     assert not trial.error and theirs.read_text() == "as it was"
 
 
-DOORS = """
+SCRIPT = """
 import sys
-import optuna
 from mpitune import Float, RunOptions, search
 
 def objective(trial):
@@ -236,85 +235,47 @@ def objective(trial):
     for step in (1, 2):
         trial.report({"loss": trial.params["x"] / step}, step)
 
-def together(trials):
-    return [trial.params["x"] + 0 * len(str(trial.folder)) for trial in trials]
-
-def of_optuna(trial):
-    return trial.suggest_float("x", 0, 1)
-
-def app(config):
-    from mpitune import current_trial
-    current_trial().folder
-    return config.x
-
-if __name__ == "__main__":
-    door, n = sys.argv.pop(1), int(sys.argv.pop(1))
-    how = dict(n_trials=n, minimize="loss", options=RunOptions(results="r", workers=1, gpu="none"))
-    if door in ("search", "together"):
-        search(*([objective] if door == "search" else [together]), {"x": Float(0, 1)}, **how, window=1,
-               together=2 if door == "together" else None)
-    elif door == "command":
-        search(["echo", '{{"loss": {x}}}'], {"x": Float(0, 1)}, **how, window=1)
-    elif door == "sklearn":
-        from mpitune.sklearn import GridSearchCV
-        from sklearn.linear_model import Ridge
-        GridSearchCV(Ridge(), {"alpha": [1.0, 2.0]}, cv=2, results="r", workers=1).fit([[0.0], [1], [2], [3]], range(4))
-    elif door == "optuna":
-        optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)).optimize(of_optuna, n_trials=n)
-    else:
-        import hydra
-        hydra.main(version_base=None, config_path=".", config_name="config")(app)()
+how = RunOptions(results="r", workers=1, gpu="none")
+search(objective, {"x": Float(0, 1)}, n_trials=int(sys.argv[1]), minimize="loss", options=how, window=1)
 """
-WORDS = {  # after python, for n trials; by default those of the script itself
-    "optuna": "-m mpitune --results r --workers 1 --gpu none doors.py optuna {n}",
+WORDS = {
+    "search": "script.py {n}",
     "sweeps": "-m mpitune run sweep.json --results r --workers 1 --trials {n}",
-    "hydra": "doors.py hydra {n} --multirun hydra/sweeper=mpitune x=interval(0.0,1.0) hydra.sweeper.n_trials={n} "
-    "hydra.sweeper.seed=1 hydra.sweeper.results=r hydra.sweep.dir=out hydra.sweeper.workers=1 hydra.sweeper.gpu=none",
 }
 
 
-@pytest.mark.parametrize(
-    "door",
-    [
-        "search",
-        "sweeps",
-        *(pytest.param(door, marks=pytest.mark.slow) for door in "command together optuna hydra sklearn".split()),
-    ],
-)
-def test_no_door_follows_what_a_stranger_has_put_in_place_of_its_files(door: str, program: Any, tmp_path: Path) -> None:
-    """Whatever the first run has written is a link or a pipe when the second comes, also in folders of new trials."""
-    pytest.importorskip({"sweeps": "yaml", "hydra": "hydra"}.get(door, "optuna"))
+@pytest.mark.parametrize("door", WORDS)
+def test_what_a_stranger_has_put_in_folders_of_new_trials_is_not_followed(
+    door: str, program: Any, tmp_path: Path
+) -> None:
+    """And what the first run has written is a link or a pipe when the second comes."""
     parameters = {"x": {"min": 0.0, "max": 1.0}}
     sweep = {"program": "train.py", "method": "random", "metric": {"name": "loss"}, "parameters": parameters}
-    files = {"doors.py": DOORS, "config.yaml": "x: 0.5", "victim": "as it was", "train.py": """print('{"loss": 1}')"""}
+    files = {"script.py": SCRIPT, "victim": "as it was", "train.py": """print('{"loss": 1}')"""}
     for name, text in {**files, "sweep.json": json.dumps(sweep)}.items():
         (tmp_path / name).write_text(text)
 
     def ran(n: int, status: int | None) -> Any:
-        return program(*WORDS.get(door, f"doors.py {door} {{n}}").format(n=n).split(), cwd=tmp_path, status=status)
+        return program(*WORDS[door].format(n=n).split(), cwd=tmp_path, status=status)
 
     ran(2, 0)
     made = [path for path in tmp_path.glob("r/**/*") if path.is_file() and path.name != NAME and path.suffix != ".npz"]
-    made += (tmp_path / "out").glob("*.yaml")
     for n, kind in enumerate(("link", "pipe"), 2):
-        new = [tmp_path / place / f"t{n:06}" for place in ("r/trials", f"out/{n}")]
+        new = tmp_path / "r/trials" / f"t{n:06}"
         names = (OUTPUT, LOG, FINISHED, PARAMS, ARGS)
-        for path in [*made, *(folder / name for folder in new for name in names)]:
+        for path in [*made, *(new / name for name in names)]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             path.symlink_to(tmp_path / "victim") if kind == "link" else os.mkfifo(path)
         done = ran(n + 1, None)
         if done.returncode == Exit.ERROR:
             assert f"{LOG} cannot be read or written" in done.stderr
-            (new[0] / LOG).unlink()
+            (new / LOG).unlink()
             done = ran(n + 1, None)
         assert done.returncode in (Exit.DONE, Exit.FAILED_TRIALS), done.stderr
         assert (tmp_path / "victim").read_text() == "as it was"
         assert not (tmp_path / "r" / "report.html").is_symlink() and (tmp_path / "victim").stat().st_nlink == 1
-    if door in ("optuna", "sklearn"):
-        return  # whose trials have no folders
-    folder = tmp_path / ("out/4" if door == "hydra" else "r/trials") / "t000004"
-    folder.parent.mkdir(exist_ok=True)
+    folder = tmp_path / "r/trials/t000004"
     os.mkfifo(folder)
     assert f"{folder} cannot be read or written (it is a link" in ran(6, Exit.ERROR).stderr.splitlines()[-1]
     folder.unlink()

@@ -32,6 +32,7 @@ from mpitune.experiment import Experiment, WorkerContext
 from mpitune.port import Reporting, Scheduling
 from mpitune.settings import setting
 from mpitune.trial import Batch, Evaluation, NoRoom, Rounds, Trial, seed_of
+from tests.fate import befalls
 
 
 def sigkill() -> None:
@@ -191,6 +192,8 @@ class Toy(Experiment):
 
     def _result(self, trial: Trial, total: float) -> Evaluation | NoRoom | None:
         x = float(trial.params["x"])
+        if "FATE" in os.environ:
+            befalls(int(x))
         values = {"square": x * x + float(trial.params["offset"]) + total}
         rng = np.random.default_rng(seed_of(self.seed, trial.key))
         values["drawn"] = rng.random()

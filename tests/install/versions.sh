@@ -30,5 +30,7 @@ export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFI
 uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra mpi --extra search --extra export
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.compiling
+# The rooms that use what other packages have; engine, processes, devices and tools use Python alone.
+rooms=(_jit figures joblib memory optimize optuna ranks report sklearn storage svm sweeps track)
 python -m pytest -n 4 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
-    tests/mpitune tests/common tests/mnist_svm
+    "${rooms[@]/#/tests/mpitune/}" tests/mnist_svm

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit
-from mpitune.storage.history import read_study
 from tests.helpers import (
     PATIENCE,
     TOYS,
@@ -17,30 +16,11 @@ from tests.helpers import (
     family,
     journal_lines,
     start,
-    studied,
     table_without_run,
     wait_for_lines,
     wait_for_the_end_of,
     wait_until,
-    workers_of,
 )
-
-LAYOUTS = {"1 node x 3 slots": (0, 3), "3 nodes x 1 slot": (3, 1)}
-STUDY = ("7", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "5", "--data-size", "1000")
-
-
-def test_the_table_is_the_same_on_any_layout(program: Any, tmp_path: Path) -> None:
-    studied(tmp_path / "here", 7, courses=3, rounds=2, batch_trials=2, array_size=5, data_size=1000)
-    tables = {"this process": table_without_run(tmp_path / "here" / "trials.csv")}
-    for name, (ranks, workers) in LAYOUTS.items():
-        folder = tmp_path / name.replace(" ", "-")
-        program(*TOYS, *STUDY, "--gpu", "none", "--workers", workers, "--results", folder, ranks=ranks)
-        tables[name] = table_without_run(folder / "trials.csv")
-        assert len(journal_lines(folder)) == 42
-    assert len(set(tables.values())) == 1
-    places = {tuple(line["place"][1:3]) for line in journal_lines(tmp_path / "3-nodes-x-1-slot")}
-    assert {rank for rank, _ in places} == {0, 1, 2}, "every rank's slots work, rank 0's too"
-
 
 # What happens to a trial, and what the table of failures must say.
 FAULTS = {
@@ -116,46 +96,6 @@ def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path
     done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)
     (line,) = [line for line in done.stderr.splitlines() if "the ice is thin" in line]
     assert " trial t" in line
-
-
-def test_kill_anything_and_the_same_command_finishes(program: Any, tmp_path: Path) -> None:
-    """On two ranks their mpirun, on one a worker and then the group, and the rank itself; two ranks finish."""
-    arguments = ("20", "--rounds", "2", "--array-size", "9")
-    studied(tmp_path / "clean", 20, rounds=2, array_size=9)
-    folder = tmp_path / "killed"
-    for wanted, ranks in ((5, 2), (14, 0), (25, 0)):
-        job = start(folder, *arguments, "--seconds", "0.3", ranks=ranks)  # so that it does not end before it is killed
-        wait_for_lines(folder, wanted)
-        members = family(job.pid)
-        if wanted == 14:
-            os.kill(workers_of(job.pid).pop(), signal.SIGKILL)
-            wait_for_lines(folder, wanted + 3)  # the study goes on; so end it less gently
-            os.killpg(job.pid, signal.SIGKILL)
-        else:
-            os.kill(job.pid, signal.SIGKILL)
-        job.communicate(timeout=PATIENCE)
-        wait_for_the_end_of(members)
-    program(*TOYS, *arguments, "--gpu", "none", "--workers", "1", "--results", folder, ranks=2)
-    keys = [line["key"] for line in journal_lines(folder)]
-    assert len(keys) == len(set(keys)) == 40
-    assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
-
-
-def test_a_signal_stops_early_and_says_how_to_go_on(program: Any, tmp_path: Path) -> None:
-    """The one study is stopped by each of them, then it goes on to its end."""
-    for n, number in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1), 1):
-        job = start(tmp_path, "200", "--seconds", "0.3")
-        wait_for_lines(tmp_path, 4 * n)
-        os.kill(job.pid, number)
-        _, stderr = job.communicate(timeout=PATIENCE)
-        assert job.returncode == Exit.STOPPED, stderr
-        assert stderr.count("run the same command to continue") == 2 and len(journal_lines(tmp_path)) < 200
-    history = read_study(tmp_path)  # the first end is written when the signal comes; the second is the true one
-    assert len(history.ends) == len(history.runs) == 3
-    assert (tmp_path / "journal.jsonl").read_text().count('"end"') == 6
-    program(*TOYS, "200", "--gpu", "none", "--workers", "1", "--results", tmp_path)
-    keys = [line["key"] for line in journal_lines(tmp_path)]
-    assert len(keys) == len(set(keys)) == 200
 
 
 @pytest.mark.slow

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import PATIENCE, ROOT, wait_for_lines
+from tests.helpers import PATIENCE
 
 pytest.importorskip("hydra")
 yaml = pytest.importorskip("yaml")
@@ -94,30 +90,6 @@ def test_a_sweep_without_trials_is_that_of_hydra(app: Any, tmp_path: Path) -> No
     assert len(theirs) == 3 * (2 * 3 * 3 * 2 * 2) and theirs == ours
     assert (tmp_path / "ours/multirun.yaml").exists()
     assert results(tmp_path / "ours")["best_params"]["model"] == "large"
-
-
-@pytest.mark.slow
-def test_one_study_on_any_layout_after_a_kill_and_of_jobs_that_join(app: Any, tmp_path: Path) -> None:
-    app(*OURS, *SEARCH, "hydra.sweep.dir=two", "hydra.sweeper.results=r-two")
-    app(*OURS, *SEARCH, "hydra.sweep.dir=ranks", "hydra.sweeper.results=r-ranks", "hydra.sweeper.workers=1", ranks=2)
-    killed = [sys.executable, "train.py", *OURS, *SEARCH, "seconds=0.05", "hydra.sweep.dir=killed"]
-    killed += ["hydra.sweeper.results=r-killed"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(killed, cwd=tmp_path, env=environ, start_new_session=True) as job:
-        wait_for_lines(tmp_path / "r-killed", 4)
-        os.killpg(job.pid, signal.SIGKILL)
-    joining = [sys.executable, "train.py", *OURS, *SEARCH, "seconds=0.05", "hydra.sweeper.results=r-joined"]
-    joining += ["hydra.sweeper.join=true"]
-    jobs = [
-        subprocess.Popen([*joining, f"hydra.sweep.dir=joined{n}"], cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL)
-        for n in range(2)
-    ]
-    assert subprocess.run(killed, cwd=tmp_path, env=environ, timeout=PATIENCE).returncode == 0
-    assert [job.wait(PATIENCE) for job in jobs] == [0, 0]
-    tables = {(tmp_path / f"r-{name}/trials.csv").read_text() for name in ("two", "ranks", "killed", "joined")}
-    assert len(tables) == 1 and "pruned" in tables.pop()
-    said = [results(tmp_path / name) for name in ("two", "ranks", "killed", "joined0", "joined1")]
-    assert all(one == said[0] for one in said) and set(said[0]) == {"name", "best_params", "best_value"}
 
 
 @pytest.mark.slow

@@ -359,7 +359,8 @@ raise SystemExit(4)
 """
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 3])
 def test_a_script_prints_the_same_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     workers = 6 if ranks else min(usable_cores(), 6)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mpitune import Choice, Float, RunOptions
@@ -26,18 +22,12 @@ def units(params: Any) -> int:
 def grouped(trials: Sequence[Any]) -> list[float]:
     """Losses that say the place of each trial and how many there are. One trial raises, others diverge.
 
-    Later ones wait as long as there is a file that is named in the environment, one kills its worker if it can make
-    another such file, and a third one gets the numbers of each call.
+    A file that is named in the environment gets the numbers of each call.
     """
     if "CALLS" in os.environ:
         with open(os.environ["CALLS"], "a") as file:
             file.write(json.dumps([trial.number for trial in trials]) + "\n")
     assert len({units(trial.params) for trial in trials}) == 1
-    while max(trial.number for trial in trials) >= 12 and Path(os.environ.get("HOLD", "/no such file")).exists():
-        time.sleep(0.02)
-    if any(trial.number == 7 for trial in trials) and "KILL" in os.environ and not Path(os.environ["KILL"]).exists():
-        Path(os.environ["KILL"]).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
     if any(trial.params["x"] > WRONG for trial in trials):
         raise ValueError("x is too large")
     return [loss_of(trial.params["x"], place, len(trials)) for place, trial in enumerate(trials)]
@@ -45,16 +35,6 @@ def grouped(trials: Sequence[Any]) -> list[float]:
 
 def loss_of(x: float, place: int, n: int) -> float:
     return float("inf") if x < 0.1 else x + 10 * place + 1000 * n
-
-
-def expected(trials: Sequence[Any]) -> list[float | None]:
-    """The losses, from the order of the trials alone."""
-    before, losses = Counter[int](), list[float | None]()
-    for trial in trials:
-        x, kind = trial["x"], trial["units"]
-        losses.append(None if x > WRONG else loss_of(x, before[kind] % TOGETHER, TOGETHER))
-        before[kind] += 1
-    return losses
 
 
 if __name__ == "__main__":

@@ -33,20 +33,6 @@ def found(program: Any, ranks: int = 0, **how: Any) -> list[str]:
     return list(program(*SCRIPT, json.dumps(how), ranks=ranks).stdout.splitlines())
 
 
-def test_the_same_trials_on_any_layout_failed_and_infinite_ones_too(program: Any) -> None:
-    how: dict[str, Any] = {"strategy": "random", "n_trials": 12, "seed": 1}
-    (here,) = found(program, workers=2, **how)
-    assert found(program, workers=1, ranks=2, **how) == [here] * 2
-    trials = json.loads(here)
-    failed = [t for t in trials if t[1] == "failed"]
-    assert len(trials) == 12 and failed and all(t[2]["x"] > 0.9 and not t[3] for t in failed)
-    infinite = [t for t in trials if t[2]["n"] > 50 and t[2]["x"] <= 0.9]
-    assert infinite and all(t[1] == "complete" and t[3]["loss"] == float("inf") for t in infinite)
-    # In this process, which raises what an objective raises, so that nothing may fail here.
-    study = searched(lambda trial: {"loss": 1.0}, SPACE, **how)
-    assert [list(t.params.items()) for t in study.trials] == [list(t[2].items()) for t in trials]
-
-
 def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     asked: list[int] = []
 

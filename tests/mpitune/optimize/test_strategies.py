@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 import random
@@ -44,7 +43,6 @@ from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
 from mpitune.track.formats import to_optuna
 from mpitune.trial import Result
-from tests.helpers import begun, journal_lines, wait_for_lines
 from tests.mpitune.optimize.objectives import searched
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -641,56 +639,6 @@ def test_a_scheduler_that_asks_at_once_is_asked_again_when_all_are_told() -> Non
     assert strategy.told == list(range(8))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "objective", "ranks"),
-    [("ASHA(max_steps=27)", "reported", 3), ("PopulationBased(max_steps=6, every=2)", "stepped", 2)],
-)
-def test_layouts_agree(program: Any, strategy: str, objective: str, ranks: int) -> None:
-    """Two workers of one process, and ranks with one each: two or three, which no strategy can tell."""
-    flat = strategy.startswith("Population")  # without conditions, which do not fit it
-    asked = {"strategy": strategy, "objective": objective, "flat": flat, "n_trials": 10, "workers": 2, "seed": 3}
-    how = json.dumps(asked)
-    script = ("-m", "tests.mpitune.optimize.objectives")
-    here = program(*script, how).stdout
-    rows = json.loads(here)
-    assert len(rows) == 10
-    one = how.replace('"workers": 2', '"workers": 1')
-    assert program(*script, one, ranks=ranks).stdout == here * ranks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "objective"), [("tpe", "plain"), ("Hyperband(max_steps=9, sampler='tpe')", "stepped")]
-)
-def test_a_window_gives_the_same_table_on_any_layout_and_after_a_kill(
-    program: Any, strategy: str, objective: str, tmp_path: Path
-) -> None:
-    """Byte for byte. A search that is killed in its middle goes on with two ranks and the window that it began with."""
-    script = ("-m", "tests.mpitune.optimize.objectives")
-
-    def how(name: str, workers: int) -> str:
-        given = {"strategy": strategy, "objective": objective, "n_trials": 17, "seed": 3, "workers": workers}
-        return json.dumps({**given, "window": None if name == "killed" else 8, "results": str(tmp_path / name)})
-
-    for workers in (1, 2, 4):
-        program(*script, how(f"workers{workers}", workers))
-    program(*script, how("ranks", 1), ranks=2)
-    (hold := tmp_path / "hold").touch()
-    killed = begun(*script, how("killed", 4), env={"HOLD": str(hold)}, stderr=None, start_new_session=True)
-    with killed as search:
-        try:
-            wait_for_lines(tmp_path / "killed", 8)
-        finally:
-            os.killpg(search.pid, signal.SIGKILL)
-    n_before = len(journal_lines(tmp_path / "killed"))
-    program(*script, how("killed", 1), ranks=2)
-    tables = {path.parent.name: path.read_bytes() for path in tmp_path.glob("*/trials.csv")}
-    assert len(tables) == 5 and len(set(tables.values())) == 1
-    assert 8 <= n_before < len(journal_lines(tmp_path / "killed"))
-    assert tables["killed"].count(b"\n") == 18
-
-
 def stepping(trial: Any) -> Any:
     state = trial.folder / "step"
     done = int(state.read_text()) if trial.start else 0
@@ -775,8 +723,6 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     """A trial whose worker is killed in the middle is tried once more, and finds its checkpoint."""
 
     def objective(trial: Any) -> Any:
-        import os
-        import signal
 
         state = trial.folder / "step"
         done = int(state.read_text()) if state.exists() else 0

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +20,8 @@ from mpitune.optimize.strategies import ASHA
 from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial
-from tests.helpers import PATIENCE, begun, journal_lines, wait_for_lines
 from tests.mpitune.engine.fake_agents import FakeAgents, places
-from tests.mpitune.optimize.groups import SPACE, TOGETHER, expected, grouped, units
+from tests.mpitune.optimize.groups import SPACE, TOGETHER, grouped, units
 from tests.mpitune.optimize.objectives import searched
 
 SCRIPT = ("-m", "tests.mpitune.optimize.groups")
@@ -33,27 +31,6 @@ X = {"x": Float(0, 1)}
 def said(text: str) -> list[str]:
     """What each rank has printed of its study."""
     return [line for line in text.splitlines() if line.startswith("[[")]
-
-
-def require_right(study: str) -> None:
-    trials = json.loads(study)
-    losses = expected([params for params, _, _ in trials])
-    assert [loss for _, loss, _ in trials] == losses and None in losses and math.inf in losses
-    assert [state for _, _, state in trials] == ["failed" if loss is None else "complete" for loss in losses]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["random", "tpe", "sobol"])
-def test_the_same_bits_on_any_layout(strategy: str, program: Any, tmp_path: Path) -> None:
-    """One trial raises in each, some diverge; in one layout a worker is killed."""
-    if strategy == "tpe":
-        pytest.importorskip("optuna")
-    how = {"strategy": strategy, "seed": 4}
-    (one,) = said(program(*SCRIPT, json.dumps({**how, "workers": 1})).stdout)
-    require_right(one)
-    kill = {"KILL": str(tmp_path / "killed")}
-    assert said(program(*SCRIPT, json.dumps(how), env=kill).stdout) == [one] and (tmp_path / "killed").exists()
-    assert said(program(*SCRIPT, json.dumps({**how, "workers": 1}), ranks=3).stdout) == [one] * 3
 
 
 @pytest.mark.slow
@@ -67,31 +44,6 @@ def test_networks_have_the_same_bits_on_any_layout(program: Any, tmp_path: Path)
     for n in (3, 8):  # the first group gets its last two trials by a second call
         (last,) = said(program(*SCRIPT, json.dumps({**how, "n_trials": n, "results": str(tmp_path / "r")})).stdout)
     assert last == one and len({loss for _, loss, _ in json.loads(one)}) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["random", "tpe"])
-def test_killed_and_continued_and_joined(strategy: str, program: Any, tmp_path: Path) -> None:
-    if strategy == "tpe":
-        pytest.importorskip("optuna")
-    how = {"strategy": strategy, "seed": 4}
-    (alone,) = said(program(*SCRIPT, json.dumps(how)).stdout)
-    for folder, join in (("killed", False), ("joined", True)):
-        results, hold = tmp_path / folder, tmp_path / "hold"
-        hold.touch()
-        wants = json.dumps({**how, "results": str(results), "join": join})
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "env": {"HOLD": str(hold)}}
-        first = begun(*SCRIPT, wants, start_new_session=True, **pipes)
-        others = [begun(*SCRIPT, wants, **pipes)] if join else []
-        wait_for_lines(results, 4, first)
-        os.killpg(first.pid, signal.SIGKILL)
-        first.communicate()
-        assert len(journal_lines(results)) < 28
-        hold.unlink()
-        others = others or [begun(*SCRIPT, wants, **pipes)]
-        texts = [other.communicate(timeout=PATIENCE) for other in others]
-        assert [said(text) for text, _ in texts] == [[alone]], texts
-    require_right(alone)
 
 
 def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ def named_things() -> tuple[Any, ...]:
     return optuna.integration, *modules, load, Loader()
 
 
+@pytest.mark.slow
 def test_an_objective_may_name_modules_of_own_classes_and_cached_functions() -> None:
     things = named_things()
 
@@ -303,6 +304,7 @@ def made_of(tmp_path: Path) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 def test_what_pickle_cannot_send_is_made_again(tmp_path: Path) -> None:
     made = made_of(tmp_path)
     with open(tmp_path / "log.csv", "w") as file:

@@ -86,6 +86,7 @@ def of_family(name: str) -> GridSearchCV:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_searches_of_all_families_are_loaded_by_another_process(tmp_path: Path) -> None:
     searches = [of_family(name) for name in _HOMES]
     (tmp_path / "unfitted").write_bytes(pickle.dumps(searches))

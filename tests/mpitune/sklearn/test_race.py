@@ -21,8 +21,7 @@ from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchC
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import read_study
 from mpitune.tools.report import main as report
-from tests.helpers import PATIENCE, begun, journal_lines
-from tests.mpitune.sklearn.iris import X, Y, table
+from tests.mpitune.sklearn.iris import X, Y
 
 CV = theirs.RepeatedStratifiedKFold(n_splits=5, n_repeats=2, random_state=0)
 GRID = {"number": list(range(40))}
@@ -105,28 +104,9 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     assert "kept in 95 % of searches and orders of folds" in said
 
 
-@pytest.mark.slow
-def test_killed_on_ranks_and_continued_without_a_race(tmp_path: Path) -> None:
-    right = digest(raced(workers=0))
-    program = "import sys; from tests.mpitune.sklearn.test_race import *\n"
-    program += "print(digest(raced(workers=1, results=sys.argv[1])))"
-    folder = tmp_path / "r"
-    with begun("-c", program, folder, stdout=-1) as killed:
-        while killed.poll() is None and not ((folder / "journal.jsonl").exists() and len(journal_lines(folder)) > 20):
-            pass
-        killed.kill()
-    assert 20 < len(journal_lines(folder)) < 150  # of the 178 that it wants
-    for ranks in (0, 2):
-        with begun("-c", program, folder if not ranks else tmp_path / "s", ranks=ranks, stdout=-1) as job:
-            said, errors = job.communicate(timeout=PATIENCE)
-        assert said.split().count(right) == max(ranks, 1), errors
-    assert "Candidates in the race" in (page := (folder / "report.html").read_text()) and "Who left when" in page
-    n = len(journal_lines(folder))
-    assert n < 400 and table(raced(results=folder, race=None)) == table(raced(workers=0, race=None))
-    assert len(journal_lines(folder)) == 400 and digest(raced(results=folder)) == right
-
-
-@pytest.mark.parametrize("cv", [CV, theirs.ShuffleSplit(6, test_size=20, random_state=0)])
+@pytest.mark.parametrize(
+    "cv", [pytest.param(CV, marks=pytest.mark.slow), theirs.ShuffleSplit(6, test_size=20, random_state=0)]
+)
 def test_the_report_of_the_journal_is_that_of_the_search(
     cv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

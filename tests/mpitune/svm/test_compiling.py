@@ -123,10 +123,12 @@ print({nice}, os.waitpid(child, 0)[1])
     assert done.stdout == f"{os.nice(0) + compiling.NICENESS} 0\n", done.stderr
 
 
+@pytest.mark.slow
 def test_what_was_warmed_is_all_that_a_search_needs(program: Any) -> None:
     program("-c", SIGNATURES)
 
 
+@pytest.mark.slow
 def test_where_no_folder_can_be_written_a_process_compiles_for_itself(tmp_path: Path) -> None:
     """As in a container all of whose file systems are read-only: here files can only be empty, and there is no home."""
     program = """if True:

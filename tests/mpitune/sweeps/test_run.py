@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 import pytest
 
 from mpitune.sweeps.metrics import HEAD, _records
-from tests.helpers import journal_lines, table, wait_for_lines
-from tests.mpitune.sweeps.scripts import PLAIN, WITH_WANDB, begun, ran, written
+from tests.helpers import journal_lines, table
+from tests.mpitune.sweeps.scripts import PLAIN, WITH_WANDB, ran, written
 
 FAST = {"WANDB_X_DISABLE_STATS": "true"}
 NET = {
@@ -21,20 +19,6 @@ NET = {
     "net": {"parameters": {"units": {"value": 2}}},
 }
 VAL = {"name": "val.loss", "goal": "minimize"}
-
-
-@pytest.mark.slow
-def test_the_table_is_the_same_on_any_layout(tmp_path: Path) -> None:
-    layouts = {"none": ("--workers", 0), "two": ("--workers", 2), "ranks": ("--workers", 1, "--expect-nodes", 2)}
-    file = written(tmp_path / "sweep", early_terminate={"type": "hyperband", "min_iter": 2, "eta": 2})
-    tables = []
-    for name, options in layouts.items():
-        ran(file, *options, "--window", 3, "--results", tmp_path / name, ranks=2 * (name == "ranks"))
-        tables.append((tmp_path / name / "trials.csv").read_text())
-    assert tables == [tables[0]] * 3
-    states = [row["state"] for row in table(tmp_path / "two" / "trials.csv")]
-    assert len(states) == 8 and {"complete", "pruned"} == {*states}
-    assert (tmp_path / "two" / "report.html").exists()
 
 
 def stopped_by_hyperband(
@@ -128,21 +112,6 @@ def test_a_run_is_found_wherever_it_is_and_has_a_name(tmp_path: Path) -> None:
     assert {path.read_text() for path in (tmp_path / "w").glob("**/models/*.pt")} == {*hows}
     (tmp_path / "w/train.py").write_text("")  # the runs of before are still there, and are no others'
     assert "it has logged nothing" in ran(file, "--workers", 2, "--restart", status=2)
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
-    file = written(tmp_path)
-    ran(file, "--workers", 2, "--results", "whole")
-    job = begun(file, "--workers", 2, "--results", "part", NAP="0.1")
-    wait_for_lines(tmp_path / "part", 2, job)
-    os.killpg(job.pid, signal.SIGKILL)
-    job.communicate()
-    known = len(journal_lines(tmp_path / "part"))
-    assert known < 8
-    ran(file, "--workers", 2, "--results", "part")
-    assert (tmp_path / "part" / "trials.csv").read_text() == (tmp_path / "whole" / "trials.csv").read_text()
-    assert "changed" not in ran(file, "--workers", 2, "--results", "part")
 
 
 def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:

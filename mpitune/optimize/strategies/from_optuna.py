@@ -192,9 +192,8 @@ def note_constraints(strategy: Any, problem: Problem, trial: Trial, result: Eval
     attrs.pop(CONSTRAINTS, None)  # of an earlier study, whose function may have been another
     if function is not None and segment.last and not result.failed:
         about = {"user_attrs": dict(attrs), **told(problem.space.parts, segment.point)}
-        frozen = optuna().trial.create_trial(
-            state=optuna().trial.TrialState.RUNNING, **known
-        )  # as in Optuna's own loop
+        running = optuna().trial.TrialState.RUNNING  # as in Optuna's own loop
+        frozen = optuna().trial.create_trial(state=running, **about)
         frozen.number = segment.number
         attrs[CONSTRAINTS] = finite(function(frozen))
 

@@ -7,9 +7,7 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,14 +17,12 @@ from mpitune.errors import Exit, UsageError, print_error
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outlive_readers
-from mpitune.processes.process import STOPS, started_at
+from mpitune.processes.process import STOPS
 from mpitune.processes.stops import Stopped, Stops, ending_at_stops
 from mpitune.ranks import launch as how_launched
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.report import page_writer
-from mpitune.report.timeline import breakdown
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.storage.history import read_journal
 from mpitune.storage.waiting import working
 
 log = logging.getLogger(__name__)
@@ -75,21 +71,10 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
             status = ended.status
             if status == Exit.ERROR:
                 log.error("%s", ended.cause)
-            if options.verbose and not options.quiet and not options.join and transport.rank == 0:
-                print(_spent(options.results or Path("results") / name), end="", file=sys.stderr)
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
         transport.close(status)  # where ranks wait for rank 0, which makes its report
     return status
-
-
-def _spent(folder: Path) -> str:
-    """Where the time since this process began has gone; "" where that is not known."""
-    with suppress(UsageError, OSError, Stopped, KeyboardInterrupt):  # the study has ended as it has
-        history = read_journal(folder)
-        if history is not None and history.runs:
-            return breakdown(history, started_at(os.getpid()), time.time()) + "\n"
-    return ""
 
 
 def name_of(experiment: type[Experiment]) -> str:

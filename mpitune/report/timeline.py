@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpitune.storage.history import History
@@ -177,26 +177,6 @@ def _of_jobs(history: History) -> Timeline | None:
     lasts = {begin: begin + run[1] - run[0] for t in each.values() for begin, run in zip(t.begins, t.runs, strict=True)}
     runs = [(begin - first, lasts.get(begin, begin) - first) for begin in begins]
     return Timeline(begins, runs, slots, killed=any(timeline.killed for timeline in each.values()))
-
-
-def breakdown(history: History, began: float, now: float) -> str:
-    """What the slots of the last run did from `began` to `now`, in Unix time: a line for each, in seconds of all."""
-    run = history.runs[-1]
-    results = {
-        key: result for key, result in history.results.items() if not result.ended or result.ended >= run["began"]
-    }
-    deaths = [death for death in history.deaths if death.time >= run["began"]]
-    timeline = _of_runs(replace(history, runs=[run], results=results, deaths=deaths))
-    idle, n = timeline.idle, len(timeline.slots)
-    seconds = {
-        "start": idle["start"] + n * (run["began"] - began),
-        "trials": sum(slot.busy for slot in timeline.slots),
-        "idle": idle["wait"] + idle["restart"] + idle["tail"],
-        "report": idle["report"] + n * (now - run["began"] - timeline.seconds),
-    }
-    rows = [(f"seconds of {n} worker{'s' * (n > 1)}", sum(seconds.values()))]
-    rows += [(f"  {name}", each_of) for name, each_of in seconds.items()]
-    return "\n".join(f"{name:28}{number:10.2f}" for name, number in rows)
 
 
 def _run_of(time: float, begins: Sequence[float]) -> int:

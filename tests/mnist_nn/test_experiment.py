@@ -2,7 +2,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -359,18 +358,3 @@ def test_a_gpu_that_pytorch_cannot_use_is_one_line_before_anything_starts(progra
     assert f"torch cannot use cuda:{A} (RuntimeError: The NVIDIA driver on your system is too old): install the" in line
     assert line.endswith(", or give --gpu none")
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow
-def test_a_run_says_what_its_seconds_went_into(program: Any, tmp_path: Path) -> None:
-    began = time.time()
-    given = ("--dataset", "digits", "--epochs", 2, "--max-channels", 8, "--gpu", "none", "--workers", 2, "--plot", 0)
-    done = program("-m", "mnist_nn", 1, 2, *given, "-v", "--results", tmp_path / "r")
-    wall = time.time() - began
-    *_, text = done.stderr.partition("seconds of 2 workers")
-    total, *rest = text.split()
-    said = {name: float(seconds) for name, seconds in zip(rest[::2], rest[1::2], strict=True)}
-    trials = sum(line["seconds"] for line in journal_lines(tmp_path / "r") if "seconds" in line and "key" in line)
-    assert 0.3 * wall < float(total) / 2 < wall
-    assert sum(said[name] for name in ("start", "trials", "idle", "report")) == pytest.approx(float(total), abs=0.03)
-    assert said["trials"] == pytest.approx(trials, abs=0.01) and said["idle"] >= 0 and said["report"] > 0

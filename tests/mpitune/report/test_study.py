@@ -2,7 +2,6 @@
 
 import json
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from mpitune.report.chart_data import Charts, study_json
 from mpitune.report.importance import importance_of
 from mpitune.report.page import report_of
 from mpitune.report.parts import learning_of, notes_of
-from mpitune.report.timeline import breakdown, timeline_of
+from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
 from tests.mpitune.report.journals import BEGAN, SLOTS, death, header, many, trial_line, write
@@ -132,11 +131,6 @@ def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
     assert second.deaths == [(40.0, "killed by SIGKILL")]
     assert time.utilisation == pytest.approx((53 + 30) / 300)
     assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
-    told = breakdown(history, BEGAN - 1, BEGAN + 102)
-    parts = "start 18.00 trials 83.00 idle 82.00 report 126.00"
-    assert told.split() == f"seconds of 3 workers 309.00 {parts}".split()
-    none = breakdown(replace(history, results={}, deaths=[]), BEGAN - 1, BEGAN + 102)
-    assert none.split()[5:] == "start 3.00 trials 0.00 idle 0.00 report 306.00".split(), "when all results were known"
 
 
 def test_a_trial_that_failed_with_its_worker_ends_with_the_last_death(tmp_path: Path) -> None:

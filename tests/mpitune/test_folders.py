@@ -145,28 +145,6 @@ def test_the_variable_of_a_library_is_heeded_only_where_it_is_safe(machine: Mach
     assert done.stdout.strip() == str(own) and done.stderr == ""
 
 
-COMPILE = """
-from mpitune._jit.cache import compiled
-def f():
-    return 41
-f = compiled(f)
-print(f(), sum(f.stats.cache_hits.values()), f._cache.cache_path)
-"""
-
-
-def test_numba_reads_and_writes_no_folder_of_a_stranger(machine: Machine) -> None:
-    """The attack that once worked: a folder with a name that could be foreseen, which the image's variable named."""
-    pytest.importorskip("numba")
-    (machine.base / "program.py").write_text(COMPILE)
-    planted = machine.temporary / f"numba-{VICTIM}"
-    machine.run(STRANGER, "mkdir", "-m", "777", str(planted))
-    for hits in "01":
-        done = machine.run(VICTIM, sys.executable, str(machine.base / "program.py"), NUMBA_CACHE_DIR=str(planted))
-        value, hit, path = done.stdout.split()
-        assert (value, hit) == ("41", hits) and path.startswith(str(machine.home / ".cache" / NAME / "numba"))
-    assert not list(planted.iterdir())
-
-
 def test_a_lock_follows_no_link_and_truncates_nothing(tmp_path: Path) -> None:
     (tmp_path / "thesis").write_text("ten years of work")
     (tmp_path / "lock").symlink_to(tmp_path / "thesis")

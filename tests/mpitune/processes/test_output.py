@@ -126,12 +126,6 @@ def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
     assert log.read_text() == "kept\n"
 
 
-def test_help_that_nobody_reads_is_no_error() -> None:
-    for program in (" ".join(TOYS), "-m mpitune doctor", "-m mpitune status", "-m mnist_nn.predict", "-m mnist_nn.ddp"):
-        done = in_shell(f"{program} --help", NO_READER[0])
-        assert (done.returncode, done.stderr) == (0, ""), program
-
-
 def test_the_time_taken_includes_the_report(program: Any, tmp_path: Path) -> None:
     done = program(*TOYS, "1", *OPTIONS, "--linger", "1.5", "--results", tmp_path / "r")
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("time taken: ")]

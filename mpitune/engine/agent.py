@@ -249,7 +249,7 @@ class Agent:
         folder = self._folders / f"{place.host}-{place.rank}-{place.slot}" if self._folders else None
         setup = replace(self._setup, device=slot.device.kind, folder=folder)
         process = WorkerProcess.start(
-            setup, device, threads=threads, n_workers=len(self.slots) // n_slots, now=self._time, preload=self._preload
+            setup, device, threads=threads, n_workers=len(self.slots) // n_slots, preload=self._preload
         )
         for thing in process.waitables:
             self._selector.register(thing, EVENT_READ, (slot, process))
@@ -379,6 +379,5 @@ class Agent:
         """Why the worker counts as hung; "" if it does not."""
         if not process.sent:
             return ""
-        since = process.clock if process.built else process.started
         limit = self._options.trial_timeout if process.built else BUILD_SECONDS
-        return "" if limit is None or now - since <= limit else f"no result within {limit:g} s"
+        return "" if limit is None or now - process.clock <= limit else f"no result within {limit:g} s"

@@ -41,7 +41,6 @@ class WorkerProcess:
     batches: Connection  # a socket: pipes are smaller where a user has many
     results: Connection  # a pipe: to write to it takes a worker two thirds of the time that a socket takes
     output: Connection
-    started: float
     device: Device  # of its slot, or several where a gang has more
     sent: deque[tuple[Run, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
@@ -78,7 +77,6 @@ class WorkerProcess:
         *,
         threads: int,
         n_workers: int,
-        now: float,
         preload: Sequence[str] = (),
     ) -> WorkerProcess:
         """A new process: a fork of a server that has imported some modules, or spawned.
@@ -88,7 +86,6 @@ class WorkerProcess:
             device: on which it computes.
             threads: numerical threads.
             n_workers: of its node.
-            now: by the agent's clock.
             preload: names of the modules; none: the worker is spawned.
         """
         context = multiprocessing.get_context("spawn")
@@ -109,7 +106,7 @@ class WorkerProcess:
                     handle.start()
         for pipe in pipes:
             pipe.close()
-        return cls(handle, batches, results, output, now, device)
+        return cls(handle, batches, results, output, device)
 
     def begun(self, pid: int) -> None:
         """Note the process of the worker itself, which is known once it runs, and 0 before."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.engine.coordinator import Coordinator
-from mpitune.engine.messages import Died, Drain, Returned, Run
+from mpitune.engine.messages import Died, Drain, Returned, Run, Told
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
 from mpitune.port import Port, Scheduling
@@ -45,6 +45,7 @@ class FakeAgents:
         self.study = Study([search, *others], {}, known or {}, port=door)
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
+        self.told: list[tuple[int, bytes]] = []  # news for the workers of a rank
         journal = Journal(folder, HEADER)
         self.coordinator = Coordinator(
             self.study,
@@ -60,6 +61,8 @@ class FakeAgents:
             self.given[rank, message.slot].append(message)
         elif isinstance(message, Drain):
             self.drained.append(rank)
+        elif isinstance(message, Told):
+            self.told.append((rank, message.content))
 
     def answer(
         self,

@@ -69,7 +69,7 @@ def test_what_a_worker_that_died_had_worked_leaves_out_its_start(sent: list[Any]
 def test_half_a_message_is_not_waited_for() -> None:
     """Its worker may have been suspended while it sent a large array."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = WorkerProcess(multiprocessing.current_process(), ours, ours, ours, 0.0, CPU)
+    process = WorkerProcess(multiprocessing.current_process(), ours, ours, ours, CPU)
     pickled = pickle.dumps("result")
     framed = len(pickled).to_bytes(LENGTH, "big") + pickled
     write(theirs.fileno(), framed[: LENGTH + 1])

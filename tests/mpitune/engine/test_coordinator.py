@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,6 +169,37 @@ def test_a_slot_that_would_wait_begins_what_may_be_wanted_later(tmp_path: Path) 
     assert not agents.coordinator.finished and agents.study.finished  # a trial is open that nobody waits for
     agents.answer((1, 0))
     assert agents.coordinator.finished and len(agents.study.outcomes()) == 6
+
+
+def test_a_door_hears_of_results_gives_workers_news_and_says_when_it_has_enough(tmp_path: Path) -> None:
+    known: list[str] = []
+    news, why = [b"first"], [""]
+
+    def news_for_workers() -> list[bytes]:
+        given, news[:] = news[:], []
+        return given
+
+    methods: dict[str, Any] = {
+        "on_results": lambda results: known.extend(result.key for result in results),
+        "news_for_workers": news_for_workers, "ended_by": lambda: why[0], "counted": lambda: (len(known), 12),
+    }  # fmt: skip
+    before = {"t8": Result("t8", {"v": 1.0})}
+    agents = FakeAgents(tmp_path, trials(9), places(1, 2), port=methods, known=before)
+    assert known == ["t8"] and agents.told == [(0, b"first"), (1, b"first")], "once for each rank"
+    assert sorted(agents.keys(slot)[0] for slot in agents.given) == [["t5"], ["t6"], ["t7"]]
+    news.append(b"second")
+    agents.answer((1, 0))
+    assert known == ["t8", "t6"] and agents.told[2:] == [(0, b"second"), (1, b"second")]
+    assert (agents.coordinator.overview().done, agents.coordinator.overview().total) == (2, 12)
+    why[0] = "its time"
+    agents.answer((0, 0))
+    why[0] = "another reason"
+    for slot in ((0, 0), (1, 0), (1, 1)):  # what runs may end, also what has begun before the result was kept
+        assert not agents.coordinator.finished
+        agents.answer(slot)
+        assert not agents.given[slot]
+    assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.ended_by == "its time"
+    assert sorted(known) == ["t3", "t4", "t5", "t6", "t7", "t8"]
 
 
 def test_a_batch_that_was_sent_before_a_death_was_heard_of_belongs_to_the_life_before(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> 
 def test_a_worker_sends_one_step_a_second_at_most() -> None:
     """A real worker, and the test in the place of its agent: a trial of two seconds reports 200 steps."""
     setup = Setup(pickle.dumps(Toy(1, seconds=2.0, steps=200)), {}, "cpu", os.getpid(), {})
-    worker = WorkerProcess.start(setup, Device("cpu", ""), threads=1, n_workers=1, now=time.monotonic())
+    worker = WorkerProcess.start(setup, Device("cpu", ""), threads=1, n_workers=1)
 
     def heard() -> list[Any]:
         assert worker.results.poll(PATIENCE)

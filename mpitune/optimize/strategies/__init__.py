@@ -9,13 +9,13 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.base import Strategy
-from mpitune.optimize.strategies.from_optuna import Optuna, OptunaPruner
+from mpitune.optimize.strategies.from_optuna import Optuna
 from mpitune.optimize.strategies.halving import ASHA, Halving, Hyperband, Staged
 from mpitune.optimize.strategies.plain import Grid, Random, Sobol
 from mpitune.optimize.strategies.population import PopulationBased
 
 __all__ = [
-    "ASHA", "Grid", "Halving", "Hyperband", "Optuna", "OptunaPruner", "PopulationBased", "Random",
+    "ASHA", "Grid", "Halving", "Hyperband", "Optuna", "PopulationBased", "Random",
     "Sobol", "Strategy",
 ]  # fmt: skip
 

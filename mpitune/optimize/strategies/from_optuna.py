@@ -1,4 +1,4 @@
-"""Optuna's samplers and pruners: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other, for a declared space.
+"""Optuna's samplers: TPE, Gaussian processes, CMA-ES, NSGA-II, and any other, for a declared space.
 
 The study that they see is that of `view.py`, on rank 0, as where an objective of Optuna asks for its parameters: random
 numbers come from the search's seed and the number of the trial. It is made again from the journal.
@@ -18,9 +18,8 @@ import numpy as np
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Point
 from mpitune.optimize.spaces.optunas import optuna, suggested, told
-from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialScheduler, TrialSegment, said_of
-from mpitune.optimize.strategies.halving import OneAtATime, Staged
-from mpitune.optimize.strategies.plain import Points, Random, Sampling
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSegment, said_of
+from mpitune.optimize.strategies.plain import Sampling
 from mpitune.trial import CONSTRAINTS, Evaluation, Trial
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
@@ -76,13 +75,13 @@ class Optuna(Sampling):
 class _Asking(Sampler):
     """An Optuna study that is asked for each trial and told of each."""
 
-    def __init__(self, problem: Problem, sampler: Any, pruner: Any = None):
+    def __init__(self, problem: Problem, sampler: Any):
         from mpitune.optimize.strategies.view import View, name_of
 
         library, self._problem = optuna(), problem
         ways = [library.study.StudyDirection(2 if up else 1) for up in problem.objectives.values()]
-        pruner = pruner or library.pruners.NopPruner()
-        self._view = View(name_of(problem.seed), ways, sampler, pruner, problem.seed, keeps=True)
+        nothing = library.pruners.NopPruner()
+        self._view = View(name_of(problem.seed), ways, sampler, nothing, problem.seed, keeps=True)
         self._view.several = problem.window > 1
         self._states = library.trial.TrialState
         self._open: dict[int, Any] = {}
@@ -115,71 +114,17 @@ class _Asking(Sampler):
                         raise UsageError(f"the sampler draws {name} = {point[name]}, not in {part}: correct it")
         return trial, point
 
-    def reported(self, index: int, point: Point, feedback: Feedback) -> Any:
-        """The trial, which knows the values of its steps and what its objective says of it."""
-        if index not in self._open:
-            self._open[index], _ = self._begun(point)
-        trial = self._open[index]
+    def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
+        states, trial = self._states, self._open.pop(index, None) or self._begun(point)[0]
         with _quiet():
-            if len(self._problem.objectives) == 1:
-                for step, loss in feedback.steps.items():
-                    trial.report(*self._problem.values([loss]), step)
+            for step, loss in feedback.steps.items() if len(self._problem.objectives) == 1 else ():
+                trial.report(*self._problem.values([loss]), step)
             for name, value in feedback.user_attrs.items():
                 if name != CONSTRAINTS:  # which its sampler computes itself
                     trial.set_user_attr(name, value)
-        return trial
-
-    def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
-        states = self._states
         state = states.FAIL if feedback.losses is None else states.PRUNED if pruned else states.COMPLETE
-        number = self.reported(index, point, feedback).number
-        del self._open[index]
         values = self._problem.values(feedback.losses or ())
-        self._view.tell(number, values if state == states.COMPLETE else None, state)
-
-
-@dataclass(frozen=True)
-class OptunaPruner(Staged):
-    """A pruner of Optuna, such as `optuna.pruners.PatientPruner(...)`, is asked after each stage.
-
-    Its sampler is one of Optuna, or "random".
-    """
-
-    pruner: Any = None
-
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [_Pruning(self.points(problem), self.rungs())]
-
-    def draws(self, problem: Problem) -> _Asking:
-        library, pruner = optuna(), copy.deepcopy(self.pruner)
-        if not isinstance(pruner, library.pruners.BasePruner):
-            raise UsageError(f"OptunaPruner({pruner!r}): give a pruner such as optuna.pruners.MedianPruner()")
-        sampler = Optuna("RandomSampler") if isinstance(self.sampler, Random) else self.sampler
-        if not isinstance(sampler, Optuna):
-            raise UsageError("OptunaPruner: its sampler is one of Optuna, such as 'tpe', or 'random'")
-        return _Asking(problem, sampler.made(problem), pruner)
-
-
-class _Pruning(OneAtATime):
-    def __init__(self, points: Points, rungs: Sequence[int]):
-        super().__init__(points, rungs)
-        self._going: dict[int, TrialSegment] = {}
-
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        super().tell(segment, feedback)
-        self._going.pop(segment.number, None)
-        ends, index = segment.last or feedback.losses is None, self._points.index_of(segment.number)
-        sampler: Any = self._points.sampler
-        if ends or sampler.reported(index, segment.point, feedback).should_prune():
-            self._points.tell(segment, feedback, pruned=not ends)
-        else:
-            self._going[segment.number] = self.next_stage(segment)
-
-    def undecided(self) -> set[int]:
-        return set(self._going)
-
-    def onward(self, at_end: bool = False) -> TrialSegment | None:
-        return self._going.pop(min(self._going)) if self._going else None
+        self._view.tell(trial.number, values if state == states.COMPLETE else None, state)
 
 
 def note_constraints(strategy: Any, problem: Problem, trial: Trial, result: Evaluation) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,40 +166,6 @@ class _OneByOne(TrialScheduler):
         return set().union(*(scheduler.undecided() for scheduler in self._schedulers))
 
 
-class OneAtATime(TrialScheduler):
-    """Decides for each trial alone whether it goes on; the window is filled with new trials."""
-
-    def __init__(self, points: Points, rungs: Sequence[int]):
-        self._points, self._rungs = points, rungs
-        self._open: set[str] = set()
-        self._ended = False
-
-    def ask(self, most: int) -> list[TrialSegment]:
-        segments: list[TrialSegment] = []
-        while len(segments) < most:
-            segment = self.onward()
-            if segment is None and (new := self._points.take(1)):
-                segment = _staged(*new[0], 0, self._rungs)
-            if segment is None and not self._open:
-                segment = self.onward(at_end=True)
-            if segment is None:
-                break
-            segments.append(segment)
-            self._open.add(segment.key)
-        self._ended = not self._open
-        return segments
-
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._open.discard(segment.key)
-
-    def next_stage(self, segment: TrialSegment) -> TrialSegment:
-        return _staged(segment.number, segment.point, (segment.stage or 0) + 1, self._rungs)
-
-    @abstractmethod
-    def onward(self, at_end: bool = False) -> TrialSegment | None:
-        """The next stage of a trial that goes on. at_end: all trials have begun, and none is open."""
-
-
 @dataclass(frozen=True)
 class ASHA(Staged):
     """Asynchronous successive halving: a trial goes on as soon as it is among the best 1 / eta of its stage so far.
@@ -213,25 +178,42 @@ class ASHA(Staged):
         return [_Promoting(self.points(problem), self.rungs(), self.eta)]
 
 
-class _Promoting(OneAtATime):
+class _Promoting(TrialScheduler):
+    """Decides for each trial alone whether it goes on; the window is filled with new trials."""
+
     def __init__(self, points: Points, rungs: Sequence[int], eta: int):
-        super().__init__(points, rungs)
-        self._eta = eta
+        self._points, self._rungs, self._eta = points, rungs, eta
+        self._open, self._ended = set[str](), False
         self._feedback: list[list[tuple[TrialSegment, Feedback]]] = [[] for _ in rungs]
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
+    def ask(self, most: int) -> list[TrialSegment]:
+        segments: list[TrialSegment] = []
+        while len(segments) < most:
+            segment = self._onward()
+            if segment is None and (new := self._points.take(1)):
+                segment = _staged(*new[0], 0, self._rungs)
+            if segment is None and not self._open and not self._any_complete():
+                segment = self._onward(1)
+            if segment is None:
+                break
+            segments.append(segment)
+            self._open.add(segment.key)
+        self._ended = not self._open
+        return segments
+
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        super().tell(segment, feedback)
+        self._open.discard(segment.key)
         self._feedback[segment.stage or 0].append((segment, feedback))
         if segment.last or feedback.losses is None:
             self._points.tell(segment, feedback)
 
-    def onward(self, at_end: bool = False) -> TrialSegment | None:
+    def _onward(self, divisor: int = 0) -> TrialSegment | None:
+        """The next stage of a trial among the best, one in `divisor` of each stage; 0: in eta."""
         for stage in range(len(self._rungs) - 2, -1, -1):
-            divisor = 1 if at_end and not self._any_complete() else self._eta
-            for segment in self._best(stage, len(self._feedback[stage]) // divisor):
+            for segment in self._best(stage, len(self._feedback[stage]) // (divisor or self._eta)):
                 self._promoted[stage].add(segment.number)
-                return self.next_stage(segment)
+                return _staged(segment.number, segment.point, stage + 1, self._rungs)
         return None
 
     def undecided(self) -> set[int]:

@@ -8,12 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from mpitune import Float, TrialStopped, current_trial
 from mpitune.errors import UsageError
-from mpitune.strategies import ASHA, Halving, Hyperband, OptunaPruner, PopulationBased
+from mpitune.strategies import ASHA, Halving, Hyperband, PopulationBased
 from tests.mpitune.optimize.objectives import SPACE, reported, searched, stepped
 
 LINE = {"x": Float(0, 1)}
@@ -31,7 +30,6 @@ def table(study: Any) -> list[tuple[Any, ...]]:
         Halving(27),
         ASHA(9),
         Hyperband(9),
-        OptunaPruner(6, pruner=optuna.pruners.MedianPruner()),
         PopulationBased(6, 2),
     ],
     ids=lambda strategy: type(strategy).__name__,

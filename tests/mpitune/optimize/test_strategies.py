@@ -28,7 +28,6 @@ from mpitune.optimize.strategies import (
     Halving,
     Hyperband,
     Optuna,
-    OptunaPruner,
     PopulationBased,
     Random,
     Strategy,
@@ -171,14 +170,6 @@ def test_what_fails_or_diverges_never_goes_on(strategy: Any) -> None:
     assert stages[3] == 1 or isinstance(strategy, PopulationBased)
 
 
-def test_a_pruner_of_optuna_decides() -> None:
-    pruner = optuna.pruners.ThresholdPruner(upper=0.5)
-    segments = played(OptunaPruner(max_steps=4, eta=2, pruner=pruner), x_of)
-    for number in range(20):
-        mine = [p for p in segments if p.number == number]
-        assert len(mine) == (1 if x_of(mine[0]) > 0.5 else 3)
-
-
 def test_populations_hand_checkpoints_on() -> None:
     segments = played(PopulationBased(max_steps=6, every=2), x_of, n_trials=8)
     assert lengths(segments) == {2: 8, 4: 8, 6: 8}
@@ -301,32 +292,17 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
     "nsga2": lambda **how: optuna.samplers.NSGAIISampler(population_size=8, **how),
     "gp": lambda **how: optuna.samplers.GPSampler(**how),
 }
-PRUNERS: dict[str, Any] = {
-    "": None,
-    "median": optuna.pruners.MedianPruner(n_startup_trials=3),
-    "percentile": optuna.pruners.PercentilePruner(30, n_startup_trials=3),
-    "halving": optuna.pruners.SuccessiveHalvingPruner(),
-    "hyperband": optuna.pruners.HyperbandPruner(1, 9),
-    "threshold": optuna.pruners.ThresholdPruner(lower=-9, upper=9),
-    "patient": optuna.pruners.PatientPruner(optuna.pruners.MedianPruner(n_startup_trials=3), 1),
-    "wilcoxon": optuna.pruners.WilcoxonPruner(p_threshold=0.3, n_startup_steps=1),
-}
-ALL = [(s, p, goals) for s in ("random", "tpe", "cmaes", "nsga2") for p in PRUNERS for goals in ("-", "+")]
-FEW = [("tpe", "hyperband", "+"), ("cmaes", "threshold", "+"), ("nsga2", "", "+-c"), ("tpe", "median", "+c")]
-MORE = [("tpe", "wilcoxon", "-c"), ("nsga2", "", "--"), ("tpe", "", "++"), ("tpe", "", "-+c"), ("gp", "", "+c")]
+FEW = [("tpe", "+"), ("cmaes", "+"), ("nsga2", "+-c"), ("tpe", "+c")]
+MORE = [("random", "-"), ("tpe", "-"), ("cmaes", "-"), ("tpe", "++"), ("tpe", "-+c"), ("nsga2", "--"), ("gp", "+c")]
 
 
-@pytest.mark.parametrize(
-    ("sampler", "pruner", "goals"), FEW + [pytest.param(*row, marks=pytest.mark.slow) for row in [*ALL, *MORE]]
-)
-def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: str, goals: str) -> None:
+@pytest.mark.parametrize(("sampler", "goals"), FEW + [pytest.param(*row, marks=pytest.mark.slow) for row in MORE])
+def test_samplers_of_optuna_are_told_what_optuna_tells_them(sampler: str, goals: str) -> None:
     """Its own loop has the same trials, states, values and best; + is a value to be maximized, c has constraints."""
     space = Space({"x": Float(-3, 3), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2)})
-    if pruner == "hyperband" and optuna.__version__ < "5":
-        pytest.skip("Optuna 4 takes the ranges from the bracket, and the trials from the whole study")
     ups = {name: sign == "+" for name, sign in zip("ab", goals.rstrip("c"), strict=False)}
     ups = dict(sorted(ups.items(), key=lambda pair: pair[1]))  # those to be minimized come first
-    decides, n = PRUNERS[pruner], 12 if sampler == "gp" else 40
+    n = 12 if sampler == "gp" else 40
     given = {"constraints_func": lambda trial: trial.user_attrs["over"]} if "c" in goals else {}
     made = Optuna(SAMPLERS[sampler](**given))
 
@@ -349,45 +325,26 @@ def test_parts_of_optuna_are_told_what_optuna_tells_them(sampler: str, pruner: s
             trial.set_user_attr("over", (curves(params, step)[0] - 3, params["x"]))
             if len(ups) == 1:
                 trial.report(*values(params, step).values(), step)
-            if decides is not None and step in (1, 3) and trial.should_prune():
-                raise optuna.TrialPruned
         return list(values(params, 9).values())
 
-    strategy = made if decides is None else OptunaPruner(9, sampler=made, pruner=decides)
     study = searched(
-        ours, space, strategy=strategy, n_trials=n, seed=3, window=1,
+        ours, space, strategy=made, n_trials=n, seed=3, window=1,
         minimize=[name for name, up in ups.items() if not up], maximize=[name for name, up in ups.items() if up],
     )  # fmt: skip
     alone = optuna.create_study(
         study_name="mpitune-3", sampler=Seeded(SAMPLERS[sampler](**given), 3),
-        pruner=decides or optuna.pruners.NopPruner(),
         directions=["maximize" if up else "minimize" for up in ups.values()],
     )  # fmt: skip
     alone.optimize(theirs, n_trials=n)
-    states = {"COMPLETE": "complete", "PRUNED": "pruned"}
     over = [any(value > 0 for value in t.system_attrs.get("constraints") or ()) for t in alone.trials]
     assert [(t.params, t.state, [t.values[name] for name in ups]) for t in study.trials] == [
-        (t.params, "infeasible" if over[t.number] and t.state.name == "COMPLETE" else states[t.state.name], t.values)
-        for t in alone.trials
+        (t.params, "infeasible" if over[t.number] else "complete", t.values) for t in alone.trials
     ]
     assert any(over) == ("c" in goals)
     if len(ups) > 1:
         assert [t.number for t in study.pareto] == [t.number for t in alone.best_trials]
-    elif pruner != "hyperband" and any(t.state == "complete" for t in study.trials):
+    else:
         assert study.best.number == alone.best_trial.number
-
-
-@pytest.mark.parametrize("made", [lambda: optuna.pruners.HyperbandPruner(1, 9), optuna.pruners.HyperbandPruner])
-def test_pruners_of_optuna_repeat_and_go_on(made: Callable[[], Any], tmp_path: Path) -> None:
-    """Hyperband's brackets come from the name of its study, and their number from its longest trial."""
-    strategy = OptunaPruner(9, pruner=made(), sampler="tpe")
-    how: dict[str, Any] = dict(strategy=strategy, window=2)
-    for n in (9, 30):
-        gone_on = searched(stepping, LINE, n_trials=n, results=tmp_path / "r", **how)
-    whole = searched(stepping, LINE, n_trials=30, **how)
-    assert [(t.params, t.state, t.values["loss"]) for t in gone_on.trials] == [
-        (t.params, t.state, t.values["loss"]) for t in whole.trials
-    ]
 
 
 @pytest.mark.parametrize("join", [False, True])
@@ -559,7 +516,7 @@ def test_tpe_on_conditions_constraints_and_points_to_begin_with() -> None:
     "strategy",
     [
         "random", "tpe", "cmaes", "nsga2", Halving(9), Halving(9, sampler="tpe"), Hyperband(9), ASHA(9, sampler="tpe"),
-        Hyperband(9, sampler="tpe"), OptunaPruner(9, pruner=optuna.pruners.MedianPruner(4)), PopulationBased(9, 3),
+        Hyperband(9, sampler="tpe"), PopulationBased(9, 3),
     ],
 )  # fmt: skip
 def test_what_ends_first_changes_nothing(strategy: Any) -> None:
@@ -711,14 +668,6 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
         searched(objective, LINE, strategy=Halving(9), n_trials=2)
 
 
-def test_a_search_without_a_complete_trial_says_what_to_do() -> None:
-    strategy = OptunaPruner(9, pruner=optuna.pruners.ThresholdPruner(upper=0.0))
-    study = searched(stepping, LINE, strategy=strategy, n_trials=4, window=2)
-    assert {trial.state for trial in study.trials} == {"pruned"}
-    with pytest.raises(UsageError, match="no trial is complete: the strategy stopped all others early, give it more"):
-        _ = study.best
-
-
 def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     """A trial whose worker is killed in the middle is tried once more, and finds its checkpoint."""
 
@@ -759,8 +708,6 @@ def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
             "the sampler draws x = 3.0, not in Float",
         ),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
-        (OptunaPruner(9), {}, "OptunaPruner(None): give a pruner"),
-        (OptunaPruner(9, pruner=optuna.pruners.NopPruner(), sampler="sobol"), {}, "its sampler is one of Optuna"),
         (Grid(points=0), {}, "give at least one point"),
     ],
 )
@@ -791,11 +738,8 @@ def test_without_optuna_its_extra_is_named(program: Any) -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        "tpe", "sobol", ASHA(9), Hyperband(9, sampler="tpe"),
-        OptunaPruner(9, pruner=optuna.pruners.HyperbandPruner(1, 9)),  # whose brackets come from its study's name
-    ],
-)  # fmt: skip
+    ["tpe", "sobol", ASHA(9), Hyperband(9, sampler="tpe")],
+)
 def test_a_search_that_was_stopped_goes_on_as_if_it_was_not(strategy: Any, tmp_path: Path) -> None:
     """The journal of a search is cut in its middle; the same call finds what the whole one has found."""
     how: dict[str, Any] = dict(strategy=strategy, n_trials=14, results=tmp_path / "r", window=4)

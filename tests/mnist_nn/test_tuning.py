@@ -131,7 +131,7 @@ def test_the_first_epochs_of_a_training_are_the_same_however_far_it_goes() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["tpe", "hyperband", "sobol --racing"])
+@pytest.mark.parametrize("strategy", ["hyperband", "sobol --racing"])
 def test_an_adaptive_study_is_the_same_on_any_layout(program: Any, strategy: str, tmp_path: Any) -> None:
     arguments = [
         "-m", "mnist_nn", "--dataset", "digits", "--train-size", 100, "--test-size", 40, "--folds", 2,

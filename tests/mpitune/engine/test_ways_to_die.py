@@ -25,9 +25,8 @@ from tests.helpers import (
 )
 from tests.toys import STARTED
 
-WAYS = ("TERM", "INT", "USR1", "KILL", "KILL of a rank", "KILL of a worker", "KILL of the group")
 QUICK = [(2, way) for way in ("TERM", "KILL", "KILL of a rank")]
-SLOW = [(ranks, way) for ranks in (0, 2) for way in WAYS if (ranks, way) not in QUICK]
+SLOW = [(0, "INT"), (0, "KILL of a worker"), (2, "USR1"), (2, "KILL of the group")]
 
 
 def die(job: Popen[str], way: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -151,34 +152,51 @@ hydra:
     assert results(tmp_path / "out")["name"] == "mpitune"
 
 
+REFUSED: list[tuple[list[str], str]] = [
+    (["lr=interval(0, 1)"], "lr is an interval, whose values nobody can count: give hydra.sweeper.n_trials=20"),
+    (["model=small,tiny"], "the job model=tiny cannot be configured: In 'config': Could not find 'model/tiny'"),
+    (["modle=1,2"], "the job modle=1 cannot be configured: Could not override 'modle'."),
+    (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: give minimize or maximize"),
+    (["lr=tag(log, interval(-1, 1))"], "lr=tag(log, interval(-1, 1)): give a lower end above 0"),
+    (["hydra.sweeper.join=true"], "hydra.sweeper.join=true needs results that all jobs see"),
+    (["hydra.sweeper.max_failure_rate=2"], "hydra.sweeper.max_failure_rate=2: give a part of all jobs, 0 to 1"),
+    (["hydra.sweeper.timeout=-1"], "hydra.sweeper.timeout=-1"),
+    (["hydra.sweeper.gpu=null", "lr=1,2"], "add hydra.sweeper.gpu=none (two workers on a GPU: 'hydra.sweeper."),
+    (["hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: give a whole number of at least 1"),
+    (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
+    (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
+    (["hydra.sweeper.pruner._target_=no.such"], "no.such cannot be imported"),
+    (["lr=0.1", "hydra.sweeper.n_trials=3"], "no parameter is swept, so all jobs would be the same: give one such"),
+    (["model=small,large", "hydra.sweep.dir=train.py/x"], "train.py/x cannot be written (Not a directory): give"),
+    (["+hydra.sweeper.param=3", "lr=0.1,0.2"], "hydra.sweeper has 'param': did you mean params?"),
+    (["hydra.sweeper.params={lr: {init: 0.1}}"], ": give sweeps of Hydra, such as lr: interval(0.1, 1)"),
+]  # fmt: skip
+# Each command line in one process, as Hydra takes two seconds to import.
+REFUSES = """
+import contextlib, io, json, runpy, sys
+told = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["train.py", *words]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            status = runpy.run_path("train.py", run_name="__main__") and 0
+        except SystemExit as end:
+            status = end.code
+    told.append([status, said.getvalue()])
+print(json.dumps(told))
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["lr=interval(0, 1)"], "lr is an interval, whose values nobody can count: give hydra.sweeper.n_trials=20"),
-        (["model=small,tiny"], "the job model=tiny cannot be configured: In 'config': Could not find 'model/tiny'"),
-        (["modle=1,2"], "the job modle=1 cannot be configured: Could not override 'modle'."),
-        (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: give minimize or maximize"),
-        (["lr=tag(log, interval(-1, 1))"], "lr=tag(log, interval(-1, 1)): give a lower end above 0"),
-        (["hydra.sweeper.join=true"], "hydra.sweeper.join=true needs results that all jobs see"),
-        (["hydra.sweeper.max_failure_rate=2"], "hydra.sweeper.max_failure_rate=2: give a part of all jobs, 0 to 1"),
-        (["hydra.sweeper.timeout=-1"], "hydra.sweeper.timeout=-1"),
-        (["hydra.sweeper.gpu=null", "lr=1,2"], "add hydra.sweeper.gpu=none (two workers on a GPU: 'hydra.sweeper."),
-        (["hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: give a whole number of at least 1"),
-        (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
-        (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
-        (["hydra.sweeper.pruner._target_=no.such"], "no.such cannot be imported"),
-        (["lr=0.1", "hydra.sweeper.n_trials=3"], "no parameter is swept, so all jobs would be the same: give one such"),
-        (["model=small,large", "hydra.sweep.dir=train.py/x"], "train.py/x cannot be written (Not a directory): give"),
-        (["+hydra.sweeper.param=3", "lr=0.1,0.2"], "hydra.sweeper has 'param': did you mean params?"),
-        (["hydra.sweeper.params={lr: {init: 0.1}}"], ": give sweeps of Hydra, such as lr: interval(0.1, 1)"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_one_line(app: Any, tmp_path: Path, words: list[str], told: str) -> None:
-    words = [word.replace("+hydra.launcher._target_", "hydra.launcher._target_") for word in words]
-    done = app(*OURS, *words, status=2)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("train.py: ") and told in last and "Traceback" not in done.stderr
+def test_what_cannot_be_is_one_line(app: Any, program: Any, tmp_path: Path) -> None:
+    lines = [
+        [*OURS, *(word.replace("+hydra.launcher._target_", "hydra.launcher._target_") for word in words)]
+        for words, _ in REFUSED
+    ]
+    done = program("-c", REFUSES, json.dumps(lines), cwd=tmp_path)
+    for (words, told), (status, said) in zip(REFUSED, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert status == 2 and "Traceback" not in said, (words, said)
+        assert said.splitlines()[-1].startswith("train.py: ") and told in said.splitlines()[-1], (words, said)
     assert not (tmp_path / "out/0").exists()
 
 

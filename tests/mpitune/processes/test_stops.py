@@ -59,11 +59,10 @@ def lingering(tmp_path: Path, phase: str, *more: str, ranks: int = 0) -> subproc
     return begun(tmp_path / "slow.py", *options, ranks=ranks, env={"MARK": str(tmp_path / "mark"), "LINGER": phase})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
-def test_a_signal_after_the_last_line_changes_no_status(tmp_path: Path, number: int) -> None:
+def test_a_signal_after_the_last_line_changes_no_status(tmp_path: Path) -> None:
     job = lingering(tmp_path, "exit")
     assert wait_until((tmp_path / "mark").exists)
-    job.send_signal(number)
+    job.terminate()
     _, stderr = job.communicate(timeout=PATIENCE)
     assert job.returncode == Exit.DONE and "Traceback" not in stderr
 
@@ -90,10 +89,8 @@ def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> No
 @pytest.mark.parametrize(
     "phase, number, ranks",
     [
-        pytest.param("data", signal.SIGUSR1, 0, marks=pytest.mark.slow),
         ("report", signal.SIGTERM, 0),
         pytest.param("data", signal.SIGUSR1, 2, marks=pytest.mark.slow),
-        pytest.param("report", signal.SIGUSR1, 2, marks=pytest.mark.slow),
         ("report by a script", signal.SIGUSR1, 2),
     ],
 )

@@ -5,7 +5,6 @@
 # make coverage     what make test runs of each file: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both programs in it (root, minutes)
-# make test-requirements    each requirements file in a fresh virtual environment (10 GB of disk, many minutes)
 # make test-lowest  all but networks on the oldest versions that pyproject.toml allows; make test-newest: on the newest
 # make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one
 #                  folder with a summary.md. make test-gpu-here PY=python3: with the packages that this Python has
@@ -32,7 +31,7 @@ HERE := --gpu none --workers 1 --dataset digits
 # A first run of each program, as small as can be: Python compiles what they import, numba what they compute.
 FIRST := --gpu none --dataset digits --quiet --results .venv/first
 
-.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-container test-requirements test-lowest test-newest
+.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-container test-lowest test-newest
 .PHONY: lint check bench clean
 
 demo: .venv/demo
@@ -78,9 +77,6 @@ test-gpu-here:
 
 test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer
-
-test-requirements: .venv/dev
-	REQUIREMENTS=1 python -m pytest -rA tests/install
 
 test-lowest: .venv/dev
 	tests/install/versions.sh lowest

@@ -17,7 +17,7 @@ from tests.install.rooms import rooms
 FILES = ["requirements.txt", *sorted(path.name for path in ROOT.glob("requirements-*.txt"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-# Of these pairs it is known that the first can be imported beside the second; `make test-requirements` adds to them.
+# Of these pairs it is known that the first can be imported beside the second; who has tried others adds to them.
 KNOWN = {
     "cuml-cu12": {"26.2.*": {"scikit-learn": ">=1.7,<1.10", "torch": "==2.10.*", "numba": "==0.61.*"}},
     "cuml-cu13": {"26.10.*": {"scikit-learn": ">=1.8,<1.10", "torch": "==2.15.*", "numba": "==0.64.*"}},
@@ -46,7 +46,7 @@ def check_pairs(versions: Mapping[str, str]) -> None:
         if name not in versions:
             continue
         rows = [row for version, row in table.items() if SpecifierSet(f"=={version}").contains(versions[name])]
-        assert rows, f"{name} {versions[name]} is new: try to import it (make test-requirements), and add it to KNOWN"
+        assert rows, f"{name} {versions[name]} is new: install and import it, and add it to KNOWN"
         for other, allowed in rows[0].items():
             assert SpecifierSet(allowed).contains(versions.get(other, "0")), (
                 f"{name} {versions[name]} beside {other} {versions.get(other)}: known to work with {allowed}"

@@ -1,6 +1,5 @@
 """Every overlay builds, is valid for a cluster's API, and asks for a command that the programs take."""
 
-import functools
 import os
 import re
 import shutil
@@ -24,15 +23,11 @@ from tests.k8s.manifests import (
     mpijobs,
     overlay,
     pod_specs,
-    yaml,
 )
 from tests.programs import EXPERIMENTS, accepted
 
 pytestmark = pytest.mark.xdist_group("manifests")  # one process builds each overlay once
 
-# Folders with operators' own definitions, one file for each kind as the operators name them. CRDS names more, such as
-# config/components/crd/bases of a clone of kubernetes-sigs/kueue.
-CRDS = [ROOT.parent / "shared" / "data" / "k8s", *map(Path, filter(None, os.environ.get("CRDS", "").split(":")))]
 KUBERNETES = "1.32"
 CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 
@@ -58,69 +53,6 @@ def test_core_kinds_are_valid(name: str) -> None:
     for manifest in overlay(name):
         if manifest["apiVersion"] in CORE:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
-
-
-@each_kustomization
-def test_other_kinds_are_valid(name: str) -> None:
-    """Against the operators' own definitions, in every version that is here, where every field must be known."""
-    for manifest in overlay(name):
-        if manifest["apiVersion"] in CORE:
-            continue
-        for judge in judges_of(manifest["apiVersion"], manifest["kind"]):
-            if "runtimePatches" in manifest["spec"] and "runtimePatches" not in str(judge.schema):
-                pytest.skip("this definition of TrainJob is of an earlier version")
-            judge.validate({k: v for k, v in manifest.items() if k != "metadata"})
-
-
-def test_an_unknown_field_is_refused() -> None:
-    """The check above can fail: also deep in the pod of a job."""
-    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
-    job = yaml.safe_load(yaml.safe_dump(mpijobs("svm")["svm"]))
-    at(job, f"{WORKER} containers 0")["resourcs"] = {}
-    for judge in judges_of(job["apiVersion"], job["kind"]):
-        with pytest.raises(jsonschema.ValidationError, match="resourcs"):
-            judge.validate({k: v for k, v in job.items() if k != "metadata"})
-
-
-@functools.cache
-def judges_of(api_version: str, kind: str) -> list[Any]:
-    """Validators by the operator's own definitions of that kind, in which every field must be known."""
-    jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
-    group, version = api_version.split("/")
-    paths = [path for folder in CRDS if (path := folder / f"{group}_{kind.lower()}s.yaml").exists()]
-    if not paths:
-        pytest.skip(f"no definition of {kind} in {CRDS[0]}; CRDS may name other folders")
-    judges = []
-    for path in paths:
-        definition = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        (found,) = [one for one in definition["spec"]["versions"] if one["name"] == version and one["served"]]
-        schema = strict(found["schema"]["openAPIV3Schema"])
-        del schema["properties"]["metadata"]
-        kind_of_judge = jsonschema.validators.validator_for(schema)
-        kind_of_judge.check_schema(schema)
-        judges.append(kind_of_judge(schema))
-    return judges
-
-
-def strict(schema: Any) -> Any:
-    """JSON schema of a CRD's openAPIV3Schema, in which an object has no fields but those listed."""
-    if isinstance(schema, list):
-        return [strict(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    out = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes") and key != "nullable"}
-    for key in ("items", "not", "additionalProperties", "anyOf", "allOf", "oneOf"):
-        if key in out:
-            out[key] = strict(out[key])
-    if "properties" in out:
-        out["properties"] = {name: strict(part) for name, part in out["properties"].items()}
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            out.setdefault("additionalProperties", False)
-    if schema.get("x-kubernetes-int-or-string"):
-        out.pop("type", None)
-    if schema.get("nullable") and isinstance(out.get("type"), str):
-        out["type"] = [out["type"], "null"]
-    return out
 
 
 @each_mpijob_overlay

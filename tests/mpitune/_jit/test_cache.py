@@ -42,7 +42,8 @@ def run(folder: Path, program: str = PROGRAM, **environ: str) -> str:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("how", [pytest.param("compiled", marks=pytest.mark.slow), "part"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["compiled", "part"])
 def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how: str) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how=how, value=1))
     assert run(tmp_path) == "2 0"
@@ -51,6 +52,7 @@ def test_kept_code_is_used_until_something_it_calls_changes(tmp_path: Path, how:
     assert run(tmp_path) == "6 0"
 
 
+@pytest.mark.slow
 def test_numba_keeps_what_others_compile_in_this_process_where_it_did(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text(INNER.format(how="part", value=1))
     program = "import numba, os; from outer import outer; print(outer(), numba.config.CACHE_DIR, len(os.environ))"

@@ -16,7 +16,11 @@ from tests.mpitune.svm.problems import require_optimal, solve_path
 
 # Functions that only compiled ones call, for Python.
 newton_step, set_masks = compiled(newton.newton_step.py_func), compiled(smo.set_masks.py_func)
-pytestmark = [pytest.mark.numerical, pytest.mark.xdist_group("newton")]  # one process compiles the step
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.numerical,
+    pytest.mark.xdist_group("newton"),
+]  # one process compiles the step
 
 
 def problem(n: int, seed: int, width: float, bound: float) -> Binary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 
 import numpy as np
@@ -60,14 +59,6 @@ def test_models_of_a_grid_are_those_of_scikit_learn(candidates, weighted):
         np.testing.assert_allclose(fitted.model.intercept_, theirs.intercept_, atol=1e-2)
         assert fitted.model._gamma == pytest.approx(theirs._gamma) or candidates[fitted.candidate].get("kernel")
     assert seen == {(c, s) for c in range(len(candidates)) for s in range(3)}
-
-
-def test_a_model_of_a_grid_can_be_pickled():
-    x, y = data()
-    splits = list(StratifiedKFold(3).split(x, y))
-    fitted = next(fit_grid(SVC(), [{}], x, y, splits))
-    other = pickle.loads(pickle.dumps(fitted.model))
-    assert np.array_equal(other.predict(x), fitted.model.predict(x))
 
 
 def test_what_cannot_be_fitted_is_an_error_of_that_candidate_or_split():

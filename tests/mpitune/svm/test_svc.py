@@ -53,17 +53,6 @@ def test_ties_are_broken_by_decision_values_on_demand():
         SVC(break_ties=True, decision_function_shape="ovo").fit(x, y).predict(x)
 
 
-@pytest.mark.filterwarnings("ignore:The `probability` parameter")
-@pytest.mark.parametrize("classes", [(1, 2), (0, 1, 2)])
-def test_probabilities_are_those_of_scikit_learn(classes):
-    x, y = load_iris(return_X_y=True)
-    x, y = x[np.isin(y, classes), :2], y[np.isin(y, classes)]
-    parameters = {"probability": True, "random_state": 5, "tol": 1e-7}
-    ours, theirs = SVC(**parameters).fit(x, y), sklearn.svm.SVC(**parameters).fit(x, y)
-    np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), atol=1e-5)
-    assert not hasattr(SVC(), "predict_proba")
-
-
 def test_sparse_samples_are_made_dense_with_a_warning_when_large(monkeypatch):
     x, y = load_iris(return_X_y=True)
     sparse = scipy.sparse.csr_array(x)

@@ -20,7 +20,6 @@ from typing import Any
 from mnist_nn.parallel.rendezvous import RankInfo, join, launch_info, ranks_here
 from mnist_nn.parallel.settings import PROG, ConfigUnreadable, Settings, parse_with_config
 from mpitune.devices.choose import visible_gpus
-from mpitune.devices.driver import Driver
 from mpitune.devices.probe import NotInstalled, require
 from mpitune.errors import UsageError, print_error
 from mpitune.folders import set_cache_variables
@@ -43,14 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Threads that spin at the end of each operation take the cores that the other processes need. OpenMP reads this
         # when PyTorch is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        import torch
+
         from mnist_nn.parallel.process import check_machine, run, what_torch_sees
 
         require_linux()
         set_cache_variables()
-        problem, gpus, exclusive = "", list[str](), False
+        problem, n_gpus = "", 0
         try:
-            backend, kind = check_machine(settings)
-            gpus, exclusive = _gpu_names() if kind == "cuda" else [], backend == "nccl"
+            _, kind = check_machine(settings)
+            n_gpus = torch.cuda.device_count() if kind == "cuda" else 0
             if kind == "cpu" and not settings.no_cuda and (n := len(visible_gpus())):
                 host = socket.gethostname()
                 print(f"{PROG}: {host} has {n} GPUs, but {what_torch_sees()}: training on its CPU", file=sys.stderr)
@@ -60,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             problem = str(error)  # only this node may have it, so the others must hear of it
         joining = time.time()
         rendezvous = join()
+        versions = code_and_libraries("common", "mnist_nn")
         ranks = ranks_here(
-            rendezvous, settings.nproc_per_node, gpus, problem, exclusive=exclusive,
-            versions=code_and_libraries("common", "mnist_nn"), allow_mixed_versions=settings.allow_mixed_versions,
-        )  # fmt: skip
+            rendezvous, settings.nproc_per_node, n_gpus, problem, versions, settings.allow_mixed_versions
+        )
     except (ConfigUnreadable, NotInstalled) as error:  # on this host alone, it may be
         return print_error(f"{PROG} on {socket.gethostname()}", error)
     except UsageError as error:
@@ -80,14 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _began() -> float:
     """The Unix time at which this program began, or torchrun, which waits for other nodes before it starts it."""
     return started_at(os.getppid()) if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" else time.time()
-
-
-def _gpu_names() -> list[str]:
-    """Names of the GPUs that CUDA gives to this process. Of one that is cut into slices (MIG) CUDA gives one slice."""
-    try:
-        return Driver().names()
-    except OSError:
-        return []
 
 
 def _start(settings: Settings, ranks: Sequence[RankInfo], *shared: Any) -> int:

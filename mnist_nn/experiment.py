@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,11 @@ import numpy as np
 from common.data import N_CLASSES
 from common.images import ImageSettings
 from mnist_nn.images import no_digit
-from mnist_nn.keys import EPOCH_LIMIT, WEIGHT, fold_key, refit_key, sample_name, sample_of
+from mnist_nn.keys import WEIGHT, fold_key, refit_key, sample_of, set_key
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
 from mnist_nn.summary import hardest_rows, network_row, out_of_bag_errors, print_ensemble, print_networks
-from mnist_nn.tuning import (
-    ADAPTIVE,
-    HYPERPARAMETERS,
-    STRATEGIES,
-    Losses,
-    ParameterSets,
-    Ranges,
-    all_folds,
-    best_set,
-    chosen_strategy,
-    raced,
-)
+from mnist_nn.tuning import HYPERPARAMETERS, Ranges, best_set, drawn
 from mpitune.devices import probe
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Objective, WorkerContext
@@ -39,7 +28,7 @@ from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table, write_trials
-from mpitune.trial import Batch, Outcome, Rounds, Trial
+from mpitune.trial import Outcome, Rounds, Trial
 
 _rate = partial(setting, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
 
@@ -81,18 +70,6 @@ class Bagging(ImageSettings):
         "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS,
         advanced=True,
     )  # fmt: skip
-    strategy: str = setting(
-        "random",
-        "how parameter sets are drawn: " + ", ".join(STRATEGIES) + "; sobol spreads them evenly, tpe learns "
-        "from earlier sets, hyperband trains most sets for a few epochs only",
-        choices=STRATEGIES,
-        selects=True,
-        advanced=True,
-    )
-    racing: bool = setting(
-        False, "evaluate fold after fold; by a paired test, drop parameter sets that would hardly win",
-        selects=True, advanced=True,
-    )  # fmt: skip
     plot: int = setting(
         20, "draw the N test images that the ensemble is least sure of", low=0, changes_results=False, metavar="N"
     )
@@ -102,9 +79,6 @@ class Bagging(ImageSettings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.strategy in ADAPTIVE and self.racing:
-            why = f"--racing needs all parameter sets beforehand, --strategy {self.strategy} does not"
-            raise ValueError(f"{why}: give one of them, or --strategy random or sobol")
         for name in ("learning_rate", "momentum"):
             low, high = getattr(self._ranges, name)
             if low > high:
@@ -112,10 +86,8 @@ class Bagging(ImageSettings):
                 raise ValueError(f"--min-{option} {low:g} is above --max-{option} {high:g}: give a smaller one")
 
     def check(self, device: str, visible: str) -> Callable[[], None] | None:
-        """Raises UsageError where PyTorch or a library of the strategy is missing; later if it cannot use the GPU."""
+        """Raises UsageError where PyTorch is missing; later if it cannot use the GPU."""
         probe.require("torch")
-        if self.strategy in ADAPTIVE:
-            chosen_strategy(self.strategy, self.epochs)
         if device == "cpu":
             return None
         ask = probe.why_unusable("torch", visible)
@@ -139,38 +111,27 @@ class Bagging(ImageSettings):
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `common.data.load`, and `extra_images` uint8 (1, height, width): one that is no digit."""
         arrays = super().data()
-        return {**arrays, "extra_images": no_digit(arrays["train_images"], self.max_pixel)[None]}
+        return {**arrays, "extra_images": no_digit(arrays["train_images"].shape[1:], self.max_pixel)[None]}
 
     def searches(self) -> Iterable[Rounds]:
         return (self._search(sample) for sample in range(self.n_bootstrap))
 
     def _search(self, sample: int) -> Rounds:
-        """The cross-validation; then the refit of the chosen set, if one has a loss. Returns the losses."""
-        losses = yield from self._cross_validation(sample)
+        """Every fold of every parameter set; then the refit of the best one, if one has a loss. Returns the losses."""
+        sets = [self._draw(sample, tuning) for tuning in range(self.n_tuning)]
+        results = yield [
+            (Trial(fold_key(sample, tuning, fold), {**params, "fold": fold}),)
+            for tuning, params in enumerate(sets)
+            for fold in range(self.folds)
+        ]
+        losses = np.array([result.value("loss") for result in results]).reshape(self.n_tuning, self.folds)
         chosen = best_set(losses)
         if chosen is not None:
-            yield [(Trial(self._refit_key(sample), self._draw(sample, chosen)),)]
+            yield [(Trial(self._refit_key(sample), sets[chosen]),)]
         return losses
 
     def _refit_key(self, sample: int) -> str:
         return refit_key(sample, self.save_models)
-
-    def _cross_validation(self, sample: int) -> Losses:
-        """Every fold of every parameter set, unless --racing or a strategy leaves some out."""
-
-        def batches(tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
-            return self._batches(sample, tuning, limit, folds)
-
-        shape = (self.n_tuning, self.folds)
-        if self.racing:
-            return (yield from raced(shape, self.epochs, batches))
-        if self.strategy in ADAPTIVE:
-            return (yield from self._sets.proposed(sample_name(sample), self.folds, self.epochs, batches))
-        return (yield from all_folds(shape, self.epochs, batches))
-
-    @cached_property
-    def _sets(self) -> ParameterSets:
-        return ParameterSets(self.strategy, seed=self.seed, n=self.n_tuning, ranges=self._ranges)
 
     @property
     def _ranges(self) -> Ranges:
@@ -184,14 +145,9 @@ class Bagging(ImageSettings):
         )
 
     def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:
-        return {"bootstrap": sample, "tuning": tuning, **self._sets.params(sample_name(sample), tuning)}
-
-    def _batches(self, sample: int, tuning: int, limit: int, folds: np.ndarray) -> list[Batch]:
-        """One for each fold of a parameter set."""
-        params, suffix = self._draw(sample, tuning), ""
-        if limit < self.epochs:
-            params[EPOCH_LIMIT], suffix = limit, f"/e{limit}"
-        return [(Trial(fold_key(sample, tuning, fold) + suffix, {**params, "fold": fold}),) for fold in folds.tolist()]
+        """The parameters of a set, for any fold."""
+        params = drawn(self._ranges, self.seed, set_key(sample, tuning))
+        return {"bootstrap": sample, "tuning": tuning, **params}
 
     def n_weights(self, params: Params) -> int:
         """Number of weights of the network of these parameters."""
@@ -210,20 +166,14 @@ class Bagging(ImageSettings):
         )
 
     def cost(self, trial: Trial) -> float:
-        """Weights moved in an epoch: of the network, times the share of the images that it learns from.
-
-        With a limit of epochs below the study's, times the share of these.
-        """
-        images = (self.folds - 1) / self.folds if "fold" in trial.params else 1.0
-        return self.n_weights(trial.params) * images * int(trial.params.get(EPOCH_LIMIT, self.epochs)) / self.epochs
+        """Weights moved in an epoch: of the network, times the share of the images that it learns from."""
+        return self.n_weights(trial.params) * ((self.folds - 1) / self.folds if "fold" in trial.params else 1.0)
 
     def memory_bytes(self, trial: Trial) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""
         return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
 
-    def n_trials(self) -> int | None:
-        if self.racing or self.strategy == "hyperband":
-            return None
+    def n_trials(self) -> int:
         return self.n_bootstrap * (self.n_tuning * self.folds + 1)
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[np.ndarray], data: Data, folder: Path) -> None:
@@ -274,7 +224,7 @@ class Bagging(ImageSettings):
     def reporting(self) -> Reporting:
         tables = ("results.csv", "trials.csv", "hardest.csv", "predictions.npz")
         return Reporting(
-            "minimize loss", ("bootstrap", "tuning", EPOCH_LIMIT), ("mnist_nn.figures",), self.report_sections,
+            "minimize loss", ("bootstrap", "tuning"), ("mnist_nn.figures",), self.report_sections,
             self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Trial keys and seeds. A training has the same seed whatever its epoch limit and whether its weights are returned.
+"""Trial keys and seeds. A training has the same seed whether its weights are returned or not.
 
-b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/t7/f0/e3 the first 3 epochs of the same training;
-b2/refit the network of the ensemble; b2/refit/weights the same one, its weights returned.
+b2/t7/f0 is fold 0 of parameter set 7 of bootstrap sample 2; b2/refit the network of the ensemble; b2/refit/weights the
+same one, its weights returned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from mpitune.trial import Trial
 
 WEIGHT = "weight:"  # begins the name of an array that is a weight of the network
 LOSSES = "losses"  # name of the array with the training loss of each epoch
-EPOCH_LIMIT = "epoch_limit"  # parameter of a trial that ends sooner than the study's --epochs
 
 
 def sample_of(trial: Trial) -> int:
@@ -23,9 +22,14 @@ def sample_name(sample: int) -> str:
     return f"b{sample}"
 
 
+def set_key(sample: int, tuning: int) -> str:
+    """Begins the keys of a parameter set's folds; what it is drawn from has this name."""
+    return f"{sample_name(sample)}/t{tuning}"
+
+
 def fold_key(sample: int, tuning: int, fold: int) -> str:
-    """Key of one fold of a parameter set, trained for all epochs."""
-    return f"{sample_name(sample)}/t{tuning}/f{fold}"
+    """Key of one fold of a parameter set."""
+    return f"{set_key(sample, tuning)}/f{fold}"
 
 
 def refit_key(sample: int, with_weights: bool = False) -> str:

@@ -15,7 +15,7 @@ import torch
 from common.data import N_CLASSES
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mnist_nn.keys import EPOCH_LIMIT, LOSSES, WEIGHT, sample_name, sample_of, stream_of
+from mnist_nn.keys import LOSSES, WEIGHT, sample_name, sample_of, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.choose import warm_up
 from mnist_nn.steps.graphed import Prepared
@@ -108,7 +108,6 @@ class BaggingObjective:
 
     def _train(self, trial: Trial, images: Images, labels: torch.Tensor) -> training.Trained:
         options = self.options
-        epochs = int(trial.params.get(EPOCH_LIMIT, options.epochs))
         return training.train(
             trial.params,
             images,
@@ -116,12 +115,12 @@ class BaggingObjective:
             n_classes=N_CLASSES,
             seed=seed_of(options.seed, stream_of(trial)),
             device=self.device,
-            epochs=epochs,
+            epochs=options.epochs,
             batch_size=options.batch_size,
             tolerance=options.tolerance,
             step=options.step,
             prepared=self._prepared,
-            on_progress=lambda done: self._report_step(done, epochs, "epoch"),
+            on_progress=lambda done: self._report_step(done, options.epochs, "epoch"),
         )
 
     def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:

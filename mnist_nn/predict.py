@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mnist_nn.bootstrap import majority_vote
 from mpitune.devices.probe import require
 from mpitune.errors import Exit, UsageError
 from mpitune.processes.output import outlive_readers
@@ -71,12 +71,13 @@ def read_image(path: Path, form: Form) -> np.ndarray:
         if path.suffix == ".npy":
             image = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a header takes no memory
         else:
-            with warnings.catch_warnings(action="ignore"), Image.open(path, formats=("PNG",)) as file:
-                whole = file.convert("L") if file.size == (width, height) else Image.new("L", (0, 0))
-            image = np.rint(np.asarray(whole) * (ink / 255)).astype(np.uint8)
-        if image.shape == (height, width) and image.dtype == np.uint8:
-            return image
-        raise ValueError(f"{image.dtype} {image.shape}")
+            with Image.open(path, formats=("PNG",)) as file:
+                if file.size != (width, height):
+                    raise ValueError(file.size)  # before it is unpacked
+                image = np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8)
+        if image.shape != (height, width) or image.dtype != np.uint8:
+            raise ValueError(f"{image.dtype} {image.shape}")
+        return image
     except Exception as error:
         fix = f"give a PNG or .npy (uint8) of {width} x {height} pixels"
         raise UsageError(f"{path} is no image of the data's form: {fix}") from error
@@ -84,17 +85,16 @@ def read_image(path: Path, form: Form) -> np.ndarray:
 
 def judge(settings: Predict) -> Exit:
     """Ask the models one after the other, then print their answers. Raises UsageError."""
-    from mnist_nn.figures import Shown
-
     require("torch")
     folder = settings.results / "models"
     if not (paths := sorted(folder.glob("bootstrap-*.pt")) or sorted(settings.results.glob(ONE_MODEL))):
         raise UsageError(f"there are no models in {folder}: train with --save-models (mnist_nn.ddp: --save-model)")
     answers = [answers_of(path, lambda form: np.stack([read_image(i, form) for i in settings.image])) for path in paths]
     for path, certainty in zip(settings.image, np.stack(answers, axis=1), strict=True):
-        shown = Shown("", "", np.zeros(0), certainty)
-        print(f"{path}: {shown.answer}, {shown.certainty:.1%} sure; {shown.votes}")
-        print("  " + "  ".join(f"{digit}: {mean:.1%}" for digit, mean in enumerate(certainty.mean(axis=0))))
+        mean, voted = certainty.mean(axis=0), int(majority_vote(certainty[:, None])[0])
+        votes = int((certainty.argmax(axis=1) == voted).sum())
+        print(f"{path}: {mean.argmax()}, {mean.max():.1%} sure; {votes} of {len(paths)} networks vote {voted}")
+        print("  " + "  ".join(f"{digit}: {probability:.1%}" for digit, probability in enumerate(mean)))
     return Exit.DONE
 
 

@@ -16,7 +16,7 @@ import re
 import socket
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -170,28 +170,12 @@ def open_store(address: Address, is_master: bool = False, anywhere: bool = False
         raise UsageError(f"rank 0 at {address.host}:{address.port} {what} ({why}): set MASTER_PORT") from error
 
 
-def refuse_two_on_a_gpu(hosts: Sequence[str], gpus: Sequence[Sequence[str]], counts: Sequence[int]) -> None:
-    """Raise UsageError for two processes on one GPU, by each one's host, visible GPUs and number of processes."""
-    for host in dict.fromkeys(hosts):
-        taken: list[str] = []
-        for other, names, count in zip(hosts, gpus, counts, strict=True):
-            if other == host and names:
-                taken += [names[local % len(names)] for local in range(len(taken), len(taken) + count)]
-        if len(set(taken)) < len(taken):
-            raise UsageError(
-                f"on {host}: {len(taken)} processes would share {len(set(taken))} GPU, which NCCL does not allow: "
-                "start fewer, or give --backend gloo"
-            )
-
-
 def ranks_here(
     rendezvous: Rendezvous,
     processes: int | None,
-    gpus: Sequence[str],
+    n_gpus: int,
     problem: str,
-    *,
-    exclusive: bool = False,
-    versions: Mapping[str, str] | None = None,
+    versions: Mapping[str, str],
     allow_mixed_versions: bool = False,
 ) -> list[RankInfo]:
     """The processes of the training that this launched one stands for, after a call of the roll.
@@ -200,21 +184,18 @@ def ranks_here(
         rendezvous: how the processes find each other.
         processes: the number for each node; None for one per GPU where the launcher started a single process on the
             host, and else for those that it started.
-        gpus: names of those that are used; [] for none.
+        n_gpus: GPUs that this process sees and uses.
         problem: why this process cannot take part; "" when it can.
-        exclusive: no two processes may use the same GPU, which NCCL does not allow.
         versions: of all that results depend on, by name.
         allow_mixed_versions: where the versions of two processes differ, rank 0 warns, and the training goes on.
 
     Raises:
         UsageError: one of these conditions is not met, on any host.
     """
-    me, key = rendezvous.launch, f"{rendezvous.run}/here/"
-    rendezvous.store.set(
-        f"{key}{me.rank}", json.dumps([socket.gethostname(), list(gpus), problem, dict(versions or {})])
-    )
+    me, store, key = rendezvous.launch, rendezvous.store, f"{rendezvous.run}/here/"
+    store.set(f"{key}{me.rank}", json.dumps([socket.gethostname(), n_gpus, problem, dict(versions)]))
     try:
-        roll = [json.loads(rendezvous.store.get(f"{key}{rank}")) for rank in range(me.size)]
+        roll = [json.loads(store.get(f"{key}{rank}")) for rank in range(me.size)]
     except RuntimeError as error:
         raise UsageError(f"not all {me.size} processes have connected ({str(error).splitlines()[0]})") from error
     for host, _, why, _ in roll:
@@ -226,18 +207,14 @@ def ranks_here(
         if me.rank == 0:
             print(f"warning: {mixed}", file=sys.stderr)
     hosts = [host for host, *_ in roll]
-    counts = []
     complete = os.environ.get("LOCAL_WORLD_SIZE", "").isdigit()  # torchrun was told how many to start on each node
-    for host, names, *_ in roll:
-        alone = hosts.count(host) == 1 and not complete
-        if processes is not None and not alone:
-            raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
-        counts.append(processes if processes is not None else max(1, len(names)) if alone else 1)
-    if exclusive:
-        refuse_two_on_a_gpu(hosts, [names for _, names, *_ in roll], counts)
-    first = sum(counts[: me.rank])
-    local = sum(count for host, count in zip(hosts[: me.rank], counts, strict=False) if host == hosts[me.rank])
-    local_size = sum(count for host, count in zip(hosts, counts, strict=True) if host == hosts[me.rank])
+    alone = [hosts.count(host) == 1 and not complete for host in hosts]
+    if processes is not None and not all(alone):
+        raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
+    counts = [processes or max(1, roll[n][1] if alone[n] else 1) for n in range(me.size)]
+    first, mine = sum(counts[: me.rank]), [n for n, host in enumerate(hosts) if host == hosts[me.rank]]
+    local = sum(counts[n] for n in mine if n < me.rank)
+    local_size = sum(counts[n] for n in mine)
     return [
         RankInfo(first + n, sum(counts), local + n, local_size, len(set(hosts))) for n in range(counts[me.rank])
     ]  # fmt: skip

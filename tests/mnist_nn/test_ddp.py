@@ -102,19 +102,6 @@ def test_two_processes_that_take_all_images_repeat_the_steps_of_one(
     assert rows(tmp_path)[0]["samples"] == "all"
 
 
-@pytest.mark.xdist_group("ddp alone")
-def test_logging_and_evaluation_can_be_asked_for_otherwise(data: Path, alone: Path, tmp_path: Path) -> None:
-    command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "2", "--batch-size", "128"]
-    log = tmp_path / "steps.jsonl"
-    given = ["--log-path", str(log), "--log-interval", "1", "--test-batch-size", "7"]
-    assert main([*command, *given]) == Exit.DONE
-    steps = [(line["epoch"], line["step"]) for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
-    assert steps == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3)], "300 images"
-    assert not (tmp_path / "log.jsonl").exists()
-    (found,), (expected,) = rows(tmp_path), rows(alone)
-    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
-
-
 # What is kept
 
 

@@ -26,50 +26,47 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, victim: int) -> None:
+def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path) -> None:
     command = (*DDP, *FOR_EVER, "--data", data, "--results", tmp_path, "--nproc-per-node", "2")
     job = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, text=True)
     wait_for_an_epoch(tmp_path, job)
     ranks = children(job.pid)
-    os.kill(ranks[victim], signal.SIGKILL)
+    os.kill(ranks[1], signal.SIGKILL)
     assert job.wait(ENDS_WITHIN_S) != 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 
 @pytest.mark.slow
-def test_a_node_that_cannot_take_part_is_named(data: Path, tmp_path: Path) -> None:
-    given = ("--data", data, "--results", tmp_path, "--no-cuda")
-    first, second = pods(given, (*given, "--backend", "nccl"))
-    _, said = first.communicate(timeout=PATIENCE)
-    second.communicate(timeout=PATIENCE)
-    assert first.returncode == Exit.USAGE and "--backend nccl needs GPUs: --no-cuda leaves none" in said
-
-
-@pytest.mark.slow
-def test_a_host_with_another_version_of_the_code_is_refused(data: Path, tmp_path: Path) -> None:
-    """The second pod has an image of yesterday."""
+@pytest.mark.parametrize(
+    ("options", "both", "status", "says"),
+    [
+        ("--backend nccl", "--no-cuda", Exit.USAGE, "--backend nccl needs GPUs: --no-cuda leaves none"),
+        ("", "", Exit.USAGE, "hosts have different versions: code "),
+        ("", "--allow-mixed-versions", Exit.DONE, "hosts have different versions: code "),
+    ],
+)
+def test_a_host_that_cannot_take_part_is_named(
+    data: Path, tmp_path: Path, options: str, both: str, status: int, says: str
+) -> None:
+    """The second pod has other options, or an image of yesterday."""
     other = tmp_path / "other"
     for package in ("mpitune", "common", "mnist_nn"):
         shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
     with open(other / "mnist_nn" / "net.py", "a") as file:
         file.write("# of yesterday\n")
-    for more, status in (([], Exit.USAGE), (["--allow-mixed-versions"], Exit.DONE)):
-        given = ("--data", data, "--results", tmp_path / "r", "--epochs", "1", *more)
-        both = pods(given, given, folders=(ROOT, other))
-        said = [process.communicate(timeout=PATIENCE)[1] for process in both]
-        assert both[0].returncode == status, said
-        assert "hosts have different versions: code " in said[0]
+    given = ("--data", data, "--results", tmp_path / "r", "--epochs", "1", *both.split())
+    pair = pods(given, (*given, *options.split()), folders=(ROOT, ROOT if options else other))
+    said = [process.communicate(timeout=PATIENCE)[1] for process in pair]
+    assert pair[0].returncode == status and says in said[0], said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_without_a_launcher_the_other_one_notices(data: Path, tmp_path: Path, victim: int) -> None:
+def test_without_a_launcher_the_other_one_notices(data: Path, tmp_path: Path) -> None:
     both = pods(*[("--data", data, "--results", tmp_path, *FOR_EVER)] * 2)
     try:
         wait_for_an_epoch(tmp_path, *both)
-        both[victim].kill()
-        assert both[1 - victim].wait(ENDS_WITHIN_S) == Exit.ERROR
+        both[0].kill()
+        assert both[1].wait(ENDS_WITHIN_S) == Exit.ERROR
     finally:
         for pod in both:
             pod.kill()

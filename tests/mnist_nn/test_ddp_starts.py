@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +16,12 @@ from mnist_nn.parallel.rendezvous import (
     first_node,
     known_address,
     launch_info,
-    refuse_two_on_a_gpu,
 )  # fmt: skip
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit
 from mpitune.ranks.launch import Launch
-from tests.helpers import ROOT
 from tests.mnist_nn.trainings import rows
 
 pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ("--backend nccl --no-cuda", "--backend nccl needs GPUs: --no-cuda leaves none: give --backend gloo"),
-        pytest.param(
-            "--backend nccl",
-            f"--backend nccl needs GPUs: PyTorch {torch.__version__} sees no GPU: give --backend gloo",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
-        ),
-        ("--dataset digits", "--dataset digits does not fit the network: the Kubeflow network needs images of"),
-        ("--network search", "--network search needs --from RESULTS"),
-        ("--network kubeflow --from x", "name two networks"),
-        ("--data nowhere-to-be-found/x --results r --from no-such", "no-such holds no network of an ended"),
-        ("--batch-size 0", "0 is too small"),
-        ("--lr 1e30", "the loss is not finite in step"),
-    ],
-)
-def test_a_command_that_cannot_work_ends_in_one_line(
-    data: Path, tmp_path: Path, capsys: Any, options: str, text: str
-) -> None:
-    words = options.replace("nowhere-to-be-found/x", str(data)).split()
-    given = [] if "--data" in words else ["--data", str(data)]
-    status = main([*words, *given, "--epochs", "1", *([] if "--results" in words else ["--results", str(tmp_path)])])
-    said = capsys.readouterr().err
-    assert status == (Exit.ERROR if "--lr" in words else Exit.USAGE) and text in said and said.count("\n") == 1
 
 
 def test_a_taken_port_is_named(data: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,46 +69,6 @@ def test_the_environment_says_who_and_where(environ: dict[str, str], who: Launch
 )  # fmt: skip
 def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
-
-
-@pytest.mark.slow
-def test_threads_wait_asleep(tmp_path: Path) -> None:
-    """OpenMP says what it has read; what the user has set is left as it is."""
-    environ = {**os.environ, "OMP_DISPLAY_ENV": "true"}
-    environ.pop("OMP_WAIT_POLICY", None)
-    for given, policy in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
-        command = [sys.executable, "-m", "mnist_nn.ddp", "--backend", "nccl", "--no-cuda"]
-        done = subprocess.run(command, cwd=ROOT, env={**environ, **given}, capture_output=True, text=True)
-        assert done.returncode == Exit.USAGE
-        if "OMP_WAIT_POLICY" not in done.stderr:
-            pytest.skip("this PyTorch's OpenMP does not tell")
-        assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
-
-
-# Which GPUs
-
-
-@pytest.mark.parametrize(
-    ("hosts", "gpus", "counts", "problem"),
-    [
-        (["a"], ["xy"], [2], ""),
-        (["a"], ["x"], [2], "on a: 2 processes would share 1 GPU"),
-        (["a", "a"], ["x", "x"], [1, 1], "on a: 2 processes would share 1 GPU"),
-        (["a", "a"], ["x", "y"], [1, 1], ""),
-        (["a", "a"], ["xy", "xy"], [1, 1], ""),
-        (["a", "b"], ["x", "x"], [1, 1], ""),
-        (["b", "a", "a", "a"], ["x", "xy", "xy", "xy"], [1, 1, 1, 1], "on a: 3 processes would share 2 GPU"),
-        (["a"], [""], [3], ""),
-    ],
-    ids=["one each", "too many asked for", "mpirun on a GPU", "srun", "torchrun", "two hosts", "three on two", "CPUs"],
-)  # fmt: skip
-def test_no_two_processes_have_one_gpu(hosts: list[str], gpus: list[str], counts: list[int], problem: str) -> None:
-    """A letter is a GPU."""
-    if not problem:
-        refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
-    else:
-        with pytest.raises(UsageError, match=problem):
-            refuse_two_on_a_gpu(hosts, [list(names) for names in gpus], counts)
 
 
 def test_gpus_that_torch_cannot_use_are_not_passed_over_in_silence(

@@ -1,8 +1,7 @@
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from PIL import Image
 
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
+from mnist_nn.keys import refit_key
 from mnist_nn.shapes import weights_of
-from mnist_nn.tuning import best_set
 from mpitune.cli import parser_of
 from mpitune.engine.study import Study
 from mpitune.errors import Exit, UsageError
@@ -22,9 +21,9 @@ from mpitune.experiment import Objective, WorkerContext, per_trial
 from mpitune.options import RunOptions
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
-from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Result, Trial, seed_of
+from mpitune.trial import Evaluation, NoRoom, Outcome, Result, Trial, seed_of
 from tests.helpers import ROOT, evaluate, journal_lines, reported, table, table_without_run
-from tests.mnist_nn.small import TINY, computed, of_tiny
+from tests.mnist_nn.small import REFIT, TINY, computed, of_tiny
 from tests.stand_ins import A, Machine
 
 INF, NAN = float("inf"), float("nan")
@@ -59,9 +58,8 @@ def test_importing_and_asking_for_trials_needs_no_torch() -> None:
     ("command", "ranks"),
     [
         ("mnist_nn 1 1", 2),
-        ("mnist_nn.ddp", 0),
         ("mnist_nn.predict r i", 0),
-        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("mnist_nn 1 1", 0), ("mnist_nn.ddp", 2))),
+        *(pytest.param("mnist_nn.ddp", ranks, marks=pytest.mark.slow) for ranks in (0, 2)),
     ],
 )
 def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
@@ -79,54 +77,13 @@ def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, co
     assert not list((tmp_path / "empty").iterdir())
 
 
-def test_parameters_fill_their_ranges() -> None:
-    experiment = Bagging(1, 2000, folds=2)
-    trials = [trial for batch in next(iter(next(iter(experiment.searches())))) for trial in batch]
-    columns = {name: np.array([trial.params[name] for trial in trials[::2]]) for name in trials[0].params}
-    for name, low, high in [("n_conv_layer", 1, 999), ("kernel_size", 2, 10), ("n_hidden_layer", 1, 1999)]:
-        assert low <= columns[name].min() <= low + 5 and high - 5 <= columns[name].max() <= high
-        assert columns[name].mean() == pytest.approx((low + high) / 2, rel=0.05)
-    for name, low, high in [("learning_rate", -5, -1), ("momentum", -2, 0)]:
-        exponents = np.log10(columns[name])
-        assert low <= exponents.min() <= low + 0.05 and high - 0.05 <= exponents.max() < high
-        assert exponents.mean() == pytest.approx((low + high) / 2, abs=0.1)
-
-
-def test_a_kernel_is_never_larger_than_the_image() -> None:
-    experiment = Bagging(1, 200, dataset="digits")
-    assert {trial.params["kernel_size"] for (trial, *_) in next(next(iter(experiment.searches())))} == set(range(2, 9))
-
-
-def test_parameters_depend_on_their_key_alone() -> None:
-    first, second = (
-        {trial.key: dict(trial.params) for search in experiment.searches() for batch in next(search) for trial in batch}
-        for experiment in (TINY, replace(TINY, n_bootstrap=3, n_tuning=5))
-    )
-    assert all(second[key] == params for key, params in first.items())
-    assert list(first)[:4] == ["b0/t0/f0", "b0/t0/f1", "b0/t0/f2", "b0/t1/f0"]
-
-
 def test_the_cost_of_a_training_is_its_weights_times_its_share_of_the_images() -> None:
     experiment = Bagging(1, 10, max_conv_layer=20)
     for (trial,) in next(next(iter(experiment.searches()))):
         assert experiment.cost(trial) == pytest.approx(weights_of(trial.params, (28, 28), 10) * 4 / 5)
     outcomes = evaluate(TINY, objective=scored(lambda trial: 1.0))
-    refit = next(trial for trial, _ in outcomes if trial.key == "b0/refit")
+    refit = next(trial for trial, _ in outcomes if trial.key == REFIT)
     assert TINY.cost(refit) == weights_of(refit.params, (8, 8), 10) and len(outcomes) == TINY.n_trials()
-
-
-@pytest.mark.parametrize(
-    ("losses", "best"),
-    [
-        ([[3, 3], [1, 2], [2, 2]], 1),
-        ([[2, 2], [1, 3], [2, 2]], 0),
-        ([[0, NAN], [5, 5]], 1),
-        ([[0, INF], [5, 5]], 1),
-        ([[NAN, INF], [INF, INF]], None),
-    ],
-)
-def test_the_best_set_has_the_lowest_mean_loss_of_all_folds(losses: list[list[float]], best: int | None) -> None:
-    assert best_set(np.array(losses, dtype=float)) == best
 
 
 def test_a_bootstrap_is_refitted_as_soon_as_its_own_trials_are_in() -> None:
@@ -134,17 +91,15 @@ def test_a_bootstrap_is_refitted_as_soon_as_its_own_trials_are_in() -> None:
     objective = scored(lambda trial: float(trial.params["tuning"] != 1))
     of_second = [batch for batch in study.start() if batch[0].params["bootstrap"] == 1]
     (refit,) = [new for batch in of_second for result in objective(batch) for new in study.record(result)]
-    assert refit[0].key == "b1/refit" and refit[0].params["tuning"] == 1 and "fold" not in refit[0].params
+    assert refit[0].key == refit_key(1, True) and refit[0].params["tuning"] == 1 and "fold" not in refit[0].params
 
 
 def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
+    """A fold of the first bootstrap sample, all of the second in the other order."""
     objective = TINY.objective(WorkerContext("cpu", TINY.data()))
-
-    def alone(batch: Batch) -> Iterator[Evaluation]:
-        return (result for trial in reversed(batch) for result in objective((trial,)))
-
-    for (trial, one), (_, other) in zip(computed(), evaluate(TINY, objective=alone), strict=True):
-        assert one.values == other.values, trial.key
+    some = [outcome for outcome in computed() if outcome.trial.params["bootstrap"] or outcome.trial.key == "b0/t1/f2"]
+    for (_, one), other in zip(reversed(some), objective(tuple(trial for trial, _ in reversed(some))), strict=True):
+        assert isinstance(other, Evaluation) and one.values == other.values, one.key
         assert one.arrays.keys() == other.arrays.keys()
         assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
 
@@ -192,7 +147,7 @@ def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = evaluate(TINY, objective=scored(lambda trial: (INF, 1.0)[int(trial.params["bootstrap"])]))
-    assert [trial.key for trial, _ in outcomes if "fold" not in trial.params] == ["b1/refit"]
+    assert [trial.key for trial, _ in outcomes if "fold" not in trial.params] == [refit_key(1, True)]
     reported(replace(TINY, plot=1), outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
     assert first["test_error"] == first["learning_rate"] == "nan" and "no parameter set" in first["error"]
@@ -213,13 +168,13 @@ def test_a_study_without_any_network_is_reported(tmp_path: Path) -> None:
 
 def test_a_training_that_diverges_has_an_infinite_loss_and_gives_no_network(tmp_path: Path) -> None:
     objective = TINY.objective(WorkerContext("cpu", TINY.data()))
-    refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
+    refit = next(trial for trial, _ in computed() if trial.key == REFIT)
     wild = {**refit.params, "learning_rate": 1e30, "momentum": 0.9}
-    fold, network = objective((Trial("b0/t0/f0", {**wild, "fold": 0}), Trial("b0/refit", wild)))
+    fold, network = objective((Trial("b0/t0/f0", {**wild, "fold": 0}), Trial(REFIT, wild)))
     assert fold.values["loss"] == fold.values["train_loss"] == INF
     assert network.values["test_error"] == INF and not network.arrays
     recorded = Result(network.key, network.values)
-    outcomes = [Outcome(t, recorded if t.key == "b0/refit" else r) for t, r in computed()]
+    outcomes = [Outcome(t, recorded if t.key == REFIT else r) for t, r in computed()]
     reported(replace(TINY, plot=0), outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
     assert first["error"] == "its training diverged" and second["error"] == ""
@@ -234,7 +189,7 @@ def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.Mon
         trained.weights["output.bias"].fill_(NAN)
         return trained
 
-    refit = next(trial for trial, _ in computed() if trial.key == "b0/refit")
+    refit = next(trial for trial, _ in computed() if trial.key == REFIT)
     original = training.train
     monkeypatch.setattr(training, "train", ruined)
     fold, network = TINY.objective(WorkerContext("cpu", TINY.data()))(
@@ -242,23 +197,6 @@ def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.Mon
     )
     assert fold.values["loss"] == INF and np.isfinite(fold.values["train_loss"])
     assert network.values["test_error"] == INF and not network.arrays
-
-
-def test_saved_models_answer_as_the_study_did(tmp_path: Path) -> None:
-    from mnist_nn.predict import answers_of
-
-    experiment = replace(TINY, n_bootstrap=1, save_models=True, plot=0)
-    data = experiment.data()
-    assert data["extra_images"].shape == (1, 8, 8)
-    objective = experiment.objective(WorkerContext("cpu", data))
-    reported(experiment, evaluate(experiment, objective=objective), data, tmp_path)
-    model = tmp_path / "models" / "bootstrap-00.pt"
-    with np.load(tmp_path / "predictions.npz") as file:
-        for name, answers in (("test_images", "probabilities"), ("extra_images", "extra_probabilities")):
-            assert np.array_equal(answers_of(model, lambda form, n=name: data[n].copy()), file[answers][0])
-    (row,) = table(tmp_path / "results.csv")
-    params = json.loads(model.with_suffix(".json").read_text())["parameters"]
-    assert {name: str(value) for name, value in params.items()} == {name: row[name] for name in params}
 
 
 @pytest.mark.slow  # tests/mnist_svm has a cheaper one
@@ -276,6 +214,7 @@ def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(progra
         assert table_without_run(one / name) == table_without_run(two / name)
 
 
+@pytest.mark.slow
 def test_more_samples_and_sets_use_the_trainings_of_fewer(tmp_path: Path) -> None:
     few = Bagging(
         1, 2, dataset="digits", train_size=100, test_size=40, folds=2, epochs=2, plot=0, max_conv_layer=4,
@@ -295,26 +234,11 @@ def test_more_samples_and_sets_use_the_trainings_of_fewer(tmp_path: Path) -> Non
         run_study(replace(many, epochs=3), replace(options, adapt=True))
 
 
-@pytest.mark.slow
-def test_asking_for_models_later_trains_the_same_networks_again_and_nothing_else(program: Any, tmp_path: Path) -> None:
-    command = "-m mnist_nn 1 2 --dataset digits --train-size 200 --folds 2 --epochs 2 --plot 0 --gpu none".split()
-    command += "--max-channels 4 --max-hidden-layer 16".split()
-    program(*command, "--results", tmp_path)
-    first = np.load(tmp_path / "predictions.npz")["probabilities"]
-    program(*command, "--results", tmp_path, "--save-models")
-    assert len(journal_lines(tmp_path)) == 2 * 2 + 1 + 1
-    assert (tmp_path / "models" / "bootstrap-00.pt").exists()
-    np.testing.assert_array_equal(np.load(tmp_path / "predictions.npz")["probabilities"], first)
-
-
-def searched(step: str) -> list[Outcome]:
-    experiment = replace(TINY, n_bootstrap=3, n_tuning=4, step=step)
-    return evaluate(experiment)
-
-
 def test_a_search_has_the_losses_the_choice_and_the_epochs_that_it_has_with_autograd() -> None:
-    for (trial, found), (expected_trial, expected) in zip(searched("auto"), searched("autograd"), strict=True):
-        assert trial == expected_trial  # the refits too, so each sample has chosen the same set
+    known = {trial.key: (trial, result) for trial, result in computed()}
+    for trial, expected in evaluate(replace(TINY, n_bootstrap=1, step="autograd")):
+        same, found = known[trial.key]
+        assert trial == same  # the refit too, so the sample has chosen the same set
         for name in expected.values:
             assert found.value(name) == pytest.approx(expected.value(name), rel=1e-4), (trial.key, name)
 

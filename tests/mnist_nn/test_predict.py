@@ -1,8 +1,7 @@
 """What a network that was kept says of images in the data's form, and what is refused by name."""
 
 import json
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,43 +9,45 @@ import pytest
 import torch
 from PIL import Image
 
-from common.data import load
-from mnist_nn.net import Images
-from mnist_nn.predict import main, save_model
-from mnist_nn.training import train
-from mpitune.trial import seed_of
+from mnist_nn.predict import answers_of, main
+from tests.helpers import reported, table
+from tests.mnist_nn.small import TINY, computed, of_tiny
 
-pytestmark = pytest.mark.xdist_group("predict")  # one process trains the networks that they share
-PARAMS = {"n_conv_layer": 8, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.5}
+pytestmark = of_tiny
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three networks that know the digits somewhat."""
-    folder, data, cpu = tmp_path_factory.mktemp("results"), load("digits", Path()), torch.device("cpu")
-    images = Images(torch.from_numpy(data["train_images"][:600].copy()), 16.0)
-    labels = torch.from_numpy(data["train_labels"][:600].astype(np.int64))
-    for n in range(3):
-        network = train(PARAMS, images, labels, n_classes=10, seed=seed_of(0, f"b{n}"), device=cpu, epochs=4)
-        weights = {name: weight.numpy() for name, weight in network.weights.items()}
-        save_model(folder / "models" / f"bootstrap-{n:02}.pt", PARAMS, (8, 8, 16), weights)
+    """The folder of a study that has kept its two networks."""
+    folder = tmp_path_factory.mktemp("results")
+    reported(replace(TINY, plot=0), computed(), TINY.data(), folder)
     return folder
 
 
 @pytest.fixture
 def six(tmp_path: Path) -> Path:
-    data = load("digits", Path())
-    image = data["test_images"][np.flatnonzero(data["test_labels"] == 6)[0]]
+    """A test image as a PNG, and as an array beside it."""
+    image = TINY.data()["test_images"][6]
     np.save(tmp_path / "six.npy", image)
     Image.fromarray(np.rint(image * (255 / 16)).astype(np.uint8)).save(tmp_path / "six.png")
     return tmp_path / "six.png"
 
 
-def test_the_ensemble_knows_a_six(results: Path, six: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(results), str(six), str(six.with_suffix(".npy"))]) == 0
+def test_saved_networks_answer_as_the_study_did(results: Path, six: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, paths = TINY.data(), sorted((results / "models").glob("*.pt"))
+    with np.load(results / "predictions.npz") as file:
+        probabilities, extra = file["probabilities"], file["extra_probabilities"]
+    for number, path in enumerate(paths):
+        assert np.array_equal(answers_of(path, lambda form: data["test_images"].copy()), probabilities[number])
+        assert np.array_equal(answers_of(path, lambda form: data["extra_images"].copy()), extra[number])
+        params, row = json.loads(path.with_suffix(".json").read_text())["parameters"], table(results / "results.csv")
+        assert {name: str(value) for name, value in params.items()} == {name: row[number][name] for name in params}
+    assert len(paths) == 2 and main([str(results), str(six), str(six.with_suffix(".npy"))]) == 0
     first, means, second, same = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{six}: 6, ") and first.endswith("3 of 3 networks vote 6")
-    assert means == same and first.partition(": ")[2] == second.partition(": ")[2]
+    mean = probabilities[:, 6].mean(axis=0)
+    assert first.startswith(f"{six}: {mean.argmax()}, {mean.max():.1%} sure; ") and " of 2 networks vote " in first
+    assert means == same == "  " + "  ".join(f"{digit}: {share:.1%}" for digit, share in enumerate(mean))
+    assert first.partition(": ")[2] == second.partition(": ")[2]
 
 
 def test_what_cannot_be_read_is_refused_by_name(
@@ -80,11 +81,3 @@ def test_what_cannot_be_read_is_refused_by_name(
     for content in (b"", b"six", whole[: len(whole) // 2], [1, 2], {}, weights):
         path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
         assert f"{path} is not a model of mnist_nn" in refusal(tmp_path, six)
-
-
-def test_help_needs_no_torch() -> None:
-    code = (
-        "import sys, contextlib; from mnist_nn.predict import main\n"
-        "with contextlib.suppress(SystemExit): main(['--help'])\nassert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

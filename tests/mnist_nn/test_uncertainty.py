@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
+from mnist_nn.keys import refit_key
 from mpitune.trial import seed_of
 from tests.helpers import reported, table
 from tests.mnist_nn.small import TINY, computed, of_tiny
@@ -25,7 +26,7 @@ def test_the_report_says_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFi
 
     total = np.zeros((150, 10))
     for b, row in enumerate(table(tmp_path / "results.csv")):
-        refit = results[f"b{b}/refit"]
+        refit = results[refit_key(b, True)]
         outside = out_of_bag(bootstrap_sample(150, 3, seed_of(0, f"b{b}")))
         answered = refit.arrays["oob_probabilities"]
         assert float(row["oob_error"]) == np.mean(answered.argmax(axis=1) != labels[outside])

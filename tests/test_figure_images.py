@@ -4,6 +4,7 @@ After a wanted change: python -m pytest tests/test_figure_images.py --mpl-genera
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,52 +45,34 @@ def images(n: int, n_networks: int = 5) -> list[Shown]:
     return [Shown(f"i{k}", f"test image {k}: a {k % 7}", pixels, one, k % 7) for k, one in enumerate(given)]
 
 
-@pictured
-def test_heat_map_with_numbers() -> Any:
-    errors, gammas, penalties = grid(6)
+def map_of(n: int) -> Any:
+    errors, gammas, penalties = grid(n)
     return heat_map(errors.mean(axis=0), gammas, penalties=penalties, best=best_point(errors))
 
 
-@pictured
-def test_heat_map_of_a_fine_grid() -> Any:
-    errors, gammas, penalties = grid(24)
-    return heat_map(errors.mean(axis=0), gammas, penalties=penalties, best=best_point(errors))
-
-
-@pictured
-def test_box_plot_of_a_gamma() -> Any:
-    errors, gammas, penalties = grid(12)
+def boxes_of(n: int) -> Any:
+    errors, gammas, penalties = grid(n)
     return grid_box_plot(errors[:, 0], gammas[0], penalties=penalties, limits=(0.02, 0.9), best_gamma=False)
 
 
-@pictured
-def test_certainty_of_an_image() -> Any:
-    return box_plot(images(9)[8], "digit")
+FIGURES: dict[str, Callable[[], Any]] = {
+    "heat_map_with_numbers": lambda: map_of(6),
+    "heat_map_of_a_fine_grid": lambda: map_of(24),
+    "box_plot_of_a_gamma": lambda: boxes_of(12),
+    "certainty_of_an_image": lambda: box_plot(images(9)[8], "digit"),
+    "sheet_of_the_least_sure": lambda: draw_sheet(images(6)),
+    "three_networks_are_points_without_a_box": lambda: draw_sheet(images(2, 3)),
+    "learning_curves": lambda: learning([0.9, 0.4, 0.2], [0.5, 0.3, 0.25], [0.8, 0.9, 0.93]),
+    "calibration": lambda: calibration_of(
+        probabilities(3, 200).mean(axis=0), (np.arange(200) + (np.arange(200) % 9 == 0)) % 10
+    ),
+}
 
 
 @pictured
-def test_certainty_of_an_image_without_a_label() -> Any:
-    return box_plot(images(1)[0]._replace(label=None, title="an image that is no digit"), "digit")
-
-
-@pictured
-def test_sheet_of_the_least_sure() -> Any:
-    return draw_sheet(images(6))
-
-
-@pictured
-def test_three_networks_are_points_without_a_box() -> Any:
-    return draw_sheet(images(2, 3))
-
-
-@pictured
-def test_learning_curves() -> Any:
-    return learning([0.9, 0.4, 0.2], [0.5, 0.3, 0.25], [0.8, 0.9, 0.93])
-
-
-@pictured
-def test_calibration() -> Any:
-    return calibration_of(probabilities(3, 200).mean(axis=0), (np.arange(200) + (np.arange(200) % 9 == 0)) % 10)
+@pytest.mark.parametrize("name", FIGURES)
+def test_figure(name: str) -> Any:
+    return FIGURES[name]()
 
 
 def test_text_is_text_and_pictures_have_two_pixels_for_one(tmp_path: Path) -> None:

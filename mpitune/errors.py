@@ -38,7 +38,7 @@ class Caller(Enum):
 
 
 # Options that are arguments of every search, and of `RunOptions`.
-ARGUMENTS = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
+OF_SEARCH = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
 OF_SCRIPT = ("gpu", "workers", "results", "restart")
 OF_HYDRA = ("gpu", "workers", "trial_timeout", "results", "join")
 _callers: list[Caller] = []  # the first one counts, as calls nest; several threads may be in one; none: as PROGRAM
@@ -68,10 +68,10 @@ def typed(name: str, value: object = True) -> str:
     if caller is Caller.HYDRA:
         plain = isinstance(value, str) and value.isalnum()  # 0,1 would be two jobs
         return shlex.quote(f"hydra.sweeper.{name}={value if plain else json.dumps(value)}") if name in OF_HYDRA else ""
-    given = f"{name}={json.dumps(value) if isinstance(value, str | list) else value}"
-    if name in ARGUMENTS:
-        return given
-    return f"RunOptions({given})" if caller is Caller.OPTIONS else ""
+    argument = f"{name}={json.dumps(value) if isinstance(value, str | list) else value}"
+    if name in OF_SEARCH:
+        return argument
+    return f"RunOptions({argument})" if caller is Caller.OPTIONS else ""
 
 
 def or_typed(name: str, value: object = True, then: str = "") -> str:

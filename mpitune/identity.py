@@ -35,9 +35,9 @@ from mpitune.errors import UsageError
 from mpitune.source import is_own, text_of
 from mpitune.trial import Parameter
 
-LONGEST = 200  # characters of a value that stand in a text
-BLOCK = 1 << 26  # bytes of an array that are copied at a time
-UNKNOWN = " #?"  # how the text of a thing ends that has no identity
+LONGEST_SHOWN = 200  # characters of a value that stand in a text
+COPIED_BYTES = 1 << 26  # bytes of an array that are copied at a time
+NO_IDENTITY = " #?"  # how the text of a thing ends that has no identity
 # What is no part of a thing's value: of estimators, which hear and note the version, and of sparse matrices.
 BESIDES = {"_abc_impl", "_skl_callbacks", "_sklearn_version", "_has_sorted_indices", "_has_canonical_format"}
 # Where a decorator has its function, as its pickle does not: numba's have another name in each process.
@@ -58,10 +58,10 @@ def identity(value: Any, code: bool = True) -> str:
     try:
         return blake2b(_Walk(code).of(value), digest_size=16).hexdigest()
     except Exception as error:  # whatever the thing's own pickling raises
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_SHOWN]
         raise UsageError(
-            f"{_text(value)[:LONGEST]} has no content that another process could find again ({why}), so no results of "
-            "it can be kept: give a text or a number, and make of it what it stands for where it is used"
+            f"{_text(value)[:LONGEST_SHOWN]} has no content that another process could find again ({why}), so no "
+            "results of it can be kept: give a text or a number, and make of it what it stands for where it is used"
         ) from error
 
 
@@ -73,16 +73,16 @@ def label_of(value: Any) -> Parameter:
 
 
 def said(value: Any, code: bool = True) -> str:
-    """A text that no other value has; one that ends with UNKNOWN stands for a thing that has no identity."""
+    """A text that no other value has; one that ends with NO_IDENTITY stands for a thing that has no identity."""
     if isinstance(value, np.generic) and value.dtype.char in "?bhilqBHILQefd" and value == value:
         return f"np.{value.dtype.name}({value.item()!r})"  # whatever NumPy's options are
-    if _says_all(value) and len(text := repr(value)) <= LONGEST:
+    if _says_all(value) and len(text := repr(value)) <= LONGEST_SHOWN:
         return text
     try:
         mark = identity(value, code)[:12]
     except UsageError:
-        return _text(value)[:LONGEST] + UNKNOWN
-    return f"{_text(value)[:LONGEST]} #{mark}"
+        return _text(value)[:LONGEST_SHOWN] + NO_IDENTITY
+    return f"{_text(value)[:LONGEST_SHOWN]} #{mark}"
 
 
 def require_identity(*values: Any) -> None:
@@ -109,11 +109,11 @@ def _says_all(value: Any, depth: int = 9) -> bool:
     kind = type(value)
     if kind in (list, tuple, dict):
         parts = [*value, *(value.values() if kind is dict else ())]
-        return depth > 0 and len(parts) <= LONGEST and all(_says_all(part, depth - 1) for part in parts)
+        return depth > 0 and len(parts) <= LONGEST_SHOWN and all(_says_all(part, depth - 1) for part in parts)
     if kind is float:
         return value == value or struct.pack(">d", value) == struct.pack(">d", float("nan"))
     if kind is int:
-        return value.bit_length() < 4 * LONGEST  # Python refuses to write a very long one
+        return value.bit_length() < 4 * LONGEST_SHOWN  # Python refuses to write a very long one
     return kind in (bool, str, bytes, type(None)) or (kind is complex and value == value)
 
 
@@ -125,7 +125,7 @@ def _may_be_said(text: str) -> bool:
         return repr(complex(text)) == text
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         plain = re.sub(r"\b(?:inf|nan)(j?)\b", r"1\1", text)  # the literals of what repr writes so
-        return text.startswith(("(", "[", "{")) and len(text) <= LONGEST and literal_eval(plain) is not None
+        return text.startswith(("(", "[", "{")) and len(text) <= LONGEST_SHOWN and literal_eval(plain) is not None
     return False
 
 
@@ -239,7 +239,7 @@ def _of_array(array: np.ndarray) -> list[Any]:
         items = array.ravel().tolist() if array.dtype.hasobject else map(str, array.ravel())
         return [*about, *items]
     digest, rows = blake2b(digest_size=16), array.reshape(1) if not array.ndim else array
-    step = max(1, BLOCK // max(1, rows[:1].nbytes))
+    step = max(1, COPIED_BYTES // max(1, rows[:1].nbytes))
     for begin in range(0, len(rows), step):
         digest.update(rows[begin : begin + step].tobytes())
     return [*about, digest.digest()]

@@ -9,9 +9,9 @@ from numbers import Integral
 from pathlib import Path
 
 from mpitune.errors import UsageError
-from mpitune.settings import LONGEST, require_numbers, setting
+from mpitune.settings import MOST_SECONDS, require_numbers, setting
 
-seconds = partial(setting, low=0, high=LONGEST, metavar="S", advanced=True)
+seconds = partial(setting, low=0, high=MOST_SECONDS, metavar="S", advanced=True)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.identity import label_of
 
-LONGEST = 10**9  # seconds, some 32 years: the most that is taken for a time
+MOST_SECONDS = 10**9  # seconds, some 32 years: the most that is taken for a time
 
 
 def setting(
@@ -104,10 +104,10 @@ class _HelpAll(argparse.Action):
 
 class _Once(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        given = vars(namespace).setdefault("given", set())
-        if self.dest in given:
+        seen = vars(namespace).setdefault("given", set())
+        if self.dest in seen:
             parser.error(f"{option_string} is given twice: keep one")
-        given.add(self.dest)
+        seen.add(self.dest)
         setattr(namespace, self.dest, True if self.nargs == 0 else values)
 
 
@@ -177,13 +177,13 @@ def restored(cls: type, values: Mapping[str, Any]) -> Any:
     Raises:
         ValueError, TypeError, KeyError: The values are of another version of the class.
     """
-    hints, given = typing.get_type_hints(cls), {}
+    hints, values = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if field.name in values and "help" in field.metadata:
             kind, many = _kind(hints[field.name])
             value = values[field.name]
-            given[field.name] = tuple(map(kind, value)) if many else None if value is None else kind(value)
-    return cls(**given)
+            values[field.name] = tuple(map(kind, value)) if many else None if value is None else kind(value)
+    return cls(**values)
 
 
 def selecting(instance: Any) -> set[str]:
@@ -201,7 +201,7 @@ def _plain(value: Any) -> Any:
 
 def require_seconds(name: str, value: Any) -> None:
     """Raise UsageError unless the argument of that name is None or a number of seconds above 0."""
-    if value is not None and (_fault(value, float, 0, LONGEST) or not value):
+    if value is not None and (_fault(value, float, 0, MOST_SECONDS) or not value):
         raise UsageError(f"{name}={value!r:.100}: give a number of seconds above 0, or None for no limit")
 
 

@@ -17,7 +17,7 @@ from mpitune.trial import Outcome
 
 # Columns of a table of trials that say when, where and by what a trial was computed: they differ from run to run.
 RUN_COLUMNS = ("seconds", "peak_mib", "place", "attempt")
-LONGEST_LINE = 4000  # characters of an error where it has one line
+LONGEST_ERROR = 4000  # characters of an error where it has one line
 # A text that a spreadsheet would run: it begins as a formula, and is no number. In a file it has ' in front.
 FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?\Z)[-=+@\t\r\n]", re.IGNORECASE)
 
@@ -73,7 +73,7 @@ def _mib(n_bytes: int | None) -> str:
 def last_line(error: str | None) -> str:
     """The line of an error that says what happened, the last one of a traceback; of a very long one the ends."""
     lines = (error or "").strip().splitlines()
-    return " ".join(shortened(lines[-1], LONGEST_LINE).split("\n")) if lines else ""
+    return " ".join(shortened(lines[-1], LONGEST_ERROR).split("\n")) if lines else ""
 
 
 def kind_of(params: Mapping[str, Any], error: str | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.identity import UNKNOWN, for_people, label_of
+from mpitune.identity import NO_IDENTITY, for_people, label_of
 from mpitune.trial import Parameter, exact
 
 GRID = "mpitune.strategies.Grid(points=5)"
@@ -199,7 +199,7 @@ class Choice:
         self.labels = [label_of(option) for option in options]
         self._places: dict[Any, int] = {}
         for place, label in enumerate(self.labels):
-            if isinstance(label, str) and label.endswith(UNKNOWN):
+            if isinstance(label, str) and label.endswith(NO_IDENTITY):
                 self.labels[place] = label = f"{label}{place}"
             if self._places.setdefault(exact({"": label}), place) != place:
                 raise UsageError(f"{self!r}: {shown(label)} is there twice, keep one")

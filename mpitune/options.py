@@ -73,11 +73,7 @@ class RunOptions:
         None, "each worker works in a folder of its own in this one, so that files of one name do not meet; they stay",
         metavar="DIR", advanced=True,
     )  # fmt: skip
-    verbose: bool = setting(
-        False,
-        "log more, show all that the workers print, and at the end what their time went into",
-        flag="-v/--verbose",
-    )
+    verbose: bool = setting(False, "log more, and show all that the workers print", flag="-v/--verbose")
     quiet: bool = setting(False, "log errors only", flag="-q/--quiet")
     debug: bool = False  # of Python alone: as workers=0, and what an objective raises is raised, for a debugger
 

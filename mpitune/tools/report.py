@@ -33,9 +33,6 @@ class ReportOptions:
     goal: str | None = setting(
         None, "the goal, such as 'minimize loss', if the journal does not have it", metavar="GOAL"
     )
-    data_folder: Path | None = setting(
-        None, "folder of the images of an older study, which its journal does not hold", flag="--data", metavar="DIR"
-    )
 
     def __post_init__(self) -> None:
         if self.goal is not None:
@@ -62,8 +59,6 @@ def _of_journal(folder: Path, options: ReportOptions) -> Report:
 
 
 def _of_program(folder: Path, history: History, experiment: Any, options: ReportOptions) -> Report:
-    if options.data_folder is not None and hasattr(experiment, "data_folder"):
-        experiment = dataclasses.replace(experiment, data_folder=options.data_folder)
     try:
         data = experiment.reporting().data_here()
     except UsageError as error:

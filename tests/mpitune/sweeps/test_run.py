@@ -173,22 +173,6 @@ def test_what_newcomers_do_wrong_is_one_line(tmp_path: Path, script: str, change
     assert said in line
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file")
-    err = ran(written(tmp_path), "--workers", 2, status=2)
-    assert err.startswith("python -m mpitune run: ") and err.count("\n") == 1 and "results/sweep" in err
-
-
-def test_a_crash_is_one_failed_trial(tmp_path: Path) -> None:
-    script = (
-        "import sys\nlr = float(sys.argv[1].split('=')[1])\nsys.exit(3) if lr > 0.1 else print('{\"loss\": %s}' % lr)"
-    )
-    ran(written(tmp_path, script), "--workers", 2, status=3)
-    rows = table(tmp_path / "results" / "sweep" / "trials.csv")
-    assert all((row["state"] == "failed") == (float(row["param_lr"]) > 0.1) for row in rows)
-    assert any("exit status 3" in row["error"] for row in rows)
-
-
 @pytest.mark.slow
 def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None:
     pytest.importorskip("wandb", "0.31")

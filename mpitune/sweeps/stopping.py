@@ -51,7 +51,6 @@ class _Comparing(WholeTrials):
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
         for band, loss in feedback.user_attrs.get(AT_BANDS, {}).items():
             self._known.setdefault(band, []).append(loss)
-        self._points.known(segment.number)
         self._points.tell(segment, feedback, pruned=CHOSEN in feedback.user_attrs)
 
 

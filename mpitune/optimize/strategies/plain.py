@@ -54,7 +54,6 @@ class Points:
                 self._enqueued.append(problem.space.drawn(problem.space.given(known.point), rest))
             else:
                 sampler.tell(-1, known.point, known.feedback, known.pruned)
-        self._taken: set[int] = set()
         self._next = 0
         if self.n_trials is None and not sampler.finite:
             raise UsageError("n_trials is missing: say how many trials to run, such as n_trials=100")
@@ -63,12 +62,9 @@ class Points:
         """The next at most `most` numbers with their points."""
         taken: list[tuple[int, Point]] = []
         while len(taken) < most and (self.n_trials is None or self._next < self.n_trials):
-            number = self._next
-            if number not in self._taken:
-                point = self._point(number)
-                if point is None:
-                    break
-                taken.append((number, point))
+            if (point := self._point(self._next)) is None:
+                break
+            taken.append((self._next, point))
             self._next += 1
         return taken
 
@@ -76,10 +72,6 @@ class Points:
         """All that are left."""
         while one := self.take(1):
             yield from one
-
-    def known(self, number: int) -> None:
-        """A trial that was evaluated by an earlier run has this number."""
-        self._taken.add(number)
 
     def tell(self, segment: TrialSegment, feedback: Feedback, pruned: bool = False) -> None:
         """Tell the sampler what became of a whole trial."""

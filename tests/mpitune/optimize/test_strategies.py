@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import random
-import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +14,7 @@ import numpy as np
 import optuna
 import pytest
 
-from mpitune import Choice, Float, Int, Ordinal, RunOptions, Space, When
+from mpitune import Choice, Float, Int, RunOptions, Space, When
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.trials import read
@@ -232,27 +229,6 @@ def test_racing_knows_what_is_certain() -> None:
     assert chances[0] == 1 and chances[3] == 0 and chances[1] == 0.5 and chances[2] < chances[5] < chances[4]
 
 
-SAMPLED = ["tpe", "cmaes", "nsga2", optuna.samplers.TPESampler(multivariate=True)]
-
-
-@pytest.mark.parametrize("name", [*SAMPLED, pytest.param("gp", marks=pytest.mark.slow)])
-def test_samplers_of_optuna_learn_and_repeat(name: Any) -> None:
-    space = Space({"x": Float(0, 1), "y": Float(1e-3, 1, log=True), "n": Int(1, 9, step=2), "o": Ordinal(1, 4, 9)})
-
-    def loss(p: TrialSegment) -> float | None:
-        return None if p.number == 4 else math.inf if p.number == 7 else (x_of(p) - 0.7) ** 2 + float(p.point["y"])
-
-    n = 16 if name == "gp" else 60
-    first = played(name, loss, space, n_trials=n)
-    assert [p.point for p in first] == [p.point for p in played(name, loss, space, n_trials=n)]
-    assert [p.point for p in first] != [p.point for p in played(name, loss, space, n_trials=n, seed=1)]
-    if name in ("nsga2", "gp"):  # the first generation is random, or too few are modelled
-        return
-    late = np.median([loss(p) for p in first[40:]])  # some of them look where little is known
-    assert late < np.median([loss(p) for p in first[:20] if p.number not in (4, 7)])
-    assert all(p.point["n"] in (1, 3, 5, 7, 9) and p.point["o"] in (1, 4, 9) for p in first)
-
-
 class Seeded(optuna.samplers.BaseSampler):
     """For Optuna's own loop: a sampler whose random numbers come from the seed and the trial's number, as ours do."""
 
@@ -272,13 +248,6 @@ class Seeded(optuna.samplers.BaseSampler):
 
     def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
         return self._sampler.sample_independent(study, trial, name, distribution)
-
-
-def test_one_by_one_it_is_what_optuna_alone_proposes() -> None:
-    study = optuna.create_study(sampler=Seeded(optuna.samplers.TPESampler(), 5))
-    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=25)
-    segments = played("tpe", x_of, n_trials=25, seed=5, window=1)
-    assert [x_of(p) for p in segments] == [trial.params["x"] for trial in study.trials]
 
 
 def curves(params: Any, step: int) -> tuple[float, float]:
@@ -427,22 +396,6 @@ def test_a_sampler_that_stops_its_study_ends_the_search() -> None:
     assert len(played(Stopping(seed=1), x_of, window=1)) == 3
 
 
-class OwnSampler(optuna.samplers.BaseSampler):
-    """A sampler of a user's own, whose random numbers come from `draw`."""
-
-    def __init__(self, streams: Any, draw: Callable[[Any], float]):
-        self.streams, self.draw = streams, draw
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        return {}
-
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> float:
-        return self.draw(self.streams)
-
-
 @pytest.mark.parametrize(
     "made",
     [
@@ -460,15 +413,6 @@ def test_samplers_without_a_seed_get_that_of_the_study(made: Callable[[], Any], 
     assert len({t.params["x"] for t in study.trials}) == 9
     other = searched(x_of_trial, LINE, strategy=made(), n_trials=9, seed=1, **how)
     assert [t.params for t in study.trials] != [t.params for t in other.trials]
-
-
-@pytest.mark.parametrize("streams", [np.random.default_rng(), random.Random(), np.random.RandomState()])
-def test_a_sampler_of_ones_own_is_seeded_by_the_search(streams: Any) -> None:
-    one, same, other = (
-        [x_of(p) for p in played(OwnSampler(streams, lambda s: s.random()), x_of, n_trials=9, seed=seed)]
-        for seed in (1, 1, 2)
-    )
-    assert one == same != other and len({*one, *other}) == 18
 
 
 def test_the_seed_of_a_scrambling_counts() -> None:
@@ -666,24 +610,6 @@ def test_steps_that_do_not_grow_are_told(steps: tuple[float, ...]) -> None:
 
     with pytest.raises(UsageError, match="it said step .*: say whole numbers that begin at 0 or 1 and grow"):
         searched(objective, LINE, strategy=Halving(9), n_trials=2)
-
-
-def test_a_killed_search_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    """A trial whose worker is killed in the middle is tried once more, and finds its checkpoint."""
-
-    def objective(trial: Any) -> Any:
-
-        state = trial.folder / "step"
-        done = int(state.read_text()) if state.exists() else 0
-        for step in range(done + 1, 6):
-            state.write_text(str(step))
-            yield {"step": step, "loss": 1.0 / step, "begun": float(done)}
-            if step == 3 and done == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    study = searched(objective, {"x": Int(0, 1)}, strategy="grid", workers=1)
-    assert [t.values["begun"] for t in study.trials] == [3.0, 3.0]
-    assert [sorted(t.steps) for t in study.trials] == [[1, 2, 3, 4, 5]] * 2
 
 
 @pytest.mark.parametrize(

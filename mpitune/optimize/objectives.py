@@ -115,7 +115,7 @@ class ObjectiveTrial:
     def folder(self) -> Path:
         """This attempt's own folder, with what earlier stages and attempts left. It is made when first asked for."""
         self._read.add("folder")
-        return self._attempt.make()
+        return Path.cwd() if self._attempt is None else self._attempt.make()
 
     def set_user_attr(self, name: str, value: Any) -> None:
         """Say more of the trial than its values: for `constraints_func` of a sampler of Optuna, for `study.trials`.
@@ -147,12 +147,6 @@ class ObjectiveTrial:
             raise TrialStopped(f"trial {self._segment.number} has all the steps of its stage")
 
 
-class NoTrial(ObjectiveTrial):
-    """What code is given that runs outside of a search."""
-
-    folder = cast(Any, property(lambda self: Path.cwd()))
-
-
 _running: ObjectiveTrial | None = None
 
 
@@ -171,8 +165,8 @@ def current_trial() -> ObjectiveTrial:
     return _running or _nobody()
 
 
-def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> NoTrial:
-    return NoTrial({}, "cpu", 0, 0, TrialSegment(0, {}), 0, cast(Any, None), _begin=begin)
+def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> ObjectiveTrial:
+    return ObjectiveTrial({}, "cpu", 0, 0, TrialSegment(0, {}), 0, cast(Any, None), _begin=begin)
 
 
 @contextmanager

@@ -28,11 +28,6 @@ from tests.mpitune.optimize.objectives import SPACE, searched
 SCRIPT = ("-m", "tests.mpitune.optimize.objectives")
 
 
-def found(program: Any, ranks: int = 0, **how: Any) -> list[str]:
-    """What each rank of a script prints: its study."""
-    return list(program(*SCRIPT, json.dumps(how), ranks=ranks).stdout.splitlines())
-
-
 def test_a_folder_continues_with_more_trials(tmp_path: Path) -> None:
     asked: list[int] = []
 

@@ -19,7 +19,6 @@ from mpitune.storage.history import read_study
 from tests.helpers import ROOT, mpirun_command
 from tests.mpitune.optuna.made import quiet
 
-MADE = str(Path(__file__).with_name("made.py"))
 STUDY = """
 import os, sys, time, optuna
 from tests.mpitune.optuna.made import Made, digest, made_study, quiet

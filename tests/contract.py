@@ -181,6 +181,7 @@ class Door:
         status: of a complete study, of which one trial has failed.
         joins: whether several jobs can work on it.  keeps: whether it has a folder of results.
         spares: whether a layout may evaluate trials that no result needs.
+        writes: whether its trials write files themselves, so that a full disk is their own failure.
         signal: that tells it to stop.  needs: a package.  prints: how the lines begin that must be the same.
         grace: how it is told to give running trials little time; without that they must end.
         holds: the numbers of trials from which on all wait until the program is killed, and until it is told to stop.
@@ -192,6 +193,7 @@ class Door:
     joins: bool = True
     keeps: bool = True
     spares: bool = False
+    writes: bool = False
     signal: signal.Signals = signal.SIGUSR1
     needs: str = "numpy"
     prints: str | None = "best"
@@ -230,7 +232,7 @@ DOORS = {
     "a sweep file": Door(
         {"script.py": SWEEP, "sweep.json": json.dumps(SWEEP_FILE)},
         lambda options: ["-m", "mpitune", "run", "sweep.json", "--gpu", "none", "--window", "4", *options],
-        status=3, prints=None,
+        status=3, prints=None, writes=True,
     ),
     "Hydra": Door(
         {"script.py": HYDRA, "conf/config.yaml": HYDRA_FILE},
@@ -239,7 +241,7 @@ DOORS = {
             "hydra.sweeper.n_trials=14", "hydra.sweeper.seed=3", "hydra.sweeper.window=4",
             "hydra.sweeper.max_failure_rate=0.5", *of_hydra(options),
         ],
-        grace=(), prints=None, needs="hydra",
+        grace=(), prints=None, writes=True, needs="hydra",
     ),
     "joblib": Door(
         {"script.py": JOBLIB},

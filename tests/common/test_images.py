@@ -20,7 +20,6 @@ import pytest
 
 from common.data import SOURCES, Source, load, main, read_idx
 from common.images import fold_slices, standardised
-from mnist_nn.experiment import Bagging
 from mpitune.errors import UsageError
 from tests.helpers import N_TEST, N_TRAIN, PATIENCE, ROOT, idx, write_files
 
@@ -73,12 +72,6 @@ def test_sizes_take_the_first_images() -> None:
     whole, part = load("digits", Path()), load("digits", Path(), 100, 7)
     for name, n in (("train_images", 100), ("train_labels", 100), ("test_images", 7), ("test_labels", 7)):
         np.testing.assert_array_equal(part[name], whole[name][:n])
-
-
-@pytest.mark.parametrize("sizes, message", [((1438, None), "--train-size 1438"), ((None, 361), "--test-size 361")])
-def test_a_size_above_what_there_is_is_refused(sizes: tuple[int | None, int | None], message: str) -> None:
-    with pytest.raises(UsageError, match=f"{message} is too large: digits has"):
-        load("digits", Path(), *sizes)
 
 
 def damage(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -146,11 +139,6 @@ def test_pixels_are_standardised_by_the_scale_of_their_data_set() -> None:
     assert uniform.shape == (17, 1)
     assert abs(uniform.mean()) < 1e-6
     assert uniform[-1] == -uniform[0] == np.float32(8 / 4.62)
-
-
-def test_more_folds_than_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="--folds 6 is too large: there are 5 training images"):
-        Bagging(1, 1, dataset="digits", train_size=5, folds=6).data()
 
 
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 from mpitune.devices.choose import set_hosts
 from mpitune.engine import seeding
 from mpitune.engine.messages import Drain, Drained, Relayed, Returned, Run, Stop, ToAgent, ToCoordinator, Told
-from mpitune.engine.worker import Peak, answers, unpacked
-from mpitune.experiment import Data, Experiment, Objective, WorkerContext
-from mpitune.processes import process
+from mpitune.engine.worker import BuiltObjective, Peak, answers, unpacked
+from mpitune.experiment import Data, Experiment, WorkerContext
 
 
 class InlineAgent:
@@ -27,9 +25,8 @@ class InlineAgent:
     ):
         self._tell, self._experiment, self._data = tell, experiment, data
         self._together, self._debug = together, debug
-        self._objective: Objective | None = None
+        self._objective: BuiltObjective | None = None
         self._told: list[bytes] = []
-        self._held: list[list[Any]] = []
         self._peak = Peak(os.getpid())
         self.stopped = False
 
@@ -37,20 +34,19 @@ class InlineAgent:
         match message:
             case Run(slot, batch, hosts=hosts):
                 set_hosts(hosts)
-                begin = lambda key: seeding.begin(self._experiment, "group" if self._together else key, self._held)  # noqa: E731
                 with ExitStack() as stack:
                     stack.callback(set_hosts, ())
                     stack.enter_context(seeding.restored())
                     if self._objective is None:
-                        begin("setup")
                         context = WorkerContext("cpu", self._data, send=lambda content: self._tell(Relayed(content)))
-                        process.held = self._held
-                        self._objective, process.held = self._experiment.objective(context), None
-                    for content in self._told:
-                        self._objective.on_news(content)  # type: ignore[attr-defined]
+                        self._objective = BuiltObjective(self._experiment, context, [], together=self._together)
+                    objective = self._objective
+                    objective.take(self._told)
                     self._told.clear()
                     goes_on = lambda error: not self._debug  # noqa: E731
-                    for answer in answers(self._objective, batch, goes_on, begin, self._together):
+                    for answer in answers(
+                        self._objective.function, batch, goes_on, self._objective.begin, self._together
+                    ):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 self._tell(Returned(slot, (), 1))
             case Told(content):

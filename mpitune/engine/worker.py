@@ -29,7 +29,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -189,6 +189,28 @@ def enter(folder: Path) -> None:
     os.chdir(folder)
 
 
+class BuiltObjective:
+    """An objective that stands, in a worker or in the rank's own process.
+
+    held: sources of random numbers that it has, which begin anew with each trial, as the global ones do.
+    """
+
+    def __init__(self, experiment: Experiment, context: WorkerContext, held: list[list[Any]], *, together: bool):
+        self._experiment, self._held, self._together = experiment, held, together
+        seeding.begin(experiment, "setup", held)
+        process.held = held
+        self.function, process.held = experiment.objective(context), None
+
+    def begin(self, key: str) -> None:
+        """Begin a trial, or a group, which may be divided."""
+        seeding.begin(self._experiment, "group" if self._together else key, self._held)
+
+    def take(self, news: Iterable[bytes]) -> None:
+        """See `Port.news_for_workers`."""
+        for content in news:
+            self.function.on_news(content)  # type: ignore[attr-defined]
+
+
 def main(setup: Setup, batches: Connection, results: Connection, output: Connection) -> None:
     """Entry point of the process."""
     os.dup2(output.fileno(), 1)
@@ -211,14 +233,13 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         held: list[list[Any]] = []
         process.held = held
         experiment: Experiment = pickle.loads(setup.experiment)
-        seeding.begin(experiment, "setup", held)
-        objective, process.held = experiment.objective(context), None
-        keeps = bool(getattr(objective, "keeps_worker", setup.device == "cpu"))
+        objective = BuiltObjective(experiment, context, held, together=setup.together)
+        keeps = bool(getattr(objective.function, "keeps_worker", setup.device == "cpu"))
         goes_on = lambda error: keeps and isinstance(error, Exception) and not isinstance(error, MemoryError)  # noqa: E731
 
         def begin(key: str) -> None:
             printed.begin(key)
-            seeding.begin(experiment, "group" if setup.together else key, held)  # a group may be divided
+            objective.begin(key)
 
         known = hosts_here()
         wire.send(Built())
@@ -226,13 +247,12 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         while (work := _next(incoming)) is not None:
             trials, hosts, news, told = work
             shared.hear(setup.parent, news)
-            for content in told:
-                objective.on_news(content)  # type: ignore[attr-defined]
+            objective.take(told)
             if hosts != known:
                 known = hosts
                 set_hosts(hosts)
             batch = tuple([Trial(*trial) for trial in trials])
-            for answer in answers(objective, batch, goes_on, begin, setup.together):
+            for answer in answers(objective.function, batch, goes_on, begin, setup.together):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpitune import Choice, Float, RunOptions, current_trial, search
@@ -182,6 +183,18 @@ def test_what_one_trial_says_wrongly_is_its_own_fault(workers: int) -> None:
 
     study = searched(objective, X, n_trials=12, together=4, workers=workers)
     assert [trial.number for trial in study.trials if trial.state == "failed"] == [6]
+
+
+def test_what_setup_draws_is_the_same_in_this_process_and_in_workers() -> None:
+    class Draws:
+        def setup(self, device: str) -> None:
+            self.drawn = float(np.random.random())
+
+        def __call__(self, trials: Any) -> list[float]:
+            return [self.drawn] * len(trials)
+
+    here, there = (searched(Draws, X, n_trials=2, together=2, workers=workers) for workers in (0, 1))
+    assert [trial.values for trial in here.trials] == [trial.values for trial in there.trials]
 
 
 def evaluates(wrong: set[int], calls: list[int], error: type[Exception] = ValueError) -> Callable[..., Any]:

@@ -52,7 +52,7 @@ def objective(trials):
     return [place + trial.params["x"] for place, trial in enumerate(trials)]
 
 from collections import Counter
-study = search(objective, {"x": Float(0, 4), "n": Int(1, 2)}, strategy="tpe", n_trials=22, minimize="loss", seed=3,
+study = search(objective, {"x": Float(0, 4), "n": Int(1, 2)}, strategy="tpe", n_trials=16, minimize="loss", seed=3,
     window=9, together=4, alike=lambda params: params["n"], options=options())
 before = Counter()
 for trial in study.trials:  # the place of a trial follows from the order of its kind alone
@@ -222,7 +222,7 @@ DOORS = {
     ),
     "search": script(SEARCH, signal=signal.SIGTERM, needs="optuna"),
     "a strategy with stages": script(STAGES, needs="optuna"),
-    "together": script(TOGETHER, signal=signal.SIGINT, needs="optuna", holds=(12, 16)),
+    "together": script(TOGETHER, signal=signal.SIGINT, needs="optuna", holds=(9, 12)),
     "a race of GridSearchCV": script(RACE, joins=False, spares=True, grace=()),
     "an Optuna script": Door(
         {"script.py": OPTUNA},

@@ -17,8 +17,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, NoReturn
@@ -33,7 +32,6 @@ from mpitune.joblib.arrays import Arrays
 from mpitune.joblib.arrivals import Arrivals
 from mpitune.options import RunOptions
 from mpitune.port import Scheduling
-from mpitune.processes import callbacks
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import WithSource, in_child, installed_modules_of, packed_error
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
@@ -56,9 +54,6 @@ class Calls(Experiment):
     def scheduling(self) -> Scheduling:
         return Scheduling(preload=(__name__, *self.modules), prints_plainly=True, environ=dict(self.environ))
 
-    def on_message(self, content: bytes) -> None:
-        callbacks.deliver(content)
-
     def objective(self, worker: WorkerContext) -> Objective:
         import_module("mpitune.joblib")  # a call may name the backend
 
@@ -66,10 +61,7 @@ class Calls(Experiment):
 
         def objective(batch: Batch) -> Iterator[Evaluation]:
             for trial in batch:
-                relays = "sklearn.callback" in str(trial.params["call"])
-                with callbacks.relayed(worker.send) if relays else nullcontext(bytes) as messages:
-                    answer = _called(trial, worker.data, begun)
-                yield replace(answer, messages=messages())
+                yield _called(trial, worker.data, begun)
 
         return objective
 

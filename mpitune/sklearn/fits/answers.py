@@ -14,16 +14,13 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 from joblib.logger import short_format_time
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
 from sklearn.model_selection import _validation
-from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from mpitune.errors import UsageError
@@ -68,21 +65,6 @@ def answer(task: Task, fitted: FittedModel, parts: Any, labels: Any) -> dict[str
         what[f"{name}_scores"] = _validation._score(fitted.model, samples, truth, scorer, params, error_score)
         what.setdefault("score_time", time.perf_counter() - begin)
     return {**what, "fit_error": None}
-
-
-def call_hooks(task: Task) -> None:
-    """Let callbacks hear of a task whose fit others share what they hear of a single fit."""
-    context, kwargs = task.kwargs.get("callback_ctx"), task.kwargs
-    if context is None:
-        return
-    X, y = task.args[:2]
-    split = cache(lambda: _safe_split(task.estimator, X, y, kwargs["train"]))  # made for a hook that asks for it
-    given = _validation._check_method_params(X, params=kwargs["fit_params"], indices=kwargs["train"])
-    metadata = {name: given[name] for name in ("sample_weight",) if given.get(name) is not None} or None
-    what = {"estimator": kwargs["caller"], "X": lambda: split()[0], "y": lambda: split()[1], "metadata": metadata}
-    with context.propagate_callback_context(clone(task.estimator)):
-        context.call_on_fit_task_begin(**what)
-    context.call_on_fit_task_end(**what)
 
 
 def _gave_up(model: Any) -> Exception | None:

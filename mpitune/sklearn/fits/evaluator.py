@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 from sklearn.base import clone
 from sklearn.model_selection import _validation
 
-from mpitune.processes import callbacks
-from mpitune.sklearn.fits.answers import Answer, call_hooks, cv_line, encoded, noting, raised
+from mpitune.sklearn.fits.answers import Answer, cv_line, encoded, noting, raised
 from mpitune.sklearn.fits.graph_walk import walked
 from mpitune.sklearn.fits.grids import solved
 from mpitune.sklearn.fits.task import Task
@@ -25,13 +23,10 @@ Config = Callable[[], AbstractContextManager[Any]]
 
 
 class Evaluator:
-    """Evaluates batches of folds. config: of the process that asked. tell: see `callbacks.relayed`."""
+    """Evaluates batches of folds. config: of the process that asked."""
 
-    def __init__(
-        self, where: Where, config: Config = nullcontext, tell: Callable[[bytes], None] = lambda content: None
-    ):
-        self._where, self._tasks, self._tell = where, {task.key: task for task in where.tasks}, tell
-        self._config = config
+    def __init__(self, where: Where, config: Config = nullcontext):
+        self._where, self._tasks, self._config = where, {task.key: task for task in where.tasks}, config
 
     def answers(
         self,
@@ -65,15 +60,15 @@ class Evaluator:
         return known
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
-        with self._config(), callbacks.relayed(self._tell) as messages:
+        with self._config():
             for group in self._groups([self._tasks[trial.key] for trial in batch]):
                 tasks = {key: self._tasks[key] for key in group.keys}
                 try:
                     for (task, what), seen in noting(self._evaluated(group, tasks)):
-                        yield replace(encoded(tasks.pop(task.key).key, what, seen), messages=messages())
+                        yield encoded(tasks.pop(task.key).key, what, seen)
                 except Exception as error:  # error_score="raise", or a scorer: the process that asked raises it
                     for key in tasks:
-                        yield replace(raised(key, error), messages=messages())
+                        yield raised(key, error)
 
     def _groups(self, tasks: Sequence[Task]) -> Iterator[Group]:
         """Those of the tasks. Of a grid tasks are done alone until its solver is compiled."""
@@ -86,13 +81,9 @@ class Evaluator:
 
     def _evaluated(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Together as far as they can be, the others one by one."""
-        for task, what in self._together(group, tasks):
-            try:
-                call_hooks(task)
-            except Exception:  # which a single fit notes as its own error
-                continue
-            yield task, what
-        yield from self._one_by_one(tasks)  # what is left of them
+        yield from self._together(group, tasks)
+        for task in list(tasks.values()):  # what is left of them
+            yield task, _validation._fit_and_score(clone(task.estimator), *task.args, **task.kwargs)
 
     def _together(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         if group.way == "grid":
@@ -106,7 +97,3 @@ class Evaluator:
         elif group.way == "shared":
             members = {task.candidate: task for task in tasks.values()}
             yield from walked(members, self._where.graph_of(members))
-
-    def _one_by_one(self, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
-        for task in list(tasks.values()):
-            yield task, _validation._fit_and_score(clone(task.estimator), *task.args, **task.kwargs)

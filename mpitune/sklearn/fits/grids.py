@@ -43,8 +43,6 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 
 log = logging.getLogger(__name__)
 
-HEARD = "callbacks hear of what each fit does"  # why a task is a single fit
-
 
 def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:
     """The method that fits a grid of this estimator; None where it has none."""
@@ -77,8 +75,6 @@ def why_no_grid(task: Task) -> str | None:
             return "the kernel is a Python function"
         if kernel == "precomputed" and steps is not None:
             return "a precomputed kernel comes out of a Pipeline"
-    if task.heard:
-        return HEARD
     if task.given_to_fit:
         return f"fit is given {', '.join(task.given_to_fit)}"
     if steps is not None and not standard(task.kwargs["scorer"]):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _check_method_params
 
 from mpitune.identity import label_of
 from mpitune.trial import FOLDS, Parameter, Trial
@@ -24,7 +26,26 @@ class Task:
     estimator: Any  # unfitted, the same in all tasks of a search; who fits it makes a copy
     args: tuple[Any, ...]  # X, y
     kwargs: dict[str, Any]
-    heard: bool = False  # whether callbacks hear of what its fit does, so that it is a single one
+    callbacks: Any = field(init=False)  # the context of scikit-learn's callbacks, since 1.9, and the search
+
+    def __post_init__(self) -> None:
+        self.callbacks = self.kwargs.get("callback_ctx"), self.kwargs.get("caller")
+        self.kwargs |= {name: None for name in ("callback_ctx", "caller") if name in self.kwargs}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "callbacks": (None, None)}
+
+    def tell_callbacks(self) -> None:
+        """Let callbacks of the search hear what they hear of a fit of scikit-learn, once it has ended."""
+        (context, search), kwargs, (X, y) = self.callbacks, self.kwargs, self.args[:2]
+        if context is None:
+            return
+        split = cache(lambda: _safe_split(self.estimator, X, y, kwargs["train"]))  # made for a hook that asks for it
+        given = _check_method_params(X, params=kwargs["fit_params"], indices=kwargs["train"])
+        metadata = {name: given[name] for name in ("sample_weight",) if given.get(name) is not None} or None
+        what = {"estimator": search, "X": lambda: split()[0], "y": lambda: split()[1], "metadata": metadata}
+        context.call_on_fit_task_begin(**what)
+        context.call_on_fit_task_end(**what)
 
     @cached_property
     def candidate(self) -> int:

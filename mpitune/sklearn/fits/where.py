@@ -25,7 +25,7 @@ from mpitune.processes.process import in_child
 from mpitune.ranks.launch import launched
 from mpitune.sklearn.fits.answers import standard
 from mpitune.sklearn.fits.fit_graph import Plan, StepFit, digest, graph
-from mpitune.sklearn.fits.grids import HEARD, SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
+from mpitune.sklearn.fits.grids import SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
 from mpitune.sklearn.fits.task import Task
 from mpitune.sklearn.sharing import family_of
 from mpitune.sklearn.sharing.family import Family
@@ -206,8 +206,6 @@ class Where:
         return How("shared" if unshared is None else "alone", None, no_grid, unshared)
 
     def _why_unshared(self, task: Task, no_grid: str | None) -> str | None:
-        if task.heard:
-            return HEARD
         estimator, parameters = task.estimator, task.parameters
         pipeline = type(estimator) is Pipeline and estimator.memory is None
         if not self.share and not (pipeline and no_grid is None):

@@ -1,7 +1,7 @@
 """The joblib backend to which scikit-learn's `fit` gives the tasks of a search, one for each candidate and fold.
 
-scikit-learn's callbacks (since version 1.9) hear of a fit, and of what it does, by a context that is handed to it. A
-fit that several candidates share has none. So where they may hear of more than its begin and end, fits are single ones.
+scikit-learn's callbacks (since version 1.9) stay in this process, which tells those of the search when a fit has ended.
+Callbacks that hear of what a fit does would have to be in the workers: there scikit-learn makes all fits by itself.
 """
 
 from __future__ import annotations
@@ -23,20 +23,14 @@ class SearchBackend(ParallelBackendBase):
 
     Args:
         evaluate: returns the results of the tasks, in their order.
-        search: whose tasks these are.
     """
 
     supports_retrieve_callback = True
     supports_sharedmem = True  # so a user's `require="sharedmem"` is not answered with threads
 
-    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]], search: Any):
+    def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]]):
         super().__init__()
-        self._evaluate, callbacks = evaluate, callbacks_of(search)
-        inside = hasattr(search.estimator, "set_callbacks") or len(callbacks) > len(
-            getattr(search, "_skl_callbacks", ())
-        )
-        self._heard = bool(callbacks) and inside
-        self._apart = () if callbacks else ("caller", "callback_ctx")
+        self._evaluate = evaluate
         self._submitted: list[tuple[Any, Callable[[Any], None]]] = []
 
     def effective_n_jobs(self, n_jobs: int) -> int:
@@ -61,9 +55,9 @@ class SearchBackend(ParallelBackendBase):
         submitted, self._submitted = self._submitted, []
         calls = [call for func, _ in submitted for call in func.items]
         if all("candidate_progress" in kwargs for _, _, kwargs in calls):
-            # One copy of the estimator is enough for all.
+            # One copy of the estimator is enough for all. No task prints by itself, see `cv_line`.
             first = calls[0][1][0] if calls else None
-            tasks = [Task(first, args[1:], {**kwargs, **self._here(kwargs)}, self._heard) for _, args, kwargs in calls]
+            tasks = [Task(first, args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in calls]
             results = [[result] for result in self._evaluate(tasks)] if calls else []
         else:
             results = [func() for func, _ in submitted]
@@ -71,15 +65,16 @@ class SearchBackend(ParallelBackendBase):
             callback(result)
         yield
 
-    def _here(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """What no task takes along: the printing of lines (see `cv_line`), and what callbacks alone need."""
-        return {"verbose": 0, **{name: None for name in self._apart if name in kwargs}}
 
-
-def callbacks_of(search: BaseEstimator) -> list[Any]:
-    """Those of a search, of its estimator and of estimators anywhere in its parameters, in order."""
-    found = [callback for part in _estimators(search) for callback in getattr(part, "_skl_callbacks", ())]
-    return list({id(callback): callback for callback in found}.values())
+def hear_of_what_fits_do(search: BaseEstimator) -> bool:
+    """Whether callbacks do: those of estimators, and others than a progress bar that searches hand on to these."""
+    inside = [part for part in _estimators(search) if part is not search]
+    handed_on = [
+        callback
+        for callback in getattr(search, "_skl_callbacks", ())
+        if getattr(callback, "max_propagation_depth", 0) != 0 and type(callback).__name__ != "ProgressBar"
+    ]
+    return any(getattr(part, "_skl_callbacks", ()) or (handed_on and hasattr(part, "set_callbacks")) for part in inside)
 
 
 def _estimators(thing: Any) -> Iterator[BaseEstimator]:

@@ -21,7 +21,6 @@ from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.identity import identity, require_identity, said
 from mpitune.limit import SearchLimit
 from mpitune.port import COST_UNCERTAINTY, Reporting, Scheduling
-from mpitune.processes import callbacks
 from mpitune.processes.process import in_child, packed
 from mpitune.sklearn.fits.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.fits.costs import costs_of, parts_of, shared_cost_of
@@ -175,6 +174,8 @@ class Folds(Experiment):
 
     def on_results(self, results: Iterable[Result]) -> None:
         self.limit.on_results(known := list(results))
+        for result in known:
+            self._by_key[result.key].tell_callbacks()
         if self.race is not None:
             self.race.took(known)
 
@@ -201,9 +202,6 @@ class Folds(Experiment):
             raise Raised(error)
         if self.search.verbose > 1 and evaluation.error is None:
             print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
-
-    def on_message(self, content: bytes) -> None:
-        callbacks.deliver(content)
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """A fold's candidates apart from another's, since the folds of a batch share samples only.
@@ -250,13 +248,9 @@ class Folds(Experiment):
         return 1.0 if any(group.way == "shared" for group in self.where.groups) else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
-        if any(task.kwargs.get("callback_ctx") for task in self.tasks):  # this process asked, and has the callbacks
-            return Evaluator(self.where, _config())
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
-        with callbacks.relayed():
-            where, config = pickle.loads(data["tasks"].data, buffers=buffers)
-        return Evaluator(where, config, worker.send)
+        return Evaluator(*pickle.loads(data["tasks"].data, buffers=buffers))
 
 
 def _digest(things: Any, code: bool = True) -> str:

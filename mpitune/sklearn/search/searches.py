@@ -8,6 +8,7 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import sys
 import time
@@ -29,11 +30,9 @@ from threadpoolctl import threadpool_limits
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import Caller, StudyError, UsageError, own_traceback
 from mpitune.limit import SearchLimit
-from mpitune.optimize.search_study import html_of
 from mpitune.options import RunOptions
-from mpitune.processes.callbacks import packed_for, unpacked_for
 from mpitune.processes.output import outliving
-from mpitune.processes.process import can_be_sent, in_child, packed_error, unpacked_error
+from mpitune.processes.process import in_child, packed, packed_error, unpacked_error
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.fits.answers import Answer, Raised, answers_of, finite, results_of
@@ -42,19 +41,19 @@ from mpitune.sklearn.fits.fit_graph import Plan
 from mpitune.sklearn.fits.grids import refitted_as_solved
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.fits.where import SHARED, Beginning, Where, why_here
-from mpitune.sklearn.search.backend import SearchBackend, callbacks_of
+from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
 from mpitune.sklearn.search.folds import Folds
 from mpitune.sklearn.search.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.signature import Arguments, documented
-from mpitune.sklearn.search.winner import Careful, report_of, score_name, splits_known, winner_of
+from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
 
 NOT_SENT = (
-    "a callback cannot be pickled, so it hears of no fit in a worker: scikit-learn makes all fits, on this machine, "
-    "without results, timeout and stop_when"
+    "callbacks hear of what fits do where scikit-learn makes these: so it makes all of them, on this machine, "
+    "without results, timeout, race and stop_when"
 )
 NOT_KEPT = "results={} keeps nothing of a search in a process that a rank has started: search in the ranks themselves"
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
@@ -77,7 +76,7 @@ class OnEngine(_search.BaseSearchCV):
                     self._fit(X, y, params)
                     given = {*self.get_params(deep=False), "_skl_callbacks"}
                     fitted = {name: value for name, value in self.__dict__.items() if name not in given}
-                    message: tuple[str, Any] = ("done", packed_for(callbacks_of(self), fitted))
+                    message: tuple[str, Any] = ("done", _packed(fitted))
                 except BaseException as error:
                     transport.broadcast(("error", packed_error(error, own_traceback(error))))
                     transport.settle()
@@ -91,7 +90,7 @@ class OnEngine(_search.BaseSearchCV):
             if message[0] == "error":
                 raise unpacked_error(message[1])
             if transport.rank:
-                self.__dict__.update(unpacked_for(callbacks_of(self), message[1]))
+                self.__dict__.update(_unpacked(message[1]))
             return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
@@ -109,7 +108,7 @@ class OnEngine(_search.BaseSearchCV):
             check(self)
         if self.results is not None and (drawn := _unseeded(self)):
             warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
-        if (heard := callbacks_of(self)) and not can_be_sent((heard, self)):
+        if hear_of_what_fits_do(self):
             warnings.warn(NOT_SENT, UserWarning, stacklevel=3)
             return super().fit(X, y, **params)
         with outliving():
@@ -119,7 +118,7 @@ class OnEngine(_search.BaseSearchCV):
                 return self._run(tasks, params)
 
             try:
-                with (ours := parallel_config(backend=SearchBackend(evaluate, self))):
+                with (ours := parallel_config(backend=SearchBackend(evaluate))):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []
@@ -197,17 +196,6 @@ class OnEngine(_search.BaseSearchCV):
                 raise AttributeError(f"winner_: {error}", name=name, obj=self) from error
         return object.__getattribute__(self, name)  # raises what it raised before this was asked
 
-    def _repr_html_inner(self) -> str:
-        """scikit-learn's diagram, and below it what a fitted search has found."""
-        return super()._repr_html_inner() + self._found()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        shown = super()._repr_mimebundle_(**kwargs)
-        return {kind: text + self._found() * (kind == "text/html") for kind, text in shown.items()}
-
-    def _found(self) -> str:
-        return html_of(report_of(self)) if hasattr(self, "cv_results_") else ""
-
     def _run(self, tasks: list[Task], params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
         where = Where.of(self, tasks)
@@ -237,6 +225,7 @@ class OnEngine(_search.BaseSearchCV):
 
         def done(task: Task, what: Mapping[str, Any]) -> None:
             known.add(task, what)
+            task.tell_callbacks()
             if race is not None:
                 race.add(task, what["test_scores"])
 
@@ -331,6 +320,28 @@ def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
         if reason not in (None, SHARED):
             print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
+
+
+def _packed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes for the other ranks; of one that cannot be pickled, why."""
+    content: dict[str, Any] = {}
+    for name, value in attributes.items():
+        try:
+            content[name] = packed(value)
+        except Exception as error:  # whatever the thing's own pickling raises
+            content[name] = f"{type(error).__name__}: {error}"
+    return content
+
+
+def _unpacked(content: Mapping[str, Any]) -> dict[str, Any]:
+    attributes = {}
+    for name, value in content.items():
+        try:
+            attributes[name] = pickle.loads(value)
+        except Exception as error:
+            why = value if isinstance(value, str) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {why}", UserWarning, stacklevel=4)
+    return attributes
 
 
 def _given(context: Any) -> dict[str, Any]:

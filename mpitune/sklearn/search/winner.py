@@ -195,16 +195,3 @@ class Careful:
 
 
 careful = Careful()
-
-
-def report_of(search: Any) -> str:
-    """What a fitted search of ours has found, in lines: its candidates, and what the best is worth."""
-    table = search.cv_results_
-    scores = next(table[name] for name in table if name.startswith("mean_test_"))
-    missing = len(scores) - int(np.isfinite(np.ma.filled(scores, np.nan)).sum())
-    lines = [f"{len(scores)} candidate{'s' * (len(scores) != 1)}" + f", {missing} without a score" * (missing > 0)]
-    if (winner := getattr(search, "winner_", None)) is not None:
-        lines.append(str(winner))
-    elif hasattr(search, "best_index_"):
-        lines.append(f"the best: {table['params'][search.best_index_]}")
-    return "\n".join(lines)

@@ -52,7 +52,7 @@ def test_no_fit_begins_after_its_time(
     assert 1 <= whole.sum() < 250 and table["mean_test_score"].mask.tolist() == (~whole).tolist()
     assert whole[search.best_index_] and search.best_score_ == table["mean_test_score"].max()
     assert search.predict(X).shape == Y.shape
-    assert f"250 candidates, {250 - whole.sum()} without a score" in search._repr_html_()
+    assert f"best of 250 by accuracy, {250 - whole.sum()} left out" in str(search.winner_)
     assert f"stopped by its time: {whole.sum()} of 250 candidates have all splits" in capsys.readouterr().err
     right = theirs.GridSearchCV(Slow(), {"number": range(250)}, cv=2).fit(X, Y).cv_results_
     np.testing.assert_array_equal(table["mean_test_score"][whole], right["mean_test_score"][whole])

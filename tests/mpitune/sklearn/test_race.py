@@ -97,7 +97,7 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     for name in ("mean_test_score", "std_test_score", "rank_test_score", "mean_fit_time"):
         assert (~found[name].mask).tolist() == full.tolist()
     np.testing.assert_array_equal(found["mean_test_score"][full], right["mean_test_score"][full])
-    assert f"not corrected for the {(~full).sum()} that the race left" in search._repr_html_()
+    assert f"not corrected for the {(~full).sum()} that the race left" in str(search.winner_)
     assert search.best_index_ == whole.best_index_ and (search.predict(X) == whole.predict(X)).all()
     said, spared = capsys.readouterr().err, (~wanted).sum()
     assert f"race: {spared} of 400 fits spared" in said and (workers == 2 or ("were made" in said) == at_once)

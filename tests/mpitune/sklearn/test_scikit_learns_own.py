@@ -28,7 +28,6 @@ HERE = {
     "test_multi_metric_search_forwards_metadata": "its scorers note in this process with what they were called",
     "test_cv_results": "its scores are drawn from one generator of this process, so that no two are equal",
     "test_base_estimator_inputs": "its estimator notes its calls in this process",
-    "test_search_callbacks_receive_search_instance": "what its callback sends from another process is a copy",
 }
 
 UNFAIR = {

@@ -13,8 +13,8 @@ from sklearn.model_selection import _validation
 from mpitune.sklearn.fits.answers import Answer, cv_line, encoded, noting, raised
 from mpitune.sklearn.fits.graph_walk import walked
 from mpitune.sklearn.fits.grids import solved
+from mpitune.sklearn.fits.grouping import Group, Grouping
 from mpitune.sklearn.fits.task import Task
-from mpitune.sklearn.fits.where import Group, Where
 from mpitune.trial import Batch, Evaluation
 
 log = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ Config = Callable[[], AbstractContextManager[Any]]
 class Evaluator:
     """Evaluates batches of folds. config: of the process that asked."""
 
-    def __init__(self, where: Where, config: Config = nullcontext):
-        self._where, self._tasks, self._config = where, {task.key: task for task in where.tasks}, config
+    def __init__(self, grouping: Grouping, config: Config = nullcontext):
+        self._grouping, self._tasks, self._config = grouping, {task.key: task for task in grouping.tasks}, config
 
     def answers(
         self,
@@ -72,9 +72,9 @@ class Evaluator:
 
     def _groups(self, tasks: Sequence[Task]) -> Iterator[Group]:
         """Those of the tasks. Of a grid tasks are done alone until its solver is compiled."""
-        for group in self._where.groups_of(tasks):
+        for group in self._grouping.groups_of(tasks):
             keys = list(group.keys)
-            while keys and self._where.is_early(self._tasks[keys[0]]):
+            while keys and self._grouping.is_early(self._tasks[keys[0]]):
                 yield Group((keys.pop(0),), "alone")
             if keys:
                 yield Group(tuple(keys), group.way)
@@ -96,4 +96,4 @@ class Evaluator:
                 log.info("not solved as a grid: %s", error)
         elif group.way == "shared":
             members = {task.candidate: task for task in tasks.values()}
-            yield from walked(members, self._where.graph_of(members))
+            yield from walked(members, self._grouping.graph_of(members))

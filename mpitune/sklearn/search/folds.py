@@ -25,8 +25,8 @@ from mpitune.processes.process import in_child, packed
 from mpitune.sklearn.fits.answers import Raised, cv_line, decoded, exception_of
 from mpitune.sklearn.fits.costs import costs_of, parts_of, shared_cost_of
 from mpitune.sklearn.fits.evaluator import Config, Evaluator
+from mpitune.sklearn.fits.grouping import Grouping, Way
 from mpitune.sklearn.fits.task import Task
-from mpitune.sklearn.fits.where import Way, Where
 from mpitune.sklearn.search.race import FoldRace, counts
 from mpitune.sklearn.search.winner import Careful, score_name
 from mpitune.storage.lines import read_header
@@ -35,10 +35,10 @@ from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial, W
 
 @dataclass(frozen=True)
 class Folds(Experiment):
-    """Candidates on folds. Only rank 0 has `search` and `where`; workers unpickle the tasks from the shared data."""
+    """Candidates on folds. Only rank 0 has `search` and `grouping`; workers unpickle the tasks from the shared data."""
 
     search: Any = field(default=None, metadata={"changes_results": False})
-    where: Where = field(default=Where(), metadata={"changes_results": False})
+    grouping: Grouping = field(default=Grouping(), metadata={"changes_results": False})
     limit: SearchLimit = field(default_factory=SearchLimit, metadata={"changes_results": False})
     race: FoldRace | None = field(default=None, metadata={"changes_results": False})
     estimator: str = ""
@@ -50,28 +50,28 @@ class Folds(Experiment):
     data_sha256: str = ""  # of samples and labels: pickles of equal things may differ
 
     @classmethod
-    def of(cls, search: Any, where: Where, limit: SearchLimit, race: FoldRace | None = None) -> Folds:
+    def of(cls, search: Any, grouping: Grouping, limit: SearchLimit, race: FoldRace | None = None) -> Folds:
         """The study of the tasks of a search."""
-        first = where.tasks[0].kwargs
-        splits = [(task.kwargs["train"], task.kwargs["test"]) for task in where.tasks if not task.candidate]
+        first = grouping.tasks[0].kwargs
+        splits = [(task.kwargs["train"], task.kwargs["test"]) for task in grouping.tasks if not task.candidate]
         given = {name: value for name, value in sorted(first["fit_params"].items()) if value is not None}
         return cls(
             search,
-            where,
+            grouping,
             limit,
             race,
-            estimator=said(where.tasks[0].estimator, code=False),
+            estimator=said(grouping.tasks[0].estimator, code=False),
             scoring=said(search.scoring, code=False),
             cv=f"{len(splits)} splits ({_digest(splits)})",
             fit_params=f"{', '.join(given) or 'none'} ({_digest((given, first['score_params']))})",
             error_score=str(first["error_score"]),
             return_train_score=first["return_train_score"],
-            data_sha256=_digest(where.tasks[0].args),
+            data_sha256=_digest(grouping.tasks[0].args),
         )
 
     @property
     def tasks(self) -> Sequence[Task]:
-        return self.where.tasks
+        return self.grouping.tasks
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Folds, ()
@@ -90,7 +90,7 @@ class Folds(Experiment):
     def data(self) -> Data:
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
-        content = packed((self.where, _config()), buffers.append)
+        content = packed((self.grouping, _config()), buffers.append)
         arrays = {"tasks": np.frombuffer(content, np.uint8)}
         for number, buffer in enumerate(buffers):
             arrays[f"buffer{number:06}"] = np.asarray(buffer.raw(), np.uint8)
@@ -121,7 +121,7 @@ class Folds(Experiment):
 
     @cached_property
     def _labels(self) -> dict[int, dict[str, Parameter]]:
-        return {number: task.labels() for number, task in self.where.first.items()}
+        return {number: task.labels() for number, task in self.grouping.first.items()}
 
     def require_identity(self) -> None:
         """Raise UsageError for a thing whose results could not be kept."""
@@ -130,18 +130,18 @@ class Folds(Experiment):
         if any(text.endswith(("?", "?)")) for text in said):
             first, kwargs = self.tasks[0], self.tasks[0].kwargs
             given = *kwargs["fit_params"].values(), *kwargs["score_params"].values(), *first.args
-            parameters = (value for task in self.where.first.values() for value in task.parameters.values())
+            parameters = (value for task in self.grouping.first.values() for value in task.parameters.values())
             require_identity(first.estimator, self.search.scoring, *given, *parameters)
 
     def _rounds(self, trials: Mapping[str, Trial]) -> Rounds:
         """One round, or those that a race wants."""
         if (race := self.race) is None:
-            yield [tuple(trials[key] for key in group.keys) for group in self.where.groups]
+            yield [tuple(trials[key] for key in group.keys) for group in self.grouping.groups]
             return
         begun: set[str] = set()
 
         def batches(tasks: list[Task]) -> list[Batch]:
-            groups = self.where.groups_of([task for task in tasks if task.key not in begun])
+            groups = self.grouping.groups_of([task for task in tasks if task.key not in begun])
             return [tuple(trials[key] for key in group.keys) for group in groups]
 
         def noted(some: Iterable[Batch]) -> Iterator[Batch]:
@@ -216,13 +216,13 @@ class Folds(Experiment):
         if way != "shared":
             return [batch]
         trials = {trial.key: trial for trial in batch}
-        parts = parts_of(members, self.where, within=self._costs[1].issuperset(members))
+        parts = parts_of(members, self.grouping, within=self._costs[1].issuperset(members))
         return [tuple(trials[key] for key in part) for part in parts]
 
     def _together(self, batch: Batch) -> tuple[Way, dict[int, Task]]:
         """In which way the tasks of a batch are done together, "alone" where that differs; and these by candidate."""
         members = [self._by_key[trial.key] for trial in batch]
-        (group, *others) = self.where.groups_of(members)
+        (group, *others) = self.grouping.groups_of(members)
         return "alone" if others else group.way, {task.candidate: task for task in members}
 
     @cached_property
@@ -231,7 +231,7 @@ class Folds(Experiment):
 
     @cached_property
     def _costs(self) -> tuple[dict[int, float], frozenset[int]]:
-        return costs_of(self.where)
+        return costs_of(self.grouping)
 
     def cost(self, trial: Trial) -> float:
         """In fits of a step."""
@@ -241,11 +241,11 @@ class Folds(Experiment):
         way, members = self._together(batch)
         if way != "shared":
             return max(map(self.cost, batch))
-        return shared_cost_of(members, self.where)
+        return shared_cost_of(members, self.grouping)
 
     def _cost_uncertainty(self) -> float:
         """1 where fits are shared: a batch that is divided too early computes its dearest fit again."""
-        return 1.0 if any(group.way == "shared" for group in self.where.groups) else COST_UNCERTAINTY
+        return 1.0 if any(group.way == "shared" for group in self.grouping.groups) else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
         data = worker.data

@@ -15,8 +15,8 @@ from typing import Any
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies.racing import Race
 from mpitune.sklearn.fits.answers import Answer, decoded
+from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task
-from mpitune.sklearn.fits.where import Where
 from mpitune.storage.history import History
 from mpitune.trial import Batch, Result
 
@@ -82,12 +82,12 @@ def counts(history: History) -> set[str] | None:
 class FoldRace:
     """The race of the tasks of a search."""
 
-    def __init__(self, search: Any, where: Where) -> None:
-        self._tasks = {(task.candidate, task.split): task for task in where.tasks}
-        self._by_key = {task.key: task for task in where.tasks}
-        splits, repeats = 1 + max(task.split for task in where.tasks), search._splits.get("repeats", 1)
+    def __init__(self, search: Any, grouping: Grouping) -> None:
+        self._tasks = {(task.candidate, task.split): task for task in grouping.tasks}
+        self._by_key = {task.key: task for task in grouping.tasks}
+        splits, repeats = 1 + max(task.split for task in grouping.tasks), search._splits.get("repeats", 1)
         self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
-        self._metric, self._together = search.refit, {**where.last_fits, **({0: None} if search.default else {})}
+        self._metric, self._together = search.refit, {**grouping.last_fits, **({0: None} if search.default else {})}
         self._losses: dict[Place, float | None] = {}
         self._seconds: dict[int, float] = {}  # that a fit of a candidate took
         self._few = 0

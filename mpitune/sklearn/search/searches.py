@@ -8,7 +8,6 @@ scikit-learn's. Under MPI rank 0 runs `fit`, the other ranks join its studies an
 from __future__ import annotations
 
 import logging
-import pickle
 import re
 import sys
 import time
@@ -28,23 +27,25 @@ from sklearn.utils.validation import _num_samples
 from threadpoolctl import threadpool_limits
 
 from mpitune.devices.choose import usable_cores
-from mpitune.errors import Caller, StudyError, UsageError, own_traceback
+from mpitune.errors import Caller, UsageError
 from mpitune.limit import SearchLimit
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import in_child, packed, packed_error, unpacked_error
+from mpitune.processes.process import in_child
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
 from mpitune.sklearn.fits.answers import Answer, Raised, answers_of, finite, results_of
 from mpitune.sklearn.fits.evaluator import Evaluator
 from mpitune.sklearn.fits.fit_graph import Plan
 from mpitune.sklearn.fits.grids import refitted_as_solved
+from mpitune.sklearn.fits.grouping import SHARED, Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
-from mpitune.sklearn.fits.where import SHARED, Beginning, Where, why_here
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
 from mpitune.sklearn.search.folds import Folds
 from mpitune.sklearn.search.limit import Scores, names_of, not_evaluated
+from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, place_of
 from mpitune.sklearn.search.race import FoldRace, check
+from mpitune.sklearn.search.ranks import on_all_ranks
 from mpitune.sklearn.search.signature import Arguments, documented
 from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
 from mpitune.studies import join, run_study
@@ -65,32 +66,13 @@ class OnEngine(_search.BaseSearchCV):
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
         with errors_in_one_line(Caller.ARGUMENTS):
-            if self.results is not None and why_here(self) == "inside":
+            if self.results is not None and inside(self):
                 warnings.warn(NOT_KEPT.format(self.results), UserWarning, stacklevel=2)
-            together = every_rank_runs() and not why_here(self)
+            together = every_rank_runs() and not all_here(self)
             transport = join(RunOptions(heartbeat_timeout=0.0)) if together else None
             if transport is None or transport.size == 1:
                 return self._fit(X, y, params)
-            if transport.rank == 0:
-                try:
-                    self._fit(X, y, params)
-                    given = {*self.get_params(deep=False), "_skl_callbacks"}
-                    fitted = {name: value for name, value in self.__dict__.items() if name not in given}
-                    message: tuple[str, Any] = ("done", _packed(fitted))
-                except BaseException as error:
-                    transport.broadcast(("error", packed_error(error, own_traceback(error))))
-                    transport.settle()
-                    raise
-                transport.broadcast(message)
-            else:
-                while (message := transport.broadcast(None))[0] == "study":
-                    with suppress(UsageError, StudyError, KeyboardInterrupt, SystemExit):  # rank 0 says it next
-                        run_study(Folds(), message[1])
-            transport.settle()
-            if message[0] == "error":
-                raise unpacked_error(message[1])
-            if transport.rank:
-                self.__dict__.update(_unpacked(message[1]))
+            on_all_ranks(transport, self, lambda: self._fit(X, y, params))
             return self
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
@@ -198,9 +180,9 @@ class OnEngine(_search.BaseSearchCV):
 
     def _run(self, tasks: list[Task], params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
-        where = Where.of(self, tasks)
+        grouping, place = Grouping.of(self, tasks), place_of(self, tasks)
         limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
-        self._plans.append(where.plan)
+        self._plans.append(grouping.plan)
         X, y = tasks[0].args[:2]
         first = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
         self._splits = splits_of([(task["train"], task["test"]) for task in first], n := _num_samples(X))
@@ -210,17 +192,17 @@ class OnEngine(_search.BaseSearchCV):
         if isinstance(self.refit, Careful):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()
-            self.refit.check([task.kwargs["parameters"] for task in where.first.values()], scorers)
-        why_not = {candidate: where.why_no_grid(task) for candidate, task in where.first.items()}
+            self.refit.check([task.kwargs["parameters"] for task in grouping.first.values()], scorers)
+        why_not = {candidate: grouping.why_no_grid(task) for candidate, task in grouping.first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)
         if self.verbose:
-            print(where.plan, file=sys.stderr)
+            print(grouping.plan, file=sys.stderr)
             if self.accelerate:
                 _say(reasons)
-        if early := any(map(where.is_early, where.first.values())):
+        if early := any(map(grouping.is_early, grouping.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
-        race = None if self.race is None else FoldRace(self, where)
+        race = None if self.race is None else FoldRace(self, grouping)
         answers: dict[str, Answer] = {}
 
         def done(task: Task, what: Mapping[str, Any]) -> None:
@@ -230,29 +212,29 @@ class OnEngine(_search.BaseSearchCV):
                 race.add(task, what["test_scores"])
 
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
-            if where.place != "workers":
-                ends = self._ends(where, limit, early)
-                evaluator = Evaluator(where)
+            if place != "workers":
+                ends = self._ends(place, grouping, limit, early)
+                evaluator = Evaluator(grouping)
                 for wanted in [tasks] if race is None else race.rounds(ends):
                     answers |= evaluator.answers(wanted, self.verbose, ends, done)
             rest = [task for task in tasks if task.key not in answers]
             if not limit.reached and rest and (race is None or race.wanted()[0]):
-                answers |= self._answers_of_study(where.only(rest), limit, race)
+                answers |= self._answers_of_study(grouping.only(rest), limit, race)
         if race is not None and not limit.reached:
             answers, spared = race.counted(answers)
             print(spared, file=sys.stderr)
         self._left_out(tasks, answers, limit)
         return results_of(tasks, answers)
 
-    def _ends(self, where: Where, limit: SearchLimit, early: bool) -> Callable[[], bool]:
+    def _ends(self, place: Place, grouping: Grouping, limit: SearchLimit, early: bool) -> Callable[[], bool]:
         """Asked after each fit in this process, whether it was the last one here."""
-        if where.place == "here":
+        if place == "here":
             return limit.is_reached
         # The compiler has the other cores meanwhile, where the user did not ask for them.
         alone = early and self.n_jobs is None
-        modules = () if alone else Folds.of(self, where, limit).preload()
-        beginning = Beginning(modules, compiling=alone)
-        return lambda: limit.is_reached() or beginning.ends()
+        modules = () if alone else Folds.of(self, grouping, limit).preload()
+        first = FirstSeconds(modules, compiling=alone)
+        return lambda: limit.is_reached() or first.are_over()
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""
@@ -273,8 +255,8 @@ class OnEngine(_search.BaseSearchCV):
             )
         print(f"stopped by {limit.reached}: {whole} of {len(evaluated)} candidates have all splits", file=sys.stderr)
 
-    def _answers_of_study(self, where: Where, limit: SearchLimit, race: FoldRace | None) -> dict[str, Answer]:
-        study = Folds.of(self, where, limit, race)
+    def _answers_of_study(self, grouping: Grouping, limit: SearchLimit, race: FoldRace | None) -> dict[str, Answer]:
+        study = Folds.of(self, grouping, limit, race)
         if self.results is not None:
             study.require_identity()
         folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
@@ -290,7 +272,7 @@ class OnEngine(_search.BaseSearchCV):
         if every_rank_runs():
             join(RunOptions(heartbeat_timeout=0.0)).broadcast(("study", options))
         try:
-            return answers_of(where.tasks, run_study(study, options))
+            return answers_of(grouping.tasks, run_study(study, options))
         except Raised as raised:
             raise raised.error from raised.error.__cause__
 
@@ -303,7 +285,7 @@ class OnEngine(_search.BaseSearchCV):
         return min(self.n_jobs, cores) if self.n_jobs > 0 else max(cores + 1 + self.n_jobs, 1)
 
     def _part(self) -> str:
-        """Where in the results folder this list of fits is kept: a halving search has several."""
+        """Grouping in the results folder this list of fits is kept: a halving search has several."""
         return f"iteration{len(self._plans) - 1}" if hasattr(self, "aggressive_elimination") else ""
 
 
@@ -320,28 +302,6 @@ def _say(reasons: Counter[str | None]) -> None:
     for reason, number in reasons.items():
         if reason not in (None, SHARED):
             print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
-
-
-def _packed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes for the other ranks; of one that cannot be pickled, why."""
-    content: dict[str, Any] = {}
-    for name, value in attributes.items():
-        try:
-            content[name] = packed(value)
-        except Exception as error:  # whatever the thing's own pickling raises
-            content[name] = f"{type(error).__name__}: {error}"
-    return content
-
-
-def _unpacked(content: Mapping[str, Any]) -> dict[str, Any]:
-    attributes = {}
-    for name, value in content.items():
-        try:
-            attributes[name] = pickle.loads(value)
-        except Exception as error:
-            why = value if isinstance(value, str) else f"{type(error).__name__}: {error}"
-            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {why}", UserWarning, stacklevel=4)
-    return attributes
 
 
 def _given(context: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris
 
 from mpitune.limit import SearchLimit
-from mpitune.sklearn.fits.where import Where
+from mpitune.sklearn.fits.grouping import Grouping
 
 X, Y = load_iris(return_X_y=True)
 
@@ -30,7 +30,7 @@ def same(ours: Any, reference: Any) -> None:
     assert (ours.predict(X) == reference.predict(X)).all()
 
 
-def caught(search: Any) -> tuple[Any, Where, SearchLimit]:
+def caught(search: Any) -> tuple[Any, Grouping, SearchLimit]:
     """A search, where its tasks would be evaluated, and no limit."""
     tasks: list[Any] = []
 
@@ -45,7 +45,7 @@ def caught(search: Any) -> tuple[Any, Where, SearchLimit]:
     with pytest.raises(Stop):
         search.fit(X, Y)
     del search._run
-    return search, Where.of(search, tasks), SearchLimit()
+    return search, Grouping.of(search, tasks), SearchLimit()
 
 
 class WholeGrid(ClassifierMixin, BaseEstimator):

@@ -88,12 +88,12 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     """Which candidates a worker has decides nothing about how one of them is fitted."""
     grid = [{"standardscaler__with_mean": [True], "svc__C": [1.0]}, {"svc__C": [0.5, 2.0]}]
     search = GridSearchCV(make_pipeline(StandardScaler(), SVC()), grid, cv=2)
-    where = caught(search)[1]
+    grouping = caught(search)[1]
     fits: list[int] = []
     fit = SVC.fit
     monkeypatch.setattr(SVC, "fit", lambda self, X, y, sample_weight=None: fits.append(1) or fit(self, X, y))
-    for batch in (where.tasks, [task for task in where.tasks if task.candidate == 0]):
-        assert len(list(Evaluator(where)(tuple(task.trial(task.labels()) for task in batch)))) == len(batch)
+    for batch in (grouping.tasks, [task for task in grouping.tasks if task.candidate == 0]):
+        assert len(list(Evaluator(grouping)(tuple(task.trial(task.labels()) for task in batch)))) == len(batch)
     assert not fits
 
 

@@ -20,7 +20,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mpitune.options import RunOptions
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, HalvingRandomSearchCV, RandomizedSearchCV
-from mpitune.sklearn.fits import where
 from mpitune.sklearn.search import searches as ours_module
 
 # Tests that cannot have workers, each with the reason.
@@ -68,12 +67,12 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if reason := UNFAIR.get(request.node.originalname):
         pytest.skip(reason)
     if request.param == "here":
-        monkeypatch.setattr(where, "place_of", lambda *_: ("here", "asked"))
+        monkeypatch.setattr(ours_module, "place_of", lambda *_: "here")
         yield
         return
     if reason := HERE.get(request.node.originalname):
         pytest.skip(reason)
-    monkeypatch.setattr(where, "place_of", lambda *_: ("workers", "asked"))
+    monkeypatch.setattr(ours_module, "place_of", lambda *_: "workers")
     monkeypatch.setattr(ours_module, "RunOptions", lambda **given: RunOptions(**{**given, "workers": 2}))
     yield
 

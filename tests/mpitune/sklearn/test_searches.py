@@ -156,7 +156,7 @@ def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeyp
         raise StudyBegins
 
     monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", begin)
-    monkeypatch.setattr("mpitune.sklearn.fits.where.SOON", 1e9)
+    monkeypatch.setattr("mpitune.sklearn.search.place.SOON", 1e9)
     grid = {"C": [0.1, 1.0]}
     same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
     scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
@@ -191,9 +191,9 @@ def test_workers_do_what_this_process_did_not_end_in_time(
         return run_study(folds, replace(options, workers=1))
 
     monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", study)
-    monkeypatch.setattr("mpitune.sklearn.fits.where.SOON", soon)
+    monkeypatch.setattr("mpitune.sklearn.search.place.SOON", soon)
     monkeypatch.setattr(
-        "mpitune.sklearn.fits.where.time", SimpleNamespace(monotonic=int, process_time=count().__next__)
+        "mpitune.sklearn.search.place.time", SimpleNamespace(monotonic=int, process_time=count().__next__)
     )
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left

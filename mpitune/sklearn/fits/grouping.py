@@ -1,14 +1,8 @@
-"""Where the tasks of a search are evaluated, and how: each with the reason.
-
-The search asks `Where`, and so do its study (`folds`) and what evaluates the tasks (`evaluator`), also in workers.
-"""
+"""Which tasks of a search are evaluated together, and how: each with the reason."""
 
 from __future__ import annotations
 
 import logging
-import math
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,13 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
-from sklearn.utils.validation import _num_samples
 
 from mpitune import svm
-from mpitune.devices.choose import CPU, environment
-from mpitune.processes.fork_server import server_for
-from mpitune.processes.process import in_child
-from mpitune.ranks.launch import launched
 from mpitune.sklearn.fits.answers import standard
 from mpitune.sklearn.fits.fit_graph import Plan, StepFit, digest, graph
 from mpitune.sklearn.fits.grids import SVC, WHOLE_GRID, family_of_grid, last_step, parted, why_no_grid
@@ -32,20 +21,13 @@ from mpitune.sklearn.sharing.family import Family
 
 log = logging.getLogger(__name__)
 
-# CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
-LONG = 0.25  # after which the server of workers starts: it imports meanwhile
-SOON = 2.0  # after which workers do the rest: by then they can be forked
-COMPILING_S = 30.0  # the same while the solver of grids is compiled, which takes one core 12 s
-SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
-LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
 
-Place = Literal["here", "here first", "workers"]
 Way = Literal["grid", "shared", "alone"]
 
 
-class How(NamedTuple):
-    """How the tasks of a candidate are evaluated, see `Where`."""
+class Method(NamedTuple):
+    """How the tasks of a candidate are evaluated, see `Grouping`."""
 
     way: Way
     key: Any  # equal for candidates that are done so together
@@ -59,42 +41,37 @@ class How(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Tasks, by key, that one worker does together, in the way of `Where`."""
+    """Tasks, by key, that one worker does together, in the way of `Grouping`."""
 
     keys: tuple[str, ...]
     way: Way
 
 
 @dataclass(frozen=True)
-class Where:
-    """Says where tasks of a search are evaluated, and in which way.
-
-    `place` is that of all of them: "here", in this process; "here first", until workers are worth their start; or in
-    "workers". `why` is the reason, in a word.
+class Grouping:
+    """The tasks of a search, and in which way each is evaluated.
 
     The way of a candidate: as a "grid", on all splits by the protocol (`grids`); "shared", on one split along a graph
-    of fits (`fit_graph`); or "alone". `how` has the reasons.
+    of fits (`fit_graph`); or "alone". `method` has the reasons.
     """
 
     tasks: Sequence[Task] = ()
     accelerate: bool = True
     share: bool = True
-    place: Place = "here"
-    why: str = ""
-    _hows: dict[int, How] = field(default_factory=dict, compare=False, repr=False)
+    _methods: dict[int, Method] = field(default_factory=dict, compare=False, repr=False)
     _graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, search: Any, tasks: Sequence[Task]) -> Where:
+    def of(cls, search: Any, tasks: Sequence[Task]) -> Grouping:
         """For the tasks of a search with these arguments."""
-        return cls(tasks, search.accelerate, search.share, *place_of(search, tasks))
+        return cls(tasks, search.accelerate, search.share)
 
-    def only(self, tasks: Sequence[Task]) -> Where:
+    def only(self, tasks: Sequence[Task]) -> Grouping:
         """The same for some of the tasks."""
         return replace(self, tasks=tasks)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tasks": self.tasks, "accelerate": self.accelerate, "share": self.share, "_hows": {}, "_graphs": {}}
+        return {"tasks": self.tasks, "accelerate": self.accelerate, "share": self.share, "_methods": {}, "_graphs": {}}
 
     @cached_property
     def first(self) -> dict[int, Task]:
@@ -107,7 +84,7 @@ class Where:
     @cached_property
     def sharers(self) -> dict[int, Task]:
         """A task of each candidate that may share fits with others of its split."""
-        return {number: task for number, task in self.first.items() if self.how(task).unshared is None}
+        return {number: task for number, task in self.first.items() if self.method(task).unshared is None}
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -119,7 +96,7 @@ class Where:
         groups: dict[tuple[Any, ...], list[str]] = {}
         shared: dict[int, dict[int, Task]] = {}
         for task in tasks:
-            way, key, *_ = self.how(task)
+            way, key, *_ = self.method(task)
             if way == "shared":
                 shared.setdefault(task.split, {})[task.candidate] = task
             else:  # all folds of a grid have the samples in common
@@ -152,7 +129,7 @@ class Where:
     @cached_property
     def plan(self) -> Plan:
         """What the candidates share, as it is known before the work."""
-        whys = {number: self.how(task).unshared for number, task in self.first.items()}
+        whys = {number: self.method(task).unshared for number, task in self.first.items()}
         alone = {number: why for number, why in whys.items() if why is not None}
         fits = self.graph_of(self.sharers)
         if not fits:
@@ -166,7 +143,7 @@ class Where:
     @property
     def last_fits(self) -> dict[int, int | None]:
         """Of each candidate the first one with which it has its last fit in common; None for one of a whole grid."""
-        last = {number: None if self.how(task).in_grid else number for number, task in self.first.items()}
+        last = {number: None if self.method(task).in_grid else number for number, task in self.first.items()}
         for fit in self.graph_of(self.sharers):
             for end in fit.ends:
                 last.update({n: end.candidates[0] for n in end.candidates if last[n] is not None})
@@ -179,31 +156,31 @@ class Where:
 
     def is_early(self, task: Task) -> bool:
         """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""
-        return self.how(task).in_grid and type(last_step(task.estimator)) is SVC and not svm.is_ready()
+        return self.method(task).in_grid and type(last_step(task.estimator)) is SVC and not svm.is_ready()
 
     def why_no_grid(self, task: Task) -> str | None:
         """Why a task is not solved as part of a grid, as people are told; None where it is."""
-        how = self.how(task)
-        if how.in_grid:
+        method = self.method(task)
+        if method.in_grid:
             return None
-        other = how.no_grid is not None and how.no_grid.endswith("has no fit_grid")
-        return SHARED if other and task.candidate not in self.plan.alone else how.no_grid or how.unshared
+        other = method.no_grid is not None and method.no_grid.endswith("has no fit_grid")
+        return SHARED if other and task.candidate not in self.plan.alone else method.no_grid or method.unshared
 
-    def how(self, task: Task) -> How:
+    def method(self, task: Task) -> Method:
         """How the candidate of a task is evaluated."""
-        if task.candidate not in self._hows:
-            self._hows[task.candidate] = self._how(task)
-        return self._hows[task.candidate]
+        if task.candidate not in self._methods:
+            self._methods[task.candidate] = self._method(task)
+        return self._methods[task.candidate]
 
-    def _how(self, task: Task) -> How:
+    def _method(self, task: Task) -> Method:
         steps, last = parted(task)
         no_grid = why_no_grid(task) if self.accelerate else "accelerate is False"
         unshared = self._why_unshared(task, no_grid)
         if no_grid is None and steps is None and last is not None:
             # Candidates of one gamma share a kernel.
             key = digest({name: value for name, value in last.items() if name != "C"})
-            return How("grid", key, no_grid, unshared)
-        return How("shared" if unshared is None else "alone", None, no_grid, unshared)
+            return Method("grid", key, no_grid, unshared)
+        return Method("shared" if unshared is None else "alone", None, no_grid, unshared)
 
     def _why_unshared(self, task: Task, no_grid: str | None) -> str | None:
         estimator, parameters = task.estimator, task.parameters
@@ -232,51 +209,3 @@ class Where:
     @cached_property
     def _pairwise(self) -> bool:
         return bool(get_tags(self.tasks[0].estimator).input_tags.pairwise)
-
-
-def why_here(search: Any) -> str:
-    """Why all fits of a search are made in this process, without a study: "inside" of a worker, "asked"; or ""."""
-    if in_child() and (search.results is None or launched().size > 1):
-        return "inside"
-    return "asked" if search.workers == 0 and search.results is None and launched().size == 1 else ""
-
-
-def place_of(search: Any, tasks: Sequence[Task]) -> tuple[Place, str]:
-    """Where fits are made, and why. "here first" if they are likely to be short, and nothing asked needs workers."""
-    if why := why_here(search):
-        return "here", why
-    asked = (search.results, search.workers, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
-    if any(argument is not None for argument in asked):
-        return "workers", "asked"
-    if launched().size > 1:
-        return "workers", "ranks"
-    X, estimator = tasks[0].args[0], tasks[0].estimator
-    if _num_samples(X) > SMALL[0] or math.prod(getattr(X, "shape", ())) > SMALL[1]:
-        return "workers", "large"
-    replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
-    parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
-    if replaced or any(type(part).__module__.partition(".")[0] not in LIBRARIES for part in parts):
-        return "workers", "unknown"  # how long a fit takes
-    return "here first", "short"
-
-
-class Beginning:
-    """The first seconds of a search, in which fits are made in this process.
-
-    Args:
-        modules: that workers need.
-        compiling: whether the solver of grids is compiled meanwhile.
-    """
-
-    def __init__(self, modules: Sequence[str], compiling: bool) -> None:
-        self._modules, self._begun = modules, time.process_time()
-        self._soon = COMPILING_S if compiling else SOON
-
-    def ends(self) -> bool:
-        """Asked after each fit."""
-        seconds = time.process_time() - self._begun
-        if seconds > LONG and self._modules:
-            with environment(CPU, 1):
-                server_for(self._modules, os.environ)
-            self._modules = ()
-        return seconds > self._soon

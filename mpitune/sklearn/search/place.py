@@ -1,0 +1,75 @@
+"""Where the fits of a search are made: in this process, in workers, or first here and then there."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from sklearn.utils.validation import _num_samples
+
+from mpitune.devices.choose import CPU, environment
+from mpitune.processes.fork_server import server_for
+from mpitune.processes.process import in_child
+from mpitune.ranks.launch import launched
+from mpitune.sklearn.fits.task import Task
+
+# CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
+LONG = 0.25  # after which the server of workers starts: it imports meanwhile
+SOON = 2.0  # after which workers do the rest: by then they can be forked
+COMPILING_S = 30.0  # the same while the solver of grids is compiled, which takes one core 12 s
+SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
+LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
+
+Place = Literal["here", "here first", "workers"]
+
+
+def inside(search: Any) -> bool:
+    """Whether it is made within a worker, which has no workers of its own."""
+    return in_child() and (search.results is None or launched().size > 1)
+
+
+def all_here(search: Any) -> bool:
+    """Whether this process makes all fits without a study."""
+    return inside(search) or (search.workers == 0 and search.results is None and launched().size == 1)
+
+
+def place_of(search: Any, tasks: Sequence[Task]) -> Place:
+    """Where fits are made. "here first" if they are likely to be short, and nothing asked needs workers."""
+    if all_here(search):
+        return "here"
+    asked = (search.results, search.workers, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
+    if launched().size > 1 or any(argument is not None for argument in asked):
+        return "workers"
+    X, estimator = tasks[0].args[0], tasks[0].estimator
+    if _num_samples(X) > SMALL[0] or math.prod(getattr(X, "shape", ())) > SMALL[1]:
+        return "workers"
+    # How long a fit of another library takes is not known.
+    replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
+    parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
+    others = any(type(part).__module__.partition(".")[0] not in LIBRARIES for part in parts)
+    return "workers" if replaced or others else "here first"
+
+
+class FirstSeconds:
+    """The time in which fits are made in this process before workers do the rest.
+
+    Args:
+        modules: that workers need.
+        compiling: whether the solver of grids is compiled meanwhile.
+    """
+
+    def __init__(self, modules: Sequence[str], compiling: bool) -> None:
+        self._modules, self._begun = modules, time.process_time()
+        self._soon = COMPILING_S if compiling else SOON
+
+    def are_over(self) -> bool:
+        """Asked after each fit."""
+        seconds = time.process_time() - self._begun
+        if seconds > LONG and self._modules:
+            with environment(CPU, 1):
+                server_for(self._modules, os.environ)
+            self._modules = ()
+        return seconds > self._soon

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,6 @@ import numpy as np
 from mpitune.sklearn.fits.answers import Answer, decoded
 from mpitune.sklearn.fits.task import Task
 from mpitune.trial import Result
-
-StopWhen = Callable[[Mapping[str, Any]], bool]
 
 
 class Scores:

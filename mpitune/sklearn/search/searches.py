@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import sklearn.model_selection as theirs
@@ -46,7 +46,7 @@ from mpitune.sklearn.search.limit import Scores, names_of, not_evaluated
 from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, place_of
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
-from mpitune.sklearn.search.signature import Arguments, documented
+from mpitune.sklearn.search.signature import documented
 from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
 from mpitune.studies import join, run_study
 
@@ -316,7 +316,7 @@ class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made by the d
 
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_grid: Any, **arguments: Unpack[Arguments]) -> None: ...
+        def __init__(self, estimator: Any, param_grid: Any, **arguments: Any) -> None: ...
 
 
 @documented
@@ -326,4 +326,4 @@ class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - m
 
     if TYPE_CHECKING:
 
-        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Unpack[Arguments]) -> None: ...
+        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Any) -> None: ...

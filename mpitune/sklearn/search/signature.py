@@ -1,17 +1,15 @@
-"""The arguments that searches have beside scikit-learn's: in signatures, texts and for type checkers."""
+"""The arguments that searches have beside scikit-learn's: in signatures and texts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature
 from numbers import Integral, Real
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from sklearn.utils._param_validation import Interval
-
-from mpitune.sklearn.search.limit import StopWhen
 
 T = TypeVar("T")
 
@@ -104,36 +102,3 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
     added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, (default, _) in ADDED.items()]
     __init__.__signature__ = Signature([*known, *added])  # type: ignore[attr-defined]
     return __init__
-
-
-class Arguments(TypedDict, total=False):
-    """Keyword arguments of any search, for editors and type checkers; a test compares them with the constructors."""
-
-    scoring: Any
-    n_jobs: int | None
-    refit: bool | str | Callable[..., Any]
-    cv: Any
-    verbose: int
-    error_score: float | str
-    return_train_score: bool
-    results: str | os.PathLike[str] | None
-    workers: int | None
-    gpu: str | int | None
-    trial_timeout: float | None
-    accelerate: bool
-    share: bool
-    default: bool
-    changed: str | Sequence[str]
-    timeout: float | None
-    stop_when: StopWhen | None
-    race: float | None
-    # Those of some searches:
-    pre_dispatch: int | str
-    n_iter: int
-    n_candidates: int | str
-    factor: float
-    resource: str
-    max_resources: int | str
-    min_resources: int | str
-    aggressive_elimination: bool
-    random_state: Any

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,9 @@ import pytest
 import sklearn.model_selection as theirs
 from joblib import Parallel, delayed
 from sklearn.ensemble import BaggingClassifier, StackingClassifier
-from sklearn.feature_selection import RFECV
-from sklearn.inspection import permutation_importance
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 import mpitune.joblib  # noqa: F401 - registers the backend
@@ -32,7 +28,6 @@ from mpitune.devices.choose import usable_cores
 from mpitune.errors import StudyError, UsageError
 from mpitune.joblib.calls import service
 from mpitune.processes.pickles import LARGE
-from mpitune.sklearn import GridSearchCV
 from mpitune.svm import SVC as OurSVC
 from tests.helpers import PATIENCE, ROOT, wait_until
 from tests.mpitune.sklearn.iris import X, Y
@@ -42,22 +37,13 @@ PIPE = make_pipeline(StandardScaler(), KNeighborsClassifier())
 
 FUNCTIONS: dict[str, Callable[[], Any]] = {
     "cross_val_score": lambda: theirs.cross_val_score(TREE, X, Y, cv=10),
-    "cross_val_predict": lambda: theirs.cross_val_predict(TREE, X, Y),
-    "RFECV": lambda: RFECV(TREE).fit(X, Y).cv_results_["mean_test_score"],
-    "permutation_importance": lambda: permutation_importance(TREE.fit(X, Y), X, Y, random_state=0).importances,
     "StackingClassifier": lambda: StackingClassifier(
         [("tree", TREE), ("near", PIPE)], KNeighborsClassifier()
     ).fit(X, Y).predict_proba(X),
     "BaggingClassifier": lambda: BaggingClassifier(TREE, 8, random_state=0).fit(X, Y).predict_proba(X),
-    "a search that shares nothing": lambda: theirs.GridSearchCV(TREE, {"max_depth": [1, 2, 3]}).fit(X, Y).cv_results_[
-        "mean_test_score"
-    ],
     "a search that shares": lambda: theirs.GridSearchCV(
         PIPE, {"kneighborsclassifier__n_neighbors": [1, 2, 3]}
     ).fit(X, Y).cv_results_["mean_test_score"],
-    "a grid of SVC": lambda: theirs.RandomizedSearchCV(
-        SVC(), {"C": [1, 10, 100]}, n_iter=2, random_state=0
-    ).fit(X, Y).decision_function(X),
     "a grid of our SVC": lambda: theirs.GridSearchCV(OurSVC(), {"C": [1, 10], "gamma": [0.1, 1]}).fit(X, Y).cv_results_[
         "mean_test_score"
     ],
@@ -105,6 +91,10 @@ def test_an_exception_comes_back_with_its_traceback_and_place(two: None) -> None
     assert [note.startswith("raised at ") for note in caught.value.__notes__] == [True]
     with pytest.raises(_Stubborn, match="one"):  # whose arguments are not those that it keeps
         Parallel()(delayed(_raise_stubborn)() for _ in range(3))
+    with pytest.raises(Exception, match="cannot be pickled.*lock"):
+        Parallel()(delayed(str)(threading.Lock()) for _ in range(3))
+    with pytest.raises(Exception, match="cannot pickle.*lock"):
+        Parallel()(delayed(threading.Lock)() for _ in range(3))
     assert Parallel()(delayed(divmod)(i, 3) for i in range(3)) == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -115,13 +105,6 @@ class _Stubborn(Exception):
 
 def _raise_stubborn() -> None:
     raise _Stubborn("one", "two")
-
-
-def test_what_cannot_be_pickled_is_said(two: None) -> None:
-    with pytest.raises(Exception, match="cannot be pickled.*lock"):
-        Parallel()(delayed(str)(threading.Lock()) for _ in range(3))
-    with pytest.raises(Exception, match="cannot pickle.*lock"):
-        Parallel()(delayed(threading.Lock)() for _ in range(3))
 
 
 def _killed_at_first(path: str, number: int) -> int:
@@ -135,9 +118,6 @@ def test_a_killed_worker_is_one_call_that_is_made_once_more(two: None, tmp_path:
     calls = (delayed(_killed_at_first)(str(tmp_path / "killed"), number) for number in range(20))
     assert Parallel(batch_size=1)(calls) == list(range(20))
     assert (tmp_path / "killed").exists()
-
-
-def test_a_call_that_kills_its_worker_each_time_is_an_error_that_says_so(two: None) -> None:
     with pytest.raises(StudyError, match="worker of each of its tries ended.*exit code 7"):
         Parallel()(delayed(os._exit)(7) for _ in range(2))
     assert Parallel()(delayed(abs)(-i) for i in range(3)) == [0, 1, 2]
@@ -191,16 +171,12 @@ def _memories() -> int:
         return sum("memfd" in line for line in lines)
 
 
-def test_parts_frames_and_views_of_large_arrays_arrive_as_they_are(two: None) -> None:
+def test_parts_and_views_of_large_arrays_arrive_as_they_are(two: None) -> None:
     large = np.arange(4.0 * LARGE / 8).reshape(-1, 4)
     things = [large[::2], large[:, ::-1], large.T, large.astype("i4"), large.view([("a", "f8", 4)])]
     for thing, same in zip(things, Parallel()(delayed(np.copy)(thing) for thing in things), strict=True):
         np.testing.assert_array_equal(thing, same)
         assert thing.dtype == same.dtype
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(large, columns=list("abcd"))
-    sums = Parallel()(delayed(_sum)(frame) for _ in range(2))
-    assert sums == [large.sum()] * 2
     empty = [(0,), (0, 3), (), (2, 3)]
     assert Parallel(max_nbytes=0)(delayed(np.shape)(np.empty(shape)) for shape in empty) == empty
 
@@ -214,10 +190,6 @@ def test_large_results_and_copies_are_writeable_arguments_only_where_that_is_ask
         Parallel()(delayed(_write)(large) for _ in range(2))
     assert Parallel(mmap_mode="c")(delayed(_write)(large) for _ in range(2)) == [1.0, 1.0]
     assert Parallel(max_nbytes=None)(delayed(_write)(large) for _ in range(2)) == [1.0, 1.0] and not large.any()
-
-
-def _sum(frame: Any) -> float:
-    return float(frame.to_numpy().sum())
 
 
 def _write(array: np.ndarray) -> float:
@@ -240,21 +212,6 @@ def test_a_file_that_may_be_written_to_is_written_to_by_calls(two: None, tmp_pat
     assert Parallel()(delayed(np.sum)(part) for part in (kept, np.asarray(kept))) == [15.0, 15.0]
 
 
-def _nested() -> tuple[str, str, int]:
-    inner = Parallel(n_jobs=2)
-    (outer,) = Parallel(n_jobs=2)([delayed(_backend)()])
-    return type(inner._backend).__name__, outer, joblib.effective_n_jobs(-1)
-
-
-def _backend() -> str:
-    return type(Parallel(n_jobs=2)._backend).__name__
-
-
-def test_calls_within_calls_are_made_by_threads_and_below_by_none(two: None) -> None:
-    for inner, below, _ in Parallel()(delayed(_nested)() for _ in range(2)):
-        assert inner == "ThreadingBackend" and below == "SequentialBackend"
-
-
 def _say(number: int) -> None:
     print(f"line {number}")
     print(f"error {number}\n\n", file=sys.stderr, end="")
@@ -270,35 +227,6 @@ def test_what_calls_print_is_printed_as_it_is(two: None, capfd: pytest.CaptureFi
     lines = err.splitlines()
     assert all(lines.count(f"{word} {number}") == 1 for number in range(30) for word in ("error", "last"))
     assert lines.count("") == 60 and "bar" not in err  # each warning ends with an empty line, too
-
-
-@pytest.mark.slow
-def test_a_thread_does_not_end_the_calls_of_another(tmp_path: Path) -> None:
-    """Nor does an exception in it, other options, or a search."""
-    results: list[Any] = []
-
-    def calls() -> None:
-        try:
-            for number in range(4):
-                results.append(Parallel(2, backend="mpitune", batch_size=1)(delayed(_later)(i) for i in range(number)))
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=calls)
-    thread.start()
-    with pytest.raises(ZeroDivisionError):
-        Parallel(2, backend="mpitune")(delayed(divmod)(i, i - 3) for i in range(10))
-    with joblib.parallel_config("mpitune", n_jobs=2, inner_max_num_threads=2):
-        assert Parallel()(delayed(abs)(-i) for i in range(4)) == [0, 1, 2, 3]
-    search = GridSearchCV(TREE, {"max_depth": [1, 2, 3]}, workers=1).fit(X, Y)
-    thread.join()
-    assert results == [list(range(number)) for number in range(4)]
-    assert search.best_params_ == theirs.GridSearchCV(TREE, {"max_depth": [1, 2, 3]}).fit(X, Y).best_params_
-
-
-def _later(number: int) -> int:
-    time.sleep(0.1)
-    return number
 
 
 def test_a_fork_makes_its_calls_itself_and_ends(two: None) -> None:
@@ -432,50 +360,6 @@ def test_threads_of_a_script_search_and_make_calls_on_all_nodes(program: Any, tm
     done = program("-m", "mpitune", "script.py", 1, ranks=ranks, cwd=tmp_path)
     assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 7
     assert f"slots on {ranks} nodes" in done.stderr
-
-
-STUDIES = """
-from dataclasses import dataclass
-from threading import Lock
-from mpitune import Experiment, Float, RunOptions, Trial, one_round, per_trial, run_study, search
-from mpitune.errors import StudyError, UsageError
-
-@dataclass(frozen=True)
-class Line(Experiment):
-    n: int
-    def searches(self):
-        yield one_round(Trial(f"x{i}", {"x": i}) for i in range(self.n))
-    def objective(self, worker):
-        return per_trial(lambda trial: {"y": 2 * trial.params["x"]})
-
-def fails(trial):
-    raise ValueError("on purpose")
-
-options = RunOptions(gpu="none", workers=1)
-print([outcome.result.values for outcome in run_study(Line(5), options)])
-for objective, strategy in [(fails, "random"), (fails, "nothing"), (lambda trial, lock=Lock(): 1, "random")]:
-    try:
-        search(objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=4, minimize="loss", workers=1)
-    except (StudyError, UsageError) as error:
-        print(type(error).__name__)
-print(len(run_study(Line(3), options)))
-points = ({"x": x / 4} for x in range(4))
-space = ((name, Float(0, 1)) for name in ["x"])
-found = search(lambda trial: trial.params["x"], space, enqueue=points, n_trials=4, minimize="loss", workers=1)
-print([trial.params["x"] for trial in found.trials])
-search(fails, {}, n_trials=4, minimize="loss", workers=1, trial_timeout=-1)
-"""
-
-
-@pytest.mark.slow
-def test_studies_of_a_script_are_on_all_nodes(program: Any, tmp_path: Path) -> None:
-    """What ends one of them ends the script, or does not, as by python."""
-    (tmp_path / "script.py").write_text(STUDIES)
-    plain = program("script.py", cwd=tmp_path, status=2)
-    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, status=2)
-    assert done.stdout == plain.stdout and plain.stdout.splitlines()[5:] == ["[0.0, 0.25, 0.5, 0.75]"]
-    assert done.stderr.count("script.py: trial_timeout=-1") == 1 and "Traceback" not in done.stderr
-    assert "slots on 2 nodes" in done.stderr
 
 
 ENDINGS = ["1 / 0", "print(pool.Pool(2).map(double, range(3)))"]

@@ -144,7 +144,7 @@ def test_calls_of_one_machine_tell_the_script() -> None:
 
 
 IN_A_JOB = """
-    import warnings
+    import sys, warnings
     from sklearn.callback import ProgressBar, ScoringMonitor
     from sklearn.datasets import load_iris
     from sklearn.linear_model import LogisticRegression
@@ -155,7 +155,7 @@ IN_A_JOB = """
     X, y = load_iris(return_X_y=True)
     search = GridSearchCV(LogisticRegression(), {"C": [0.01, 0.1, 1.0]}, cv=4).set_callbacks(ProgressBar()).fit(X, y)
     print("found", search.cv_results_["mean_test_score"], search.best_params_, flush=True)
-    if __name__ == "__main__":
+    if len(sys.argv) > 1:
         monitored = LogisticRegression().set_callbacks(ScoringMonitor(scoring="accuracy"))
         cross_val_score(monitored, X, y, n_jobs=2)
 """
@@ -164,7 +164,7 @@ IN_A_JOB = """
 @pytest.mark.slow
 def test_on_several_machines_a_bar_follows_the_search_and_calls_are_refused(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(textwrap.dedent(IN_A_JOB))
-    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, status=2)
+    done = program("-m", "mpitune", "script.py", "calls", ranks=2, cwd=tmp_path, status=2)
     assert done.stdout.count("found") == 1 and 'made by joblib.parallel_config("loky")' in done.stderr
     lines = re.findall("found .*", program("script.py", ranks=2, cwd=tmp_path).stdout)  # beside those of the bar
     assert len(lines) == 2 and len(set(lines)) == 1

@@ -11,44 +11,12 @@ import joblib
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.sharing import _HOMES, family_of
 from tests.helpers import ROOT
 from tests.mpitune.sklearn.iris import X, Y
-
-LOAD = """
-import os, sys
-sys.path[:] = [folder for folder in sys.path if not os.path.exists(os.path.join(folder, "mpitune"))]
-import pickle
-from sklearn.datasets import load_iris
-for name in sys.argv[1:]:
-    print(pickle.load(open(name, "rb")).predict(load_iris().data).tolist())
-"""
-
-
-def loaded(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-I", "-c", LOAD, *names], cwd=folder, capture_output=True, text=True)
-
-
-KNN = Pipeline([("scale", StandardScaler()), ("knn", KNeighborsClassifier())])
-
-
-@pytest.mark.slow
-def test_a_search_names_the_package_that_it_needs_and_its_model_needs_none(tmp_path: Path) -> None:
-    """The models of shared fits, and of a grid of SVC."""
-    searches = {"fits": GridSearchCV(KNN, {"knn__n_neighbors": [1, 3]}), "grid": GridSearchCV(SVC(), {"C": [1, 10]})}
-    for name, search in searches.items():
-        search.set_params(cv=3, workers=0).fit(X, Y)
-        (tmp_path / name).write_bytes(pickle.dumps(search.best_estimator_))
-    (tmp_path / "search").write_bytes(pickle.dumps(search))
-    done = loaded(tmp_path, "search")
-    assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'mpitune'\n")
-    said = loaded(tmp_path, *searches).stdout
-    assert said == "".join(f"{search.predict(X).tolist()}\n" for search in searches.values())
-
 
 VALUES: dict[str, list[Any]] = {
     "n_estimators": [2, 4], "max_iter": [2, 4], "n_neighbors": [1, 3], "n_components": [1, 2],
@@ -64,6 +32,17 @@ for name in ("pickle", "joblib", "cloudpickle", "unfitted"):
     for search in joblib.load(name) if name == "joblib" else pickle.load(open(name, "rb")):
         search = search.fit(X, Y) if name == "unfitted" else search
         print((search.predict(X).round(6) + 0).tolist(), search.plan_)
+"""
+
+
+ALONE = """
+import os, sys
+sys.path[:] = [folder for folder in sys.path if not os.path.exists(os.path.join(folder, "mpitune"))]
+import joblib
+from sklearn.datasets import load_iris
+for model in joblib.load("models"):
+    print(model.predict(load_iris().data).tolist())
+joblib.load("joblib")
 """
 
 
@@ -99,3 +78,8 @@ def test_searches_of_all_families_are_loaded_by_another_process(tmp_path: Path) 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     right = "".join(f"{(search.predict(X).round(6) + 0).tolist()} {search.plan_}\n" for search in searches)
     assert done.stdout == 4 * right, done.stderr
+    grid = GridSearchCV(SVC(), {"C": [1, 10]}, cv=3, workers=0).fit(X, Y)
+    joblib.dump([grid.best_estimator_, *(search.best_estimator_ for search in searches)], tmp_path / "models")
+    alone = subprocess.run([sys.executable, "-I", "-c", ALONE], cwd=tmp_path, capture_output=True, text=True)
+    assert alone.stdout == "".join(f"{search.predict(X).tolist()}\n" for search in (grid, *searches)), alone.stderr
+    assert alone.stderr.endswith("ModuleNotFoundError: No module named 'mpitune'\n")  # a search needs it

@@ -3,7 +3,6 @@
 import hashlib
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchC
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import read_study
 from mpitune.tools.report import main as report
-from tests.mpitune.sklearn.iris import X, Y
+from tests.helpers import journal_lines
+from tests.mpitune.sklearn.iris import X, Y, table
 
 CV = theirs.RepeatedStratifiedKFold(n_splits=5, n_repeats=2, random_state=0)
 GRID = {"number": list(range(40))}
@@ -104,6 +104,14 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     assert "kept in 95 % of searches and orders of folds" in said
 
 
+@pytest.mark.slow
+def test_a_folder_continues_without_a_race_and_with_it_again(tmp_path: Path) -> None:
+    first = digest(raced(workers=2, results=tmp_path))
+    assert "Who left when" in (tmp_path / PAGE).read_text() and len(journal_lines(tmp_path)) < 400
+    assert table(raced(results=tmp_path, race=None)) == table(raced(workers=0, race=None))
+    assert len(journal_lines(tmp_path)) == 400 and digest(raced(results=tmp_path)) == first == digest(raced(workers=0))
+
+
 @pytest.mark.parametrize(
     "cv", [pytest.param(CV, marks=pytest.mark.slow), theirs.ShuffleSplit(6, test_size=20, random_state=0)]
 )
@@ -179,16 +187,14 @@ def test_no_fit_that_the_race_does_not_want_ends_a_search(workers: int, tmp_path
 
 
 def test_what_cannot_be_raced() -> None:
-    refused: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-        (GridSearchCV, dict(refit=lambda results: 0), "callable refit"),
-        (HalvingGridSearchCV, {}, "in one round"),
-        (GridSearchCV, dict(scoring=["accuracy", "f1_macro"], refit=False), "needs one score"),
-        (RandomizedSearchCV, dict(scoring=several, refit=False), "needs one score"),
-    ]
-    for kind, arguments, why in refused:
-        with pytest.raises(UsageError, match=why):
-            kind(Guesses(), GRID, race=0.9, workers=0, **arguments).fit(X, Y)
-    with pytest.raises(ValueError, match="race"):
-        GridSearchCV(Guesses(), GRID, race=1.0).fit(X, Y)
+    for kind, arguments, error, why in (
+        (GridSearchCV, dict(refit=lambda results: 0), UsageError, "callable refit"),
+        (HalvingGridSearchCV, {}, UsageError, "in one round"),
+        (GridSearchCV, dict(scoring=["accuracy", "f1_macro"], refit=False), UsageError, "needs one score"),
+        (RandomizedSearchCV, dict(scoring=several, refit=False), UsageError, "needs one score"),
+        (GridSearchCV, dict(race=1.0), ValueError, "race"),
+    ):
+        with pytest.raises(error, match=why):
+            kind(Guesses(), GRID, **{"race": 0.9, "workers": 0, **arguments}).fit(X, Y)
     search = GridSearchCV(Guesses(), GRID, cv=CV, scoring=several, refit="a", race=0.95, workers=0).fit(X, Y)
     assert search.cv_results_["n_splits_evaluated"].min() < 10 and search.cv_results_["mean_test_b"].mask.any()

@@ -23,21 +23,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.ensemble import BaggingClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
-from sklearn.tree import DecisionTreeClassifier
 
-import mpitune.joblib
+import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.errors import UsageError
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.search.place import place_of
 from mpitune.sklearn.search.signature import THEIRS
-from mpitune.storage.history import studies_in
 from mpitune.studies import run_study
 from tests.helpers import PATIENCE, ROOT, journal_lines
-from tests.mpitune.sklearn.iris import WholeGrid, X, Y, same, table
+from tests.mpitune.sklearn.iris import WholeGrid, X, Y, caught, same, table
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
 
@@ -68,14 +66,6 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
     fits.clear()
     same(GridSearchCV(estimator, grid, cv=3, workers=0, accelerate=False).fit(X, Y, **fit_params), reference)
     assert len(fits) == 1 + 3 * len(reference.cv_results_["params"])
-
-
-def test_a_precomputed_kernel_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
-    reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
-    monkeypatch.setattr("mpitune.sklearn.fits.evaluator._validation", None)
-    search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
-    assert table(search) == table(reference)
 
 
 def _dot(a: Any, b: Any) -> Any:
@@ -147,35 +137,31 @@ def test_a_candidate_that_kills_its_worker_or_never_ends_blocks_nothing(naps: tu
     assert len([w for w in seen if w.category is ConvergenceWarning]) == 1
 
 
-class StudyBegins(Exception):
-    pass
+SCALED = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
 
 
-def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(*_: Any) -> Any:
-        raise StudyBegins
-
-    monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", begin)
-    monkeypatch.setattr("mpitune.sklearn.search.place.SOON", 1e9)
-    grid = {"C": [0.1, 1.0]}
-    same(GridSearchCV(SVC(), grid, cv=3).fit(X, Y), theirs.GridSearchCV(SVC(), grid, cv=3).fit(X, Y))
-    scaled = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
-    GridSearchCV(scaled, {"svc__C": [0.1, 1.0]}, cv=3).fit(X, Y)
-    GridSearchCV(SVC(), grid, cv=3, n_jobs=2).fit(X, Y)
-    for asked in ({"workers": 1}, {"gpu": "none"}, {"trial_timeout": 60.0}):
-        with pytest.raises(StudyBegins):
-            GridSearchCV(SVC(), grid, cv=3, **asked).fit(X, Y)
-    many = np.arange(50_000) % 150
-    own_step = Pipeline([("step", Gram()), ("svc", SVC())])
-    for model, searched, rows in (
-        (Sleepy(), {"naps": [0.0]}, slice(None)),
-        (own_step, {"svc__C": [0.1]}, slice(None)),
-        (BaggingClassifier(Sleepy()), {"n_estimators": [1]}, slice(None)),
-        (scaled, {"scaler": [StandardScaler(), None]}, slice(None)),
-        (SVC(), grid, many),
-    ):
-        with pytest.raises(StudyBegins):
-            GridSearchCV(model, searched, cv=3).fit(X[rows], Y[rows])
+@pytest.mark.parametrize(
+    ("place", "model", "grid", "how"),
+    [
+        ("here first", SVC(), {"C": [0.1, 1.0]}, {}),
+        ("here first", SCALED, {"svc__C": [0.1, 1.0]}, {}),
+        ("here first", SVC(), {"C": [0.1, 1.0]}, {"n_jobs": 2}),
+        ("here", SVC(), {"C": [0.1, 1.0]}, {"workers": 0}),
+        *(("workers", SVC(), {"C": [1.0]}, asked) for asked in ({"workers": 1}, {"gpu": "none"}, {"results": "r"})),
+        ("workers", SVC(), {"C": [1.0]}, {"trial_timeout": 60.0}),
+        ("workers", Sleepy(), {"naps": [0.0]}, {}),
+        ("workers", Pipeline([("step", Gram()), ("svc", SVC())]), {"svc__C": [0.1]}, {}),
+        ("workers", BaggingClassifier(Sleepy()), {"n_estimators": [1]}, {}),
+        ("workers", SCALED, {"scaler": [StandardScaler(), None]}, {}),
+    ],
+)
+def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(
+    place: str, model: Any, grid: Any, how: Any
+) -> None:
+    search, grouping, _ = caught(GridSearchCV(model, grid, cv=3, **how))
+    assert place_of(search, grouping.tasks) == place
+    many = [replace(task, args=(np.zeros((50_000, 4)), None)) for task in grouping.tasks]
+    assert place_of(search, many) == ("here" if place == "here" else "workers")
 
 
 @pytest.mark.parametrize(("soon", "left"), [(0.5, 9), (4.5, 6), (5.5, 3), (99.0, 0)])
@@ -264,55 +250,6 @@ def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pyt
     assert search.cv_results_["mean_test_score"][0] > 0
 
 
-HASHED = """
-import sys, json
-from sklearn.preprocessing import FunctionTransformer
-from sklearn.pipeline import make_pipeline
-from sklearn.linear_model import LogisticRegression
-from sklearn.datasets import load_iris
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-factor = float(sys.argv[1])
-model = make_pipeline(FunctionTransformer(lambda x, factor=factor: x * factor), LogisticRegression())
-GridSearchCV(model, {"logisticregression__C": [1.0]}, cv=2, workers=1, results="r").fit(*load_iris(return_X_y=True))
-"""
-
-
-SETS = """
-import enum, sys
-import numpy as np
-from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
-from sklearn.tree import DecisionTreeClassifier
-from mpitune import Choice, Float, search
-from mpitune.sklearn import GridSearchCV
-Colour = enum.Enum("Colour", "RED GREEN BLUE")
-odd = frozenset({frozenset({"x", "y"}), frozenset({"z"}), "a", 1, *Colour})
-words = {"cat", "dog", "sun", "sea: {, }"}
-class Model(LogisticRegression):
-    def __init__(self, C=1.0, words=words, odd=odd, keys={"deep": [words], 1: odd}):
-        super().__init__(C=C)
-        self.words, self.odd, self.keys = words, odd, keys
-class Shown(Model):
-    def __repr__(self):
-        return f"<its words: {self.words}>"
-seeded = DecisionTreeClassifier(random_state=np.random.RandomState(3))
-GridSearchCV(seeded, {"max_depth": [1, 2]}, cv=2, workers=0, results="seeded").fit(*load_iris(return_X_y=True))
-for model in (Model(), Shown()):
-    grid = {"words": [words, {"cat", "dog"}], "odd": [odd], "keys": [{"a": odd}]}
-    GridSearchCV(model, grid, cv=2, workers=0, results=type(model).__name__).fit(*load_iris(return_X_y=True))
-space = {"x": Float(0, 1), "a": Choice(odd, frozenset(words)), "b": {"deep": [words, odd]}}
-search(lambda t: t.params["x"], space, strategy="random", n_trials=4, minimize="loss", workers=0, results="study")
-"""
-
-
-@pytest.mark.slow
-def test_what_holds_sets_continues_in_a_process_that_orders_them_otherwise(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SETS)
-    for seed in "12":
-        program(tmp_path / "script.py", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
-    assert [len(journal_lines(tmp_path / name)) for name in ("seeded", "Model", "Shown", "study")] == [4] * 4
-
-
 PATCHED = """
 from sklearnex import patch_sklearn
 patch_sklearn(verbose=False)
@@ -329,111 +266,66 @@ def test_workers_have_the_configuration_of_a_library_in_place_of_scikit_learn(pr
     program("-c", PATCHED)
 
 
-@pytest.mark.slow
-def test_a_folder_knows_an_estimator_with_a_function_again(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(HASHED)
-    for seed in "12":
-        program(tmp_path / "script.py", "2.0", cwd=tmp_path, env={"PYTHONHASHSEED": seed})
-        (tmp_path / "script.py").write_text(f"# which is another line\n{HASHED}")
-    (tmp_path / "script.py").write_text(HASHED.replace("x * factor", "x + factor"))
-    changed = program(tmp_path / "script.py", "2.0", cwd=tmp_path).stderr
-    assert " FunctionTransformer.func, lambdas changed since the known results (2) were made" in changed
-    refused = program(tmp_path / "script.py", "3.0", cwd=tmp_path, status=2)
-    assert "script.py: r holds a study with estimator = " in refused.stderr
+def test_grids_of_other_kernels_and_by_the_protocol_are_solved_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
+    reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
+    monkeypatch.setattr("mpitune.sklearn.fits.evaluator._validation", None)  # no single fits
+    search = GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False, workers=0).fit(X @ X.T, Y)
+    assert table(search) == table(reference)
+    whole = GridSearchCV(WholeGrid(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring="accuracy").fit(X, Y)
+    assert whole.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
 
 
-@pytest.mark.parametrize(("scoring", "refit"), [(None, True), (["accuracy", "neg_log_loss"], "neg_log_loss")])
-def test_the_report_answers_with_the_candidate_that_is_refitted(tmp_path: Path, scoring: Any, refit: Any) -> None:
-    grid = {"n_neighbors": [1, 5, 90], "p": [1, 2]}
-    search = GridSearchCV(KNeighborsClassifier(), grid, scoring=scoring, refit=refit, results=tmp_path).fit(X, Y)
-    page = re.sub(r"\s", " ", (tmp_path / "report.html").read_text())
-    best = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
-    assert f"<dt>best parameters</dt><dd>{best}" in page and f"{search.best_score_:.4g}" in page
-    assert (tmp_path / "trials.csv").read_text().startswith("key,param_split,param_n_neighbors,param_p,value_")
-
-
-def test_the_report_names_no_candidate_where_a_function_has_chosen(tmp_path: Path) -> None:
-    grid = {"n_neighbors": [1, 5, 90]}
-    GridSearchCV(KNeighborsClassifier(), grid, refit=lambda results: 2, results=tmp_path).fit(X, Y)
-    page = (tmp_path / "report.html").read_text()
+def test_the_report_answers_with_the_candidate_that_is_refitted(tmp_path: Path) -> None:
+    for number, how in enumerate(({}, {"scoring": ["accuracy", "neg_log_loss"], "refit": "neg_log_loss"})):
+        folder, grid = tmp_path / str(number), {"n_neighbors": [1, 5, 90], "p": [1, 2]}
+        search = GridSearchCV(KNeighborsClassifier(), grid, results=folder, **how).fit(X, Y)
+        page = re.sub(r"\s", " ", (folder / "report.html").read_text())
+        best = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
+        assert f"<dt>best parameters</dt><dd>{best}" in page and f"{search.best_score_:.4g}" in page
+    GridSearchCV(KNeighborsClassifier(), grid, refit=lambda results: 2, results=tmp_path / "f").fit(X, Y)
+    page = (tmp_path / "f" / "report.html").read_text()
     assert "no candidate is called the best" in page and "<dt>best parameters</dt>" not in page
 
 
-def test_a_halving_searchs_folder_is_read_as_any_studys(tmp_path: Path, program: Any) -> None:
-    grid = {"max_depth": [1, 2, 3, 4]}
-    how: dict[str, Any] = {"min_resources": 30, "random_state": 0, "cv": 3, "workers": 1, "results": tmp_path / "r"}
-    HalvingGridSearchCV(DecisionTreeClassifier(random_state=0), grid, **how).fit(X, Y)
-    trials = mpitune.load(tmp_path / "r").trials
-    first, second = (trials.index.str.startswith(f"iteration{n}/") for n in (0, 1))
-    assert first.sum() == 12 and second.sum() == 6 and (first | second).all()
-    program("-m", "mpitune", "report", tmp_path / "r")
-    assert (tmp_path / "r" / "report.html").read_text().count("<article") == 2
-    assert program("-m", "mpitune", "status", tmp_path / "r").stdout.count("trials     ") == 2
-
-
-def test_a_folder_keeps_the_search_and_refuses_another(tmp_path: Path) -> None:
-    def search(*penalties: float) -> GridSearchCV:
-        return GridSearchCV(LogisticRegression(), {"C": penalties}, cv=3, workers=0, results=tmp_path / "r")
-
-    first = search(0.1, 1.0).fit(X, Y)
-    journal = journal_lines(tmp_path / "r")
-    assert len(journal) == 6 and journal[0]["params"] == {"split": 0, "C": 0.1}
-    same(search(0.1, 1.0).fit(X, Y), first)
-    assert len(journal_lines(tmp_path / "r")) == 6
-    with pytest.raises(UsageError, match="c00001/f0 with C = 1.0, this program asks for 2.0"):
-        search(0.1, 2.0).fit(X, Y)
-
-
-@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow), "mpitune"])
-def test_outer_folds_at_a_time_have_folders_of_their_own(backend: str, tmp_path: Path) -> None:
-    """In threads, in processes, and in workers of this package; those after another know its results."""
-    search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=1)
-    right = list(theirs.cross_val_score(search, X, Y, cv=3))
-    search.set_params(results=str(tmp_path / "r"))
-    for _ in range(2):
-        with parallel_config(backend, n_jobs=2):
-            assert list(theirs.cross_val_score(search, X, Y, cv=3, error_score="raise")) == right
-        folders = sorted((tmp_path / "r").iterdir())
-        assert [len(journal_lines(folder)) for folder in folders] == [4] * 3 and studies_in(tmp_path / "r") == folders
-    assert list(theirs.cross_val_score(search, X, Y, cv=3)) == right
-    assert sorted((tmp_path / "r").iterdir()) == folders
-
-
-def test_each_outer_fold_has_a_folder_of_its_own_and_continues(tmp_path: Path) -> None:
-    def scores(**how: Any) -> list[float]:
-        search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=0, **how)
-        return list(theirs.cross_val_score(search, X, Y, cv=3, error_score="raise"))
-
-    kept: list[list[Path]] = []
-    for _ in range(2):
-        assert scores(results=tmp_path / "r") == scores()
-        kept.append(sorted(tmp_path.rglob("journal.jsonl")))
-    assert kept[0] == kept[1] and [len(journal_lines(path.parent)) for path in kept[0]] == [4] * 3
-    assert kept[0][0].parent.name.startswith("data-") and kept[0][2].parent == tmp_path / "r"
-    (tmp_path / "r" / "journal.jsonl").write_text("not a journal\n")
-    with pytest.raises(UsageError, match="is not a journal header"):
-        scores(results=tmp_path / "r")
-
-
-def test_what_changes_no_result_does_not_count_and_what_does_is_named(tmp_path: Path) -> None:
-    def fit(verbose: int = 0, weights: Any = None, **how: Any) -> GridSearchCV:
-        how = {"cv": 3, "workers": 0, "results": tmp_path / "r", "verbose": verbose, **how}
-        return GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, **how).fit(X, Y, sample_weight=weights)
+def test_a_folder_continues_its_search_and_names_what_another_has_otherwise(tmp_path: Path) -> None:
+    def fit(penalty: float = 1.0, weights: Any = None, **how: Any) -> GridSearchCV:
+        how = {"cv": 3, "workers": 0, "results": tmp_path / "r", **how}
+        return GridSearchCV(LogisticRegression(), {"C": [0.1, penalty]}, **how).fit(X, Y, sample_weight=weights)
 
     first = fit()
+    assert journal_lines(tmp_path / "r")[0]["params"] == {"split": 0, "C": 0.1}
     for verbose in (1, 2, 10):
         same(fit(verbose=verbose), first)
     assert len(journal_lines(tmp_path / "r")) == 6
     for how, said in (
-        ({"error_score": "raise"}, "error_score = nan, not raise: give another results folder$"),
-        ({"return_train_score": True}, "return_train_score = False, not True"),
-        ({"cv": 4}, r"cv = 3 splits \(\w+\), not 4 splits \(\w+\)"),
-        ({"cv": theirs.KFold(3)}, "cv = 3 splits"),
-        ({"weights": np.ones(len(Y))}, r"fit_params = none \(\w+\), not sample_weight \(\w+\)"),
-        ({"scoring": "f1_macro"}, "scoring = None, not 'f1_macro'"),
+        ({"error_score": "raise"}, "a study with error_score = nan, not raise: give another results folder$"),
+        ({"return_train_score": True}, "a study with return_train_score = False, not True"),
+        ({"cv": 4}, r"a study with cv = 3 splits \(\w+\), not 4 splits \(\w+\)"),
+        ({"cv": theirs.KFold(3)}, "a study with cv = 3 splits"),
+        ({"weights": np.ones(len(Y))}, r"a study with fit_params = none \(\w+\), not sample_weight \(\w+\)"),
+        ({"scoring": "f1_macro"}, "a study with scoring = None, not 'f1_macro'"),
+        ({"penalty": 2.0}, "c00001/f0 with C = 1.0, this program asks for 2.0"),
     ):
-        with pytest.raises(UsageError, match=f"r holds a study with {said}"):
+        with pytest.raises(UsageError, match=said):
             fit(**how)
+
+
+@pytest.mark.parametrize(
+    "backend", ["sequential", "threading", pytest.param("loky", marks=pytest.mark.slow), "mpitune"]
+)
+def test_each_outer_fold_has_a_folder_of_its_own_and_continues(backend: str, tmp_path: Path) -> None:
+    """One after the other, in threads, in processes, and in workers of this package."""
+    search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=1)
+    right = list(theirs.cross_val_score(search, X, Y, cv=3))
+    search.set_params(results=str(tmp_path / "r"))
+    kept = []
+    for _ in range(2):
+        with parallel_config(backend, n_jobs=2):
+            assert list(theirs.cross_val_score(search, X, Y, cv=3, error_score="raise")) == right
+        kept.append(sorted(path.parent for path in (tmp_path / "r").rglob("journal.jsonl")))
+        assert [len(journal_lines(folder)) for folder in kept[-1]] == [4] * 3
+    assert kept[0] == kept[1] and sum(folder.name.startswith("data-") for folder in kept[0]) >= 2
 
 
 class Noting(LogisticRegression):
@@ -469,12 +361,6 @@ def test_estimators_and_the_refit_have_the_users_own_joblib_backend() -> None:
     assert Noting.seen == ["ThreadingBackend"] * (3 * 2 + 1)
     with pytest.raises(ValueError, match="n_jobs == 0"):
         GridSearchCV(Noting(), grid, n_jobs=0).fit(X, Y)
-
-
-def test_an_estimator_that_does_a_whole_grid() -> None:
-    scoring = make_scorer(accuracy_score)
-    search = GridSearchCV(WholeGrid(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring=scoring).fit(X, Y)
-    assert search.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
 
 
 THREADS = """

@@ -5,7 +5,6 @@ import re
 import textwrap
 import tracemalloc
 import warnings
-from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,16 +20,13 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.feature_selection import VarianceThreshold
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.metrics import accuracy_score, make_scorer
-from sklearn.metrics._scorer import _Scorer
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.fits import graph_walk
-from mpitune.sklearn.fits.answers import standard
 from mpitune.sklearn.search import folds
 from tests.helpers import ROOT, journal_lines
 from tests.mpitune.sklearn.iris import X, Y, caught, same, table
@@ -181,13 +177,6 @@ def test_samples_that_the_first_step_wrote_to_are_scored_as_they_are_then(argume
             np.testing.assert_array_equal(tables[0][name], tables[1][name])
 
 
-def test_weights_of_samples_reach_the_last_step(caplog: Any) -> None:
-    model = Pipeline([("scale", StandardScaler()), ("forest", RandomForestClassifier(random_state=0))])
-    weights = {"forest__sample_weight": np.linspace(0.1, 3.0, len(Y))}
-    search = compared(caplog, model, {"forest__n_estimators": [2, 4]}, X, Y, fit_params=weights)
-    assert search.plan_.n_fits == 3 * 2
-
-
 def test_a_pipeline_that_hands_on_weights_of_scores_is_asked_itself() -> None:
     """It refuses to, unless its last step says that it wants them."""
     with sklearn.config_context(enable_metadata_routing=True):
@@ -196,52 +185,6 @@ def test_a_pipeline_that_hands_on_weights_of_scores_is_asked_itself() -> None:
         search = GridSearchCV(model, {"ridge__alpha": [0.1, 10.0]}, cv=2, refit=False, workers=0, error_score="raise")
         with pytest.raises(UnsetMetadataPassedError):
             search.fit(X, Y, sample_weight=np.ones(len(Y)))
-
-
-def test_a_scorer_of_the_users_own_class_shares_nothing() -> None:
-    class Mine(_Scorer):
-        """May look into the model."""
-
-    assert standard(make_scorer(accuracy_score)) and not standard(Mine(accuracy_score, 1, {}))
-
-
-def test_weights_that_a_fit_does_not_take_fail_as_in_scikit_learn() -> None:
-    grid = {"n_neighbors": [1, 3]}
-    for search in (
-        GridSearchCV(KNeighborsClassifier(), grid, cv=2, refit=False, workers=0),
-        theirs.GridSearchCV(KNeighborsClassifier(), grid, cv=2, refit=False),
-    ):
-        with pytest.raises(ValueError, match="All the 4 fits failed"):
-            search.fit(X, Y, sample_weight=np.ones(len(Y)))
-
-
-def test_several_scores_of_a_grid_of_svc_below_a_searched_step(caplog: Any) -> None:
-    model = Pipeline([("pca", PCA(svd_solver="full")), ("svc", SVC(tol=1e-6))])
-    grid = {"pca__n_components": [1, 3], "svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.1, 1.0]}
-    search = compared(caplog, model, grid, X, Y, scoring=["accuracy", "f1_macro"])
-    assert search.plan_.n_fits == 3 * (1 + 2)
-
-
-def test_several_scores_come_from_one_prediction(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each candidate on each fold, by either search."""
-    calls = []
-    predict = RandomForestClassifier.predict
-
-    @wraps(predict)
-    def counted(self: Any, X: Any) -> Any:
-        calls.append(type(self))
-        return predict(self, X)
-
-    monkeypatch.setattr(RandomForestClassifier, "predict", counted)
-    scoring = ["accuracy", "f1_macro", "balanced_accuracy"]
-    compared(caplog, RandomForestClassifier(random_state=0), {"n_estimators": [2, 4]}, X, Y, scoring=scoring)
-    assert len(calls) == 2 * 2 * 3
-
-
-def test_halving_says_what_its_candidates_share() -> None:
-    search = HalvingGridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 2, 3, 4]}, workers=0, random_state=0)
-    shared = search.fit(X, Y).cv_results_["shared_with"]
-    assert shared[0] == (1, 2, 3) and all(number >= 4 for number in shared[4])
 
 
 def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,9 @@
-"""When a search has enough: it has had its time, or a function of its results says so."""
+"""When a search has enough: it has had its time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
-
-from mpitune.trial import Result
 
 
 @dataclass
@@ -16,31 +12,18 @@ class SearchLimit:
 
     Attributes:
         timeout: seconds since `began`, by the monotonic clock.
-        stop_when: a function of the results so far.
         began: when the search did.
-        known: these results, see `mpitune.sklearn.search.limit.Scores`; where `stop_when` is None it is not asked.
         reached: what it was that has stopped the search; "" for nothing.
     """
 
     timeout: float | None = None
-    stop_when: Callable[[Any], bool] | None = None
     began: float = field(default_factory=time.monotonic)
-    known: Any = None
     reached: str = field(default="", init=False)
 
-    def on_results(self, results: Iterable[Result]) -> None:
-        """See `Port.on_results`."""
-        if self.stop_when is not None:
-            self.known.on_results(results)
-
     def is_reached(self) -> bool:
-        """Asked often: `stop_when` is called where there is news."""
+        """Asked often."""
         if not self.reached and self.timeout is not None and time.monotonic() - self.began > self.timeout:
             self.reached = "its time"
-        if not self.reached and self.stop_when is not None and self.known.news:
-            self.known.news = False
-            if self.stop_when(self.known.so_far()):
-                self.reached = "stop_when"
         return bool(self.reached)
 
     def ended_by(self) -> str:

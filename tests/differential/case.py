@@ -236,8 +236,6 @@ def case_of(seed: int) -> Case:
     ours: dict[str, str] = {}
     if draw.random() < 0.12:
         ours["share"] = "False"
-    if draw.random() < 0.08:
-        ours["accelerate"] = "False"
     for part in (made.text, *options.values()):
         ast.parse(part)
     return Case(seed, tuple(lines), made.text, grids, search, options, ours, _given(draw, made, cv or ""))

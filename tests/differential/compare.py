@@ -280,7 +280,7 @@ def svc(case: Case) -> bool:
     """Whether a grid of SVC may be solved by `mpitune.svm`."""
     texts = [case.model, *(value for grid in case.grids for values in grid.values() for value in values)]
     nested = any("SearchCV(" in text for text in texts)  # a search in a search has arguments of its own
-    return (nested or case.ours.get("accelerate") != "False") and any(re.search(r"\bSVC\(", text) for text in texts)
+    return (nested or case.ours.get("share") != "False") and any(re.search(r"\bSVC\(", text) for text in texts)
 
 
 def _samples(right: Result, row: int) -> int | None:

@@ -56,7 +56,6 @@ class Grouping:
     """
 
     tasks: Sequence[Task] = ()
-    accelerate: bool = True
     share: bool = True
     _methods: dict[int, Method] = field(default_factory=dict, compare=False, repr=False)
     _graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
@@ -64,14 +63,14 @@ class Grouping:
     @classmethod
     def of(cls, search: Any, tasks: Sequence[Task]) -> Grouping:
         """For the tasks of a search with these arguments."""
-        return cls(tasks, search.accelerate, search.share)
+        return cls(tasks, search.share)
 
     def only(self, tasks: Sequence[Task]) -> Grouping:
         """The same for some of the tasks."""
         return replace(self, tasks=tasks)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tasks": self.tasks, "accelerate": self.accelerate, "share": self.share, "_methods": {}, "_graphs": {}}
+        return {"tasks": self.tasks, "share": self.share, "_methods": {}, "_graphs": {}}
 
     @cached_property
     def first(self) -> dict[int, Task]:
@@ -151,8 +150,7 @@ class Grouping:
 
     def family(self, estimator: Any) -> Family | None:
         """The family of an estimator in a Pipeline, or alone on one split."""
-        grid = family_of_grid(estimator) if self.accelerate else None
-        return grid or (family_of(type(estimator)) if self.share else None)
+        return (family_of_grid(estimator) or family_of(type(estimator))) if self.share else None
 
     def is_early(self, task: Task) -> bool:
         """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""
@@ -174,7 +172,7 @@ class Grouping:
 
     def _method(self, task: Task) -> Method:
         steps, last = parted(task)
-        no_grid = why_no_grid(task) if self.accelerate else "accelerate is False"
+        no_grid = why_no_grid(task) if self.share else "share is False"
         unshared = self._why_unshared(task, no_grid)
         if no_grid is None and steps is None and last is not None:
             # Candidates of one gamma share a kernel.
@@ -185,7 +183,7 @@ class Grouping:
     def _why_unshared(self, task: Task, no_grid: str | None) -> str | None:
         estimator, parameters = task.estimator, task.parameters
         pipeline = type(estimator) is Pipeline and estimator.memory is None
-        if not self.share and not (pipeline and no_grid is None):
+        if not self.share:
             return "share is False"
         if isinstance(estimator, Pipeline) and not pipeline:
             return "the Pipeline has a memory of its own, or is of another class"

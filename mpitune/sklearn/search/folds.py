@@ -173,8 +173,7 @@ class Folds(Experiment):
         return self.limit.ended_by()
 
     def on_results(self, results: Iterable[Result]) -> None:
-        self.limit.on_results(known := list(results))
-        for result in known:
+        for result in (known := list(results)):
             self._by_key[result.key].tell_callbacks()
         if self.race is not None:
             self.race.took(known)

@@ -42,7 +42,7 @@ from mpitune.sklearn.fits.grouping import SHARED, Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
 from mpitune.sklearn.search.folds import Folds
-from mpitune.sklearn.search.limit import Scores, names_of, not_evaluated
+from mpitune.sklearn.search.limit import names_of, not_evaluated
 from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, place_of
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 NOT_SENT = (
     "callbacks hear of what fits do where scikit-learn makes these: so it makes all of them, on this machine, "
-    "without results, timeout, race and stop_when"
+    "without results, timeout and race"
 )
 NOT_KEPT = "results={} keeps nothing of a search in a process that a rank has started: search in the ranks themselves"
 DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
@@ -82,8 +82,8 @@ class OnEngine(_search.BaseSearchCV):
         self._began = time.monotonic()
         self._splits: dict[str, Any] = {}  # not known yet
         self._all_finite = False  # the scores of the fits that a race has made
-        if hasattr(self, "aggressive_elimination") and (self.timeout is not None or self.stop_when is not None):
-            raise UsageError("timeout and stop_when are for searches in one round: this one halves its candidates")
+        if hasattr(self, "aggressive_elimination") and self.timeout is not None:
+            raise UsageError("timeout is for searches in one round: this one halves its candidates")
         if hasattr(self, "aggressive_elimination") and self.default:
             raise UsageError("default=True is for searches in one round: give this one [{}, grid] as its grid")
         if self.race is not None:
@@ -181,7 +181,7 @@ class OnEngine(_search.BaseSearchCV):
     def _run(self, tasks: list[Task], params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
         grouping, place = Grouping.of(self, tasks), place_of(self, tasks)
-        limit = SearchLimit(self.timeout, self.stop_when, self._began, known := Scores(tasks))
+        limit = SearchLimit(self.timeout, self._began)
         self._plans.append(grouping.plan)
         X, y = tasks[0].args[:2]
         first = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
@@ -198,7 +198,7 @@ class OnEngine(_search.BaseSearchCV):
         reasons = Counter(why_not[task.candidate] for task in tasks)
         if self.verbose:
             print(grouping.plan, file=sys.stderr)
-            if self.accelerate:
+            if self.share:
                 _say(reasons)
         if early := any(map(grouping.is_early, grouping.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
@@ -206,7 +206,6 @@ class OnEngine(_search.BaseSearchCV):
         answers: dict[str, Answer] = {}
 
         def done(task: Task, what: Mapping[str, Any]) -> None:
-            known.add(task, what)
             task.tell_callbacks()
             if race is not None:
                 race.add(task, what["test_scores"])

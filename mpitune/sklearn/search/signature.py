@@ -30,15 +30,11 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             process, too. Workers do what is left after two CPU seconds: they start meanwhile.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
-        accelerate: Whether estimators that can fit a whole grid at once do so; see `mpitune.sklearn.fits.grids`.
-        share: Whether candidates share fits where the result is that of single fits, up to rounding; see
-            `mpitune.sklearn.sharing`.
+        share: Whether candidates share fits where the result is that of single fits, up to rounding (see
+            `mpitune.sklearn.sharing`), and grids are solved as one (`mpitune.sklearn.fits.grids`).
         timeout: Seconds of `fit`, after which no fit begins any more. What was not evaluated is masked in
             `cv_results_`, whose column n_splits_evaluated says how much was; the refit is of the best candidate with
             all splits.
-        stop_when: A function of a dict with `params` and `mean_test_score` (with several scorers one for each) of the
-            candidates that have all splits so far, also by earlier runs in `results`. When it returns True, no fit
-            begins any more.
         default: Whether the estimator as it is, without parameters, is candidate 0; not for halving searches.
         race: The probability, such as 0.95, with which the winner of all folds is found by a race: after some folds
             candidates that would hardly win are left, which spares an eighth of the fits with 5 folds, a quarter with
@@ -68,10 +64,8 @@ ADDED: dict[str, tuple[Any, list[Any]]] = {
     "workers": (None, [Interval(Integral, 0, None, closed="left"), None]),
     "gpu": (None, [str, Interval(Integral, 0, None, closed="left"), None]),
     "trial_timeout": (None, [Interval(Real, 0, None, closed="neither"), None]),
-    "accelerate": (True, ["boolean"]),
     "changed": ((), [str, "array-like"]),
     "timeout": (None, [Interval(Real, 0, None, closed="neither"), None]),
-    "stop_when": (None, [callable, None]),
     "share": (True, ["boolean"]),
     "default": (False, ["boolean"]),
     "race": (None, [Interval(Real, 0, 1, closed="neither"), None]),

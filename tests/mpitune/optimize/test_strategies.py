@@ -67,7 +67,7 @@ def slid(
     """The segments of a search with a window, in the order asked; they end in an order that is drawn by `seed`."""
     usual: dict[str, Any] = {"space": LINE, "n_trials": 20, "window": width, "staged": True}
     problem = Problem(objectives={"loss": False}, **{**usual, **how})
-    plan = LeadersPart(strategy_of(strategy), (), SearchLimit(None, None), None, None)
+    plan = LeadersPart(strategy_of(strategy), (), SearchLimit(), None, None)
     task = WorkersPart(None, problem, Path())
     tuning = Tuning("", "", ("loss",), 0, width, (), task, plan)
     study, rng = Study(tuning.searches(), {}, {}), np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Searches that end early: by their time, or when a function of their results says so."""
+"""Searches that end early, by their time; and those that cannot continue."""
 
 import time
 import warnings
@@ -52,67 +52,6 @@ def test_no_fit_begins_after_its_time(
     assert f"stopped by its time: {whole.sum()} of 250 candidates have all splits" in capsys.readouterr().err
     right = theirs.GridSearchCV(Slow(), {"number": range(250)}, cv=2).fit(X, Y).cv_results_
     np.testing.assert_array_equal(table["mean_test_score"][whole], right["mean_test_score"][whole])
-
-
-@pytest.mark.parametrize("workers", [0, 2, None])
-def test_a_function_of_the_results_ends_a_search(workers: int | None) -> None:
-    seen: list[list[int]] = []
-
-    def enough(found: Any) -> bool:
-        seen.append([params["number"] for params in found["params"]])
-        assert len(found["mean_test_a"]) == len(found["mean_test_b"]) == len(found["params"])
-        return max(found["mean_test_a"]) > 0.3
-
-    scoring = {"a": "accuracy", "b": "balanced_accuracy"}
-    search = RandomizedSearchCV(
-        Slow(0.01), {"number": range(2**40)}, n_iter=200, cv=2, scoring=scoring, refit="a", workers=workers,
-        stop_when=enough, random_state=0,
-    )  # fmt: skip
-    with pytest.warns(UserWarning, match="non-finite"):
-        search.fit(X, Y)
-    assert seen and 1 <= (search.cv_results_["n_splits_evaluated"] == 2).sum() < 200
-
-
-def test_results_of_earlier_runs_are_among_those_so_far(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    def enough(found: Any) -> bool:
-        seen.append(len(found["params"]))
-        return seen[-1] >= least
-
-    search = GridSearchCV(Slow(), {"number": range(40)}, cv=2, results=tmp_path / "r", workers=1, stop_when=enough)
-    for least in (3, 3, 20):
-        first = len(seen)
-        with pytest.warns(UserWarning, match="non-finite"):
-            search.fit(X, Y)
-        assert first == 0 or seen[first] >= 3
-        assert seen[first:] == sorted(set(seen[first:])) and seen[-1] >= least
-
-
-class FailsAtFirst(Slow):
-    def fit(self, x: Any, y: Any) -> "Slow":
-        if not self.number:
-            raise ValueError("on purpose")
-        return super().fit(x, y)
-
-
-def _scores(model: Any, x: Any, y: Any) -> dict[str, float]:
-    return {"a": model.score(x, y), "b": 1.0}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model", [Slow(), FailsAtFirst()])
-def test_a_scorer_of_several_scores_whose_names_only_answers_say(model: Any) -> None:
-    def enough(found: Any) -> bool:
-        return len(found["mean_test_a"]) == len(found["mean_test_b"]) == len(found["params"]) >= 3
-
-    how: dict[str, Any] = dict(cv=2, scoring=_scores, refit="a", workers=0, return_train_score=True)
-    search = GridSearchCV(model, {"number": range(6)}, stop_when=enough, **how).fit(X, Y)
-    right = theirs.GridSearchCV(model, {"number": range(3)}, cv=2, scoring=_scores, refit=False).fit(X, Y)
-    assert (search.cv_results_["n_splits_evaluated"] == 2).tolist() == [True] * 3 + [False] * 3
-    for name in ("mean_test_a", "mean_test_b"):
-        np.testing.assert_array_equal(search.cv_results_[name][:3].filled(np.nan), right.cv_results_[name])
-        assert search.cv_results_[name].mask[3:].all()
 
 
 def test_what_cannot_be() -> None:

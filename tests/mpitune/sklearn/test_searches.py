@@ -64,7 +64,7 @@ def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weigh
     same(GridSearchCV(estimator, grid, cv=3, workers=0, return_train_score=False).fit(X, Y, **fit_params), reference)
     assert len(fits) == 1  # the refit
     fits.clear()
-    same(GridSearchCV(estimator, grid, cv=3, workers=0, accelerate=False).fit(X, Y, **fit_params), reference)
+    same(GridSearchCV(estimator, grid, cv=3, workers=0, share=False).fit(X, Y, **fit_params), reference)
     assert len(fits) == 1 + 3 * len(reference.cv_results_["params"])
 
 

@@ -76,17 +76,6 @@ class Folds(Experiment):
     def __reduce__(self) -> tuple[Any, ...]:
         return Folds, ()
 
-    def preload(self) -> tuple[str, ...]:
-        """What evaluates the tasks, and the modules of the estimator's parts that are of known libraries."""
-        modules = {"mpitune.sklearn.fits.evaluator"}  # which imports all that evaluates tasks
-        for task in self.tasks[:1]:
-            parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
-            modules.update(type(part).__module__ for part in parts)
-        own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
-        if any(name.startswith("sklearn.svm.") for name in own) and svm.is_compiled():
-            own.add("mpitune.svm.candidates")
-        return tuple(sorted(own))
-
     def data(self) -> Data:
         """The tasks, pickled; the arrays in them apart, so that workers see those of X and y without a copy."""
         buffers: list[pickle.PickleBuffer] = []
@@ -162,7 +151,7 @@ class Folds(Experiment):
             cost_uncertainty=self._cost_uncertainty(),
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
-            preload=self.preload(),
+            preload=modules_of(self.tasks),
         )
 
     def on_start(self, n_slots: int) -> None:
@@ -250,6 +239,18 @@ class Folds(Experiment):
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         return Evaluator(*pickle.loads(data["tasks"].data, buffers=buffers))
+
+
+def modules_of(tasks: Sequence[Task]) -> tuple[str, ...]:
+    """What evaluates tasks, and the modules of the estimator's parts that are of known libraries."""
+    modules = {"mpitune.sklearn.fits.evaluator"}  # which imports all that evaluates tasks
+    for task in tasks[:1]:
+        parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
+        modules.update(type(part).__module__ for part in parts)
+    own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
+    if any(name.startswith("sklearn.svm.") for name in own) and svm.is_compiled():
+        own.add("mpitune.svm.candidates")
+    return tuple(sorted(own))
 
 
 def _digest(things: Any, code: bool = True) -> str:

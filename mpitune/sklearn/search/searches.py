@@ -40,7 +40,7 @@ from mpitune.sklearn.fits.grids import refitted_as_solved
 from mpitune.sklearn.fits.grouping import SHARED, Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
-from mpitune.sklearn.search.folds import Folds
+from mpitune.sklearn.search.folds import Folds, modules_of
 from mpitune.sklearn.search.limit import names_of, not_evaluated
 from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, place_of
 from mpitune.sklearn.search.race import FoldRace, check
@@ -227,9 +227,9 @@ class OnEngine(_search.BaseSearchCV):
             return limit.is_reached
         # The compiler has the other cores meanwhile, where the user did not ask for them.
         alone = early and self.n_jobs is None
-        modules = () if alone else Folds.of(self, grouping, limit).preload()
-        first = FirstSeconds(modules, compiling=alone)
-        return lambda: limit.is_reached() or first.are_over()
+        modules = () if alone else modules_of(grouping.tasks)
+        seconds = FirstSeconds(modules, compiling=alone)
+        return lambda: limit.is_reached() or seconds.are_over()
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from contextlib import suppress
 from types import FrameType
 
@@ -47,7 +48,8 @@ def _serve(rank: int, folder: str, idle_seconds: float, modules: list[str]) -> N
         was_idle = False
 
     os.register_at_fork(after_in_parent=forked)
-    atexit.register(of_this_process(remove))
+    # The pipe that ends a server closes a moment before its rank is gone, whose end is then heard.
+    atexit.register(of_this_process(lambda: time.sleep(1.0)))
     for heard in HEARD:
         signal.signal(heard, hear)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)

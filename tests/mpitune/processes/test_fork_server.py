@@ -124,14 +124,19 @@ from mpitune.processes.keeper import Later
 server = ForkServer(["json"], os.environ)
 fork = server.fork(os.environ, Later(time.sleep, 1111), [])
 print(fork.pid, server.pid, os.path.dirname(server._forkserver_address), flush=True)
+if END:
+    os.kill(fork.pid, signal.SIGKILL)
+    os._exit(0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_nothing_stays_of_a_rank_that_is_killed() -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, env=WITH_ROOT, timeout=600)
+@pytest.mark.parametrize("status", [-signal.SIGKILL, 0])
+def test_nothing_stays_of_a_rank_that_is_killed_or_leaves_at_once(status: int) -> None:
+    code = KILLED.replace("END", str(status == 0))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=WITH_ROOT, timeout=600)
     keeper, server, folder = done.stdout.split()
-    assert done.returncode == -signal.SIGKILL
+    assert done.returncode == status
     wait_for_the_end_of({int(keeper), int(server)})
     assert not Path(folder).exists()
 

@@ -162,17 +162,16 @@ class _Fold:
         self.trainings: dict[Any, tuple[TrainingSet, dict[str, Any]] | None] = {}
 
     def samples(self, part: np.ndarray, pairwise: bool) -> Any:
-        return _samples(self._work.given, self, part, pairwise)
+        """A part of the samples; of a matrix of kernel values those with the training samples."""
+        return self._work.given[np.ix_(part, self.train) if pairwise else part]
 
-    def known(self, pairwise: bool) -> tuple[Any, Any]:
+    def known(self, pairwise: bool = False) -> tuple[Any, Any]:
         """Training samples, if they were given, and validation samples, as the models are asked about them."""
         if self.parts is None:
             self.parts = None, self.samples(self.validation, pairwise)
         return self.parts
 
     def gamma(self, model: SVC) -> float:
-        if model.kernel == "precomputed":
-            return 0.0
         n_features = self._work.x.shape[1]
         if model.gamma == "scale":
             if self.variance is None:
@@ -195,11 +194,6 @@ class _Fold:
 
     def failed(self, candidate: int, split: int, error: Exception) -> Fitted:
         return Fitted(candidate, split, None, error, None, 0.0)
-
-
-def _samples(x: Any, fold: _Fold, part: np.ndarray, pairwise: bool) -> Any:
-    """A part of samples; of a matrix of kernel values those with the training samples."""
-    return x[np.ix_(part, fold.train)] if pairwise else x[part]
 
 
 def variance(x: Any) -> Any:
@@ -245,7 +239,7 @@ class _Work:
 def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold]) -> Iterator[Fitted]:
     """Candidates that differ in C alone, on all folds."""
     first = models[0][1]
-    pairwise, left = first.kernel == "precomputed", libsvm.by_parameters(first)
+    left = libsvm.by_parameters(first)
     together: dict[KernelFunction, list[tuple[int, TrainingSet, dict[str, Any]]]] = {}
     for split, fold in enumerate(folds):
         training_facts = None if left or fold.repeats else _training(work, fold, first)
@@ -271,11 +265,11 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
         order = np.searchsorted(penalties, [float(model.C) for _, model in models]).tolist()
         for (split, _, facts), answer in zip(ready, solved, strict=True):
             fold = folds[split]
-            x_train, x_validation = fold.known(pairwise)
+            x_train, x_validation = fold.known()
             known = [(x_validation, KnownPart(answer, fold.validation))]
             if x_train is not None:
                 known.append((x_train, KnownPart(answer, fold.train)))
-            later = partial(_samples, work.x, fold, fold.train, pairwise)
+            later = partial(work.x.__getitem__, fold.train)
             for c, (number, unfitted) in zip(order, models, strict=True):
                 if answer.left[c]:
                     yield fold.alone(number, split, unfitted)
@@ -287,7 +281,7 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]] | None:
     """The weighted training set of a fold, and attributes of models fitted to it; None where it is not solved."""
-    key = repr(model.class_weight), model.kernel == "precomputed"
+    key = repr(model.class_weight)
     if key not in fold.trainings:
         fold.trainings[key] = _weighted(work, fold, model)
     return fold.trainings[key]
@@ -307,7 +301,7 @@ def _weighted(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[s
     of_class[classes] = class_weight
     if len(classes) < 2 or libsvm.by_weights(weights) or libsvm.by_weights(weights * of_class[labels]):
         return None
-    n_features = len(fold.train) if model.kernel == "precomputed" else work.x.shape[1]
+    n_features = work.x.shape[1]
     facts = {
         **work.facts,
         "classes_": names,

@@ -50,9 +50,9 @@ class Data:
     """Samples and what all kernels have in common on them.
 
     Args:
-        x: float64 or float32 (n, n_features), or (n, n) for the kernel "precomputed".
+        x: float64 or float32 (n, n_features).
         y: (n,), classes.
-        kernel: its name, as in `functions.NAMES`.
+        kernel: its name, "rbf", "linear" or "poly".
         memory: bytes that may be used; half of what is free by default.
         multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest, for which `matrices.plan.keep` makes sources).
         folds: as for `prepare`.

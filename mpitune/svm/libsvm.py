@@ -2,8 +2,8 @@
 
 `SVC.fit` and `fit_grid` both ask here, so a search and its refit are of one solver. Left are
 
-- whole fits whose answer is not one alone: a kernel that is not positive semidefinite or not known to be, a tolerance
-  above the default, a limit of iterations;
+- whole fits whose answer is not one alone: a kernel that is not positive semidefinite or not known to be, as a given
+  matrix, a tolerance above the default, a limit of iterations;
 - whole fits with ``probability=True``, which scikit-learn will remove;
 - whole fits whose numbers this solver is not made for: an infinite C, weights that are not positive and finite, samples
   or kernel values too large or too small for float32;
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
@@ -41,13 +40,11 @@ FAINT = 1e-9  # the least length of the vector of multipliers, times the largest
 # Tolerances from which on a gap between thresholds counts where all multipliers have one bound. If not, sums of bounds
 # differ by rounding, so that LIBSVM leaves one multiplier free; if they have, it does so once in a thousand times.
 EVEN = 10
-LARGEST = 4000  # samples of a given matrix that is checked: that takes a second
-ASYMMETRIC, NEGATIVE = 1e-9, 1e-7  # what rounding leaves of symmetry and definiteness, in parts of the largest value
 
 
 def by_parameters(model: ScikitSVC) -> bool:
     """Whether every fit of a model with these parameters is left to LIBSVM."""
-    indefinite = model.kernel == "sigmoid" or (model.kernel == "poly" and model.coef0 < 0)
+    indefinite = model.kernel in ("sigmoid", "precomputed") or (model.kernel == "poly" and model.coef0 < 0)
     ends_early = model.tol > TOLERANCE or model.max_iter != -1
     other = callable(model.kernel) or model.probability is True
     return bool(other or indefinite or ends_early or not np.isfinite(model.C))
@@ -59,23 +56,17 @@ def by_weights(weights: np.ndarray) -> bool:
 
 
 def by_samples(x: np.ndarray, samples: Samples, function: KernelFunction) -> bool:
-    """Whether fits to samples (n, n_features), or to kernel values (n, n) that are given, are left to LIBSVM."""
+    """Whether fits to samples (n, n_features) are left to LIBSVM."""
     if function.name == "rbf":
         largest = float(samples.sq_norms.max())
         length = np.linalg.norm(samples.centre) + np.sqrt(largest)
         usual = LEAST < function.gamma < MOST and LEAST < largest < MOST
         lost = function.gamma * float(length) ** 2 * np.finfo(np.float64).eps > ROUNDING
         return bool(lost or not (usual and function.gamma * samples.spread > FLAT))
-    if function.name == "precomputed" and not semidefinite(x):
-        return True
     with np.errstate(over="ignore", invalid="ignore"):
         largest = scale(x, function)
         some = x[:: -(-len(x) // SOME)]
-        if function.name == "precomputed":
-            some = some[:, :: -(-len(x) // SOME)]
-            spread = some.diagonal().mean() - some.mean()
-        else:
-            spread = function.diagonal(some).mean() - function(some, some).mean()
+        spread = function.diagonal(some).mean() - function(some, some).mean()
         return not (LEAST < largest < MOST and spread > FLAT * largest)
 
 
@@ -83,7 +74,7 @@ def scale(x: np.ndarray, function: KernelFunction) -> float:
     """The largest kernel value of samples, as of `by_samples`."""
     if function.name == "rbf":
         return 1.0
-    return float(np.abs(x.diagonal() if function.name == "precomputed" else function.diagonal(x)).max())
+    return float(np.abs(function.diagonal(x)).max())
 
 
 def coarse(paths: Paths, largest: float) -> np.ndarray:
@@ -94,22 +85,6 @@ def coarse(paths: Paths, largest: float) -> np.ndarray:
     own = (betas[:, :lanes] for betas, lanes in zip(paths.betas, paths.lanes.tolist(), strict=True))
     sizes = np.array([np.sqrt(np.einsum("ct,ct->c", betas, betas)) for betas in own]) * largest
     return np.asarray((sizes * ROUNDING > TOLERANCE) | (sizes < FAINT))
-
-
-def semidefinite(matrix: np.ndarray) -> bool:
-    """Whether a matrix (n, n) is known to be symmetric and positive semidefinite, but for rounding."""
-    if matrix.shape[0] != matrix.shape[1] or len(matrix) > LARGEST:
-        return False
-    largest = float(np.abs(matrix).max())
-    if not LEAST < largest < MOST or np.abs(matrix - matrix.T).max() > ASYMMETRIC * largest:
-        return False
-    shifted = matrix.copy()
-    shifted[np.diag_indices_from(shifted)] += NEGATIVE * largest
-    try:
-        scipy.linalg.cholesky(shifted, overwrite_a=True, check_finite=False)
-    except np.linalg.LinAlgError:
-        return False
-    return True
 
 
 def middle(bounds: np.ndarray, count: int) -> np.ndarray:
@@ -131,7 +106,7 @@ class Pair:
     """Two classes of a training set, for LIBSVM.
 
     Attributes:
-        x: float64 (m, n_features), samples of the positive class, then of the other; or their kernel values (m, m).
+        x: float64 (m, n_features), samples of the positive class, then of the other.
         first: how many are of the positive class.
         sample_weight: float64 (m,).
         class_weight: float64 (2,).

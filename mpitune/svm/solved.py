@@ -194,7 +194,7 @@ def solve(
     Returns:
         What was solved, for each training set.
     """
-    samples, pair = data.samples, data.multiclass == "ovo"
+    samples = data.samples
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
     result = [
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]), left)
@@ -209,9 +209,7 @@ def solve(
         (problem, matrix, rows), (numbers, signs, weights) = work, part
         if numbers:
             solved = [result[n] for n in numbers]
-            paths = solve_paths(
-                matrix, signs, penalties, tolerance, limit, weights, counts[numbers], give_up=give_up, pair=pair
-            )
+            paths = solve_paths(matrix, signs, penalties, tolerance, limit, weights, counts[numbers], give_up=give_up)
             if give_up:
                 counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
             if share is not None:
@@ -273,8 +271,7 @@ class _LibsvmShare:
         columns = np.searchsorted(rows, samples.row_of[indices])
         # LIBSVM's own kernel: whether rounding leaves a multiplier free depends on its last bits.
         even = even and not zero.any()
-        values = data.x[np.ix_(indices, indices) if self._function.name == "precomputed" else indices]
-        pair = self._rules.Pair(values, first, self._function, weight, of_class, data.sparse)
+        pair = self._rules.Pair(data.x[indices], first, self._function, weight, of_class, data.sparse)
         shift = self._source.shift(rows[columns])
         every, lanes = np.zeros(len(rows)), paths.lanes[p]
         for c in np.flatnonzero(open_).tolist():

@@ -112,7 +112,7 @@ class SVC(ScikitSVC):
         self.fit_status_ = int(not solved.solutions.converged[0])
         for name, value in solved.attributes(0).items():
             setattr(self, name, value)
-        self.support_vectors_ = np.empty((0, 0)) if self.kernel == "precomputed" else X[self.support_]
+        self.support_vectors_ = X[self.support_]
         self._warn_from_fit_status()
         return True
 
@@ -131,8 +131,7 @@ class SVC(ScikitSVC):
         if name in _LATER and "_later" in vars(self):
             solved, c, samples = self.__dict__.pop("_later")
             arrays = solved.attributes(c)
-            x = samples()
-            arrays["support_vectors_"] = np.empty((0, 0)) if self.kernel == "precomputed" else x[arrays["support_"]]
+            arrays["support_vectors_"] = samples()[arrays["support_"]]
             arrays["_dual_coef_"], arrays["_intercept_"] = arrays["dual_coef_"], arrays["intercept_"].copy()
             if len(self.classes_) == 2:
                 arrays["dual_coef_"], arrays["intercept_"] = -arrays["dual_coef_"], -arrays["intercept_"]
@@ -159,9 +158,7 @@ class SVC(ScikitSVC):
             part, c = asked
             return part.decisions(c)
         check_is_fitted(self)
-        if self.kernel != "precomputed":
-            X = dense(X)
-        X = self._validate_for_predict(X)
+        X = self._validate_for_predict(dense(X))
         function = KernelFunction.of(self.kernel, self._gamma, self.degree, self.coef0)
         k, ends = len(self.classes_), np.cumsum(self._n_support)
         index = {pair: p for p, pair in enumerate(binary_problems(k, "ovo"))}
@@ -179,8 +176,6 @@ class SVC(ScikitSVC):
                 if vectors is not None:
                     support = vectors.run(int(vectors.row_of[first]), int(last - first))
                     values = product(kernel_between(*near, *support, function.gamma), weights)[:, : len(x)]
-                elif function.name == "precomputed":
-                    values = (x[:, self.support_[first:last]] @ weights).T
                 else:
                     values = (function(x, self.support_vectors_[first:last]) @ weights).T
                 others = [other for other in range(k) if other != c]

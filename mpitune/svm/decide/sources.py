@@ -129,22 +129,18 @@ def fine_distances(samples: Samples, x: np.ndarray) -> np.ndarray:
 
 
 class DoubleSource:
-    """Any kernel function of samples x, float64 (n, n_features), or of their given matrix (n, n), in double."""
+    """Any kernel function of samples x, float64 (n, n_features), in double."""
 
     def __init__(self, samples: Samples, function: KernelFunction, x: np.ndarray) -> None:
         self.function, self._x = function, x
         self._order = np.full(samples.width, -1)
         self._order[samples.row_of] = np.arange(len(x))
         self._shift = np.zeros(samples.width)
-        diagonal = x.diagonal() if function.name == "precomputed" else function.diagonal(x)
-        self._shift[samples.row_of] = diagonal / 2
+        self._shift[samples.row_of] = function.diagonal(x) / 2
 
     def between(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Values of the kernel, float64 (len(rows), len(columns)), between samples by their rows in `Samples`."""
-        rows, columns = self._order[rows], self._order[columns]
-        if self.function.name == "precomputed":
-            return self._x[np.ix_(rows, columns)]
-        return self.function(self._x[rows], self._x[columns])
+        return self.function(self._x[self._order[rows]], self._x[self._order[columns]])
 
     def fill(self, out: np.ndarray, one: slice, other: slice) -> None:
         fill_pair(self._block, out, one, other, len(out))

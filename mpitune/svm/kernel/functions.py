@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NAMES = ("rbf", "linear", "poly", "sigmoid", "precomputed")
+NAMES = ("rbf", "linear", "poly", "sigmoid", "precomputed")  # the last two are left to LIBSVM
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class KernelFunction:
         )
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Values (len(a), len(b)) between samples (any, n_features), all float64. Not for "precomputed"."""
+        """Values (len(a), len(b)) between samples (any, n_features), all float64. Not for kernels left to LIBSVM."""
         values: np.ndarray = a @ b.T
         if self.name == "linear":
             return values
@@ -46,7 +46,7 @@ class KernelFunction:
             return np.exp(values, out=values)
         values *= self.gamma
         values += self.coef0
-        return np.tanh(values, out=values) if self.name == "sigmoid" else values**self.degree
+        return values**self.degree
 
     def diagonal(self, x: np.ndarray) -> np.ndarray:
         """Values (n,) between each sample of (n, n_features) and itself."""
@@ -55,5 +55,4 @@ class KernelFunction:
         values: np.ndarray = np.einsum("ij,ij->i", x, x)
         if self.name == "linear":
             return values
-        values = self.gamma * values + self.coef0
-        return np.tanh(values) if self.name == "sigmoid" else values**self.degree
+        return np.asarray((self.gamma * values + self.coef0) ** self.degree)

@@ -49,7 +49,6 @@ class Ending(NamedTuple):
     tolerance: float
     limit: int
     give_up: bool
-    pair: bool
 
 
 class Path(NamedTuple):

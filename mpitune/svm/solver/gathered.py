@@ -152,7 +152,7 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
             if status == CONVERGED or done == limit:
                 break
             if done >= next_newton:
-                work = newton_step(small, tolerance)
+                work = newton_step(small)
                 set_masks(small.sign, small.beta, small.bounds, small.up, small.low)
                 next_newton = done + max(NEWTON, work // (WORTH * width))
             m = active(small, extremes, kept)

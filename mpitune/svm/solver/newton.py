@@ -3,9 +3,8 @@
 At a large C on few dimensions a kernel matrix has few directions that matter, and the free multipliers creep along
 them, pair by pair, hundreds of thousands of times. Without bounds their best values solve linear equations, by a
 Cholesky factor. On the way there one after the other reaches a bound; it stays there, its column is taken out of the
-factor, and the others go on. Where they are best, those that most want to leave their bounds are put into the factor,
-until none does (K. Scheinberg, "An efficient implementation of an active set method for SVMs", JMLR 7, 2006). SMO
-chooses which multipliers are free at first.
+factor, and the others go on (K. Scheinberg, "An efficient implementation of an active set method for SVMs", JMLR 7,
+2006). SMO chooses which multipliers are free, before and after.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from mpitune.svm.solver.smo import add_rows, aligned_doubles
 
 MOST = 1000  # multipliers that are moved together at most
 RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix
-RELEASED = 16  # multipliers that leave their bounds at a time, at most
-ROUNDS = 100  # times that some do: where rounding errors exceed the tolerance, some always would
 
 
 class Free(NamedTuple):
@@ -31,9 +28,8 @@ class Free(NamedTuple):
     of differences to sample ``origin``, plus a constant.
 
     Attributes:
-        factor: float64 (room, stride).
+        factor: float64 (count, stride).
         kept: int64 (lanes,), their lanes, in the order of the factor's columns.
-        inside: bool (lanes,), True for these.
         origin: the lane of that sample.
         scale: what is added to each scalar product.
         slopes, sums: float64 (stride,), right sides, of the gradient and of the sum, solved by the transposed triangle.
@@ -42,7 +38,6 @@ class Free(NamedTuple):
 
     factor: np.ndarray
     kept: np.ndarray
-    inside: np.ndarray
     origin: int
     scale: float
     slopes: np.ndarray
@@ -51,50 +46,41 @@ class Free(NamedTuple):
 
 
 @part
-def newton_step(own, tolerance):
-    """Move the free multipliers to where they are best, and others that reach or leave their bounds on the way.
+def newton_step(own):
+    """Move the free multipliers to where they are best; those that reach a bound on the way stay there.
 
     The masks are not brought up to date. Returns the multiplications that it took, roughly.
     """
     n = own.f.size
-    kept, inside, count = np.empty(n, np.int64), np.zeros(n, np.bool_), np.int64(0)  # a plain 0 is a type of its own
+    kept, count = np.empty(n, np.int64), np.int64(0)  # a plain 0 is a type of its own
     for t in range(n):
         if own.up[t] and own.low[t]:
-            kept[count], inside[t] = t, True
+            kept[count] = t
             count += 1
     if count < 2 or count > MOST:
         return 0
-    room = min(n, MOST, 2 * count + 64)
     origin, scale = kept[0], 0.0
     first = own.columns[origin]
     for p in range(count):
         scale = max(scale, -2.0 * np.float64(own.rows[first, own.columns[kept[p]]]))
-    stride = -(-room // LANES) * LANES + LANES
+    stride = -(-count // LANES) * LANES + LANES
     free = Free(
-        aligned_doubles(room * stride).reshape(room, stride), kept, inside, origin, scale, aligned_doubles(stride),
+        aligned_doubles(count * stride).reshape(count, stride), kept, origin, scale, aligned_doubles(stride),
         aligned_doubles(stride), aligned_doubles(stride),
     )  # fmt: skip
     work = count * count * count // 3
     if not _factor(own, free, count):
         return work
     target, step, change = own.beta.copy(), aligned_doubles(n), aligned_doubles(n)
-    for _ in range(ROUNDS):
-        for p in range(count):
-            free.values[p] = -own.f[kept[p]]
-        _solve_transposed(free, count, free.slopes)
-        for p in range(count):
-            free.values[p] = 1.0
-        _solve_transposed(free, count, free.sums)
-        count, walked = _walk_to_best(own, free, count, target)
-        work += walked + count * n
-        if not _move(own, target, step, change):
-            return work
-        before = count
-        count = _release(own, free, count, tolerance)
-        work += (count - before) * count * count // 2
-        if count == before:
-            break
-    return work
+    for p in range(count):
+        free.values[p] = -own.f[kept[p]]
+    _solve_transposed(free, count, free.slopes)
+    for p in range(count):
+        free.values[p] = 1.0
+    _solve_transposed(free, count, free.sums)
+    count, walked = _walk_to_best(own, free, count, target)
+    _move(own, target, step, change)
+    return work + walked + count * n
 
 
 @part
@@ -184,7 +170,6 @@ def _walk_to_best(own, free, count, target):
             return count, work
         for p in range(count):
             slopes[p] *= 1.0 - length
-        free.inside[kept[first]] = False
         _take_out(free, first, count)
         for p in range(first, count - 1):
             kept[p] = kept[p + 1]
@@ -237,47 +222,3 @@ def _move(own, target, step, change):
         beta[t] = target[t]
         f[t] += change[t]
     return True
-
-
-@part
-def _release(own, free, count, tolerance):
-    """Put lanes into the factor that most want to leave their bounds; return how many are there now."""
-    matrix, sign, f, beta, columns = own.rows, own.sign, own.f, own.beta, own.columns
-    factor, kept, inside, column = free.factor, free.kept, free.inside, free.slopes
-    origin = columns[free.origin]
-    middle = 0.0
-    for p in range(count):
-        middle += f[kept[p]]
-    middle /= count
-    # The lanes at a bound that would leave it, and by how much: against the mean slope of the free ones.
-    wishes, eager, some = np.empty(f.size), np.empty(f.size, np.int64), 0
-    for t in range(f.size):
-        if sign[t] != 0 and not inside[t]:
-            wish = middle - f[t] if (beta[t] == 0.0) == (sign[t] > 0) else f[t] - middle
-            if wish > tolerance / 2:
-                wishes[some], eager[some] = wish, t
-                some += 1
-    for _ in range(min(RELEASED, factor.shape[0] - count, some)):
-        first = 0
-        for p in range(1, some):
-            if wishes[p] > wishes[first]:
-                first = p
-        best, wishes[first] = eager[first], 0.0
-        # The factor gets one more column, and a diagonal element from what that leaves of the lane's own product.
-        i = columns[best]
-        for p in range(count):
-            j = columns[kept[p]]
-            product = np.float64(matrix[i, j]) - matrix[origin, i] - matrix[origin, j]
-            free.values[p] = product + free.scale
-        _solve_transposed(free, count, column)
-        rest = (1.0 + RIDGE) * free.scale - 2.0 * np.float64(matrix[origin, i])
-        for p in range(count):
-            rest -= column[p] * column[p]
-        if rest <= 0.0:
-            break
-        for p in range(count):
-            factor[p, count] = column[p]
-        factor[count, count] = np.sqrt(rest)
-        kept[count], inside[best] = best, True
-        count += 1
-    return count

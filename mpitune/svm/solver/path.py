@@ -26,7 +26,6 @@ def solve_paths(
     weights: np.ndarray | None = None,
     counts: np.ndarray | None = None,
     give_up: bool = False,
-    pair: bool = False,
 ) -> Paths:
     """Solve binary problems over one matrix for ascending ``penalties``.
 
@@ -41,8 +40,6 @@ def solve_paths(
         counts: int64 (n,), how many penalties of each problem are solved, all if not given. The others have not
             converged, with zeros for their solution.
         give_up: leave out all C above the first that did not converge, too.
-        pair: a C may begin with a Newton step however many lanes there are. Otherwise it does where there are no more
-            than MAX_ACTIVE.
     """
     n, width = signs.shape
     every = np.asarray(penalties, np.float64)
@@ -53,7 +50,7 @@ def solve_paths(
         np.empty(n, np.int64), np.empty((n, width), np.int64), np.empty((*shape, width)), np.empty(shape),
         np.empty(shape, np.int64), np.empty(shape, np.bool_), np.empty(shape),
     )  # fmt: skip
-    ending = Ending(tolerance, max_iter, give_up, pair)
+    ending = Ending(tolerance, max_iter, give_up)
     for first in range(0, n, TOGETHER):
         some = slice(first, first + TOGETHER)
         given = signs[some], weights[some], counts[some]

@@ -5,9 +5,6 @@ line search. Two cases need something else. If no multiplier of a solution touch
 solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
 takes fewer iterations.
 
-Where most multipliers are at their bound and C grows little, a C begins with all of them scaled as C is: those at their
-bound stay there. A step of Newton's method then moves the free ones, and those that leave their bounds (`newton`).
-
 Then pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
 The arrays are listed in `smo`.
@@ -21,16 +18,11 @@ from mpitune._jit import LANES
 from mpitune._jit.simd import compiled, part
 from mpitune.svm.solver.binary import Path, one_of
 from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
-from mpitune.svm.solver.newton import MOST, newton_step
 from mpitune.svm.solver.smo import CONVERGED, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
-# A C begins with a Newton step of the free multipliers if it is no more than NEAR times the one before, if a problem
-# has LARGE lanes (iterations on fewer take no longer than the step), and if at least FEWEST are free, but no more than
-# one in BOUNDED support vectors and one in SHARE lanes: then most are where the scaled start puts them.
-NEAR, LARGE, FEWEST, BOUNDED, SHARE = 16.0, 512, 16, 3, 5
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
 
@@ -52,10 +44,10 @@ def _cover(sign, weights, blocks, columns, lane_sign, lane_weights):
 
 
 @part
-def _solve(own, ending, done):
-    """One C from where ``own`` stands after ``done`` iterations. Returns (status, iterations)."""
+def _solve(own, ending):
+    """One C from where ``own`` stands. Returns (status, iterations)."""
     extremes = np.empty(2)
-    size, spent = own.sign.size, 0  # since the last gathering
+    size, done, spent = own.sign.size, 0, 0  # spent: since the last gathering
     lanes = np.empty(size, np.int64)
     while True:
         status, k = iterate(
@@ -82,11 +74,8 @@ def _solve(own, ending, done):
 
 
 @part
-def _start(own, weights, bound, previous, converged, determined, may_newton):
-    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins.
-
-    Returns whether that is the solution already, and whether a Newton step is to follow.
-    """
+def _start(own, weights, bound, previous, determined):
+    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; whether that is the solution already."""
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
     support = free = 0
@@ -98,13 +87,11 @@ def _start(own, weights, bound, previous, converged, determined, may_newton):
             support += 1
             free += alpha < previous * weights[t]
     if determined and 0 < support == free:
-        return True, False
+        return True
     least, most = np.inf, -np.inf
-    some = FEWEST <= free <= min(MOST, sign.size // SHARE, support // BOUNDED)
-    newton = may_newton and converged and some and bound <= NEAR * previous and sign.size >= LARGE
     if previous > 0.0:
         ratio = bound / previous
-        scale = ratio if newton or quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
+        scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
         for t in range(sign.size):
             if sign[t] != 0:
                 alpha, top = abs(beta[t]), bound * weights[t]
@@ -115,11 +102,11 @@ def _start(own, weights, bound, previous, converged, determined, may_newton):
                     least = min(least, f[t])
                 if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
-    if previous == 0.0 or (not newton and FREE * free < support and most - least > GAP):
+    if previous == 0.0 or (FREE * free < support and most - least > GAP):
         for t in range(sign.size):
             beta[t] = 0.0
             f[t] = -sign[t]
-    return False, newton
+    return False
 
 
 @part
@@ -169,15 +156,13 @@ def _row(paths, p):
 def _solve_all(problem, weights, penalties, count, ending, solved):
     """Solve a problem for its first ``count`` penalties, from the smallest on."""
     lanes = problem.f.size
-    may_newton = ending.pair or lanes <= MAX_ACTIVE
     for c in range(count):
         for t in range(lanes):
             problem.bounds[t] = penalties[c] * weights[t]
         previous = penalties[c - 1] if c else 0.0
         # A multiplier that rounding alone has left free does not make a solution that of larger C.
-        converged = c > 0 and solved.converged[c - 1]
-        determined = converged and solved.gaps[c - 1] == 0.0
-        same, newton = _start(problem, weights, penalties[c], previous, converged, determined, may_newton)
+        determined = c > 0 and solved.converged[c - 1] and solved.gaps[c - 1] == 0.0
+        same = _start(problem, weights, penalties[c], previous, determined)
         set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
         if same:
             for t in range(lanes):
@@ -185,10 +170,7 @@ def _solve_all(problem, weights, penalties, count, ending, solved):
             solved.rhos[c], solved.converged[c], solved.iterations[c] = solved.rhos[c - 1], True, 0
             solved.gaps[c] = 0.0
             continue
-        if newton:
-            newton_step(problem, ending.tolerance)
-            set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-        status, done = _solve(problem, ending, int(newton))
+        status, done = _solve(problem, ending)
         for t in range(lanes):
             solved.betas[c, t] = problem.beta[t]
         solved.rhos[c], solved.gaps[c] = _intercept(problem)

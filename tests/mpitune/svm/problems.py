@@ -51,11 +51,10 @@ def solve_path(
     tolerance: float,
     max_iter: int,
     weights: np.ndarray | None = None,
-    pair: bool = False,
 ) -> Path:
     """One binary problem, for every C; arguments as of `solve_paths`, ``sign`` and ``weights`` (width,)."""
     own = None if weights is None else weights[None]
-    return solve_paths(matrix, sign[None], penalties, tolerance, max_iter, own, pair=pair).of(0)
+    return solve_paths(matrix, sign[None], penalties, tolerance, max_iter, own).of(0)
 
 
 def random_samples(n: int, n_features: int, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -163,15 +163,14 @@ def test_what_has_no_one_answer_is_libsvms(options, kind):
         np.testing.assert_allclose(as_sklearn(model).decision_function(given[asked]), decisions, atol=1e-6)
 
 
-def test_a_matrix_that_is_no_kernel_is_left_to_libsvm():
+def test_a_given_matrix_is_left_to_libsvm():
     rng = np.random.default_rng(0)
-    matrix = rng.normal(size=(40, 40))
-    matrix, y = matrix + matrix.T, np.arange(40) % 3
+    matrix, y = rng.normal(size=(40, 40)), np.arange(40) % 3
     splits = list(StratifiedKFold(2).split(matrix, y))
-    for fitted in fit_grid(SVC(kernel="precomputed"), [{}], matrix, y, splits):
+    for fitted in fit_grid(SVC(kernel="precomputed"), [{}], matrix + matrix.T, y, splits):
         train, asked = splits[fitted.split]
-        theirs = sklearn.svm.SVC(kernel="precomputed").fit(matrix[np.ix_(train, train)], y[train])
-        expected = theirs.decision_function(matrix[np.ix_(asked, train)])
+        theirs = sklearn.svm.SVC(kernel="precomputed").fit((matrix + matrix.T)[np.ix_(train, train)], y[train])
+        expected = theirs.decision_function((matrix + matrix.T)[np.ix_(asked, train)])
         assert np.array_equal(fitted.model.decision_function(fitted.x_validation), expected)
 
 

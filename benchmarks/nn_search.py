@@ -53,8 +53,8 @@ def other_seconds(experiment: Bagging, data: dict[str, np.ndarray], trial: Trial
     start = time.process_time()
     sample = bootstrap_sample(len(labels), experiment.folds, seed_of(experiment.seed, f"b{bootstrap}"))
     learned, evaluated = sample.indices, (data["test_images"], data["test_labels"])
-    if "fold" in trial.params:
-        fold = sample.folds[int(trial.params["fold"])]
+    if trial.segment.fold is not None:
+        fold = sample.folds[trial.segment.fold]
         learned = np.delete(sample.indices, np.arange(fold.start, fold.stop))
         evaluated = images[sample.indices[fold]], labels[sample.indices[fold]]
     way = Reference(trial.params, (images.shape[1], images.shape[2]), experiment.batch_size)

@@ -190,7 +190,7 @@ def keep_networks(folder: Path) -> None:
     losses: dict[int, list[float]] = {}
     params: dict[int, Mapping[str, Any]] = {}
     for key, trial in history.trials.items():
-        if "fold" in trial.params:
+        if trial.segment.fold is not None:
             number = int(trial.params["tuning"])
             losses.setdefault(number, []).append(history.results[key].value("loss"))
             params[number] = trial.params

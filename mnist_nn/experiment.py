@@ -28,7 +28,7 @@ from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table, write_trials
-from mpitune.trial import Outcome, Rounds, Trial
+from mpitune.trial import Outcome, Rounds, Segment, Trial
 
 _rate = partial(setting, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
 
@@ -120,7 +120,7 @@ class Bagging(ImageSettings):
         """Every fold of every parameter set; then the refit of the best one, if one has a loss. Returns the losses."""
         sets = [self._draw(sample, tuning) for tuning in range(self.n_tuning)]
         results = yield [
-            (Trial(fold_key(sample, tuning, fold), {**params, "fold": fold}),)
+            (Trial(fold_key(sample, tuning, fold), params, Segment(fold=fold)),)
             for tuning, params in enumerate(sets)
             for fold in range(self.folds)
         ]
@@ -167,7 +167,7 @@ class Bagging(ImageSettings):
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from."""
-        return self.n_weights(trial.params) * ((self.folds - 1) / self.folds if "fold" in trial.params else 1.0)
+        return self.n_weights(trial.params) * ((self.folds - 1) / self.folds if trial.segment.fold is not None else 1.0)
 
     def memory_bytes(self, trial: Trial) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""

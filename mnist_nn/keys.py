@@ -39,6 +39,6 @@ def refit_key(sample: int, with_weights: bool = False) -> str:
 
 def stream_of(trial: Trial) -> str:
     """The key that `mpitune.trial.seed_of` is given."""
-    if "fold" not in trial.params:
+    if trial.segment.fold is None:
         return refit_key(sample_of(trial))
-    return fold_key(sample_of(trial), int(trial.params["tuning"]), int(trial.params["fold"]))
+    return fold_key(sample_of(trial), int(trial.params["tuning"]), trial.segment.fold)

@@ -68,9 +68,9 @@ class BaggingObjective:
 
     def _evaluated(self, trial: Trial) -> Evaluation:
         images, labels, folds, unseen = self._sample(sample_of(trial))
-        if "fold" not in trial.params:
+        if trial.segment.fold is None:
             return self._refit(trial, images, labels, unseen)
-        held_out = folds[int(trial.params["fold"])]
+        held_out = folds[trial.segment.fold]
         others = torch.cat([labels[: held_out.start], labels[held_out.stop :]])
         trained, loss = self._train(trial, images.without(held_out), others), math.inf
         if not trained.diverged:

@@ -21,7 +21,7 @@ def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str)
     errors: dict[int, float] = {}
     for key, trial in history.trials.items():
         result = history.results[key]
-        if "fold" not in trial.params and not result.failed:
+        if trial.segment.fold is None and not result.failed:
             number = int(trial.params["bootstrap"])
             errors[number] = result.value("test_error")
             if "probabilities" in result.arrays:

@@ -162,8 +162,8 @@ class SvmGrid(ImageSettings):
 
     def split_batch(self, batch: Batch) -> list[Batch]:
         """By fold: a 24 x 24 grid is 24 batches, or up to 120 parts of them (5 folds)."""
-        folds = dict.fromkeys(trial.params.get("fold") for trial in batch)
-        return [tuple(trial for trial in batch if trial.params.get("fold") == fold) for fold in folds]
+        folds = dict.fromkeys(trial.segment.fold for trial in batch)
+        return [tuple(trial for trial in batch if trial.segment.fold == fold) for fold in folds]
 
     def shared_cost(self, batch: Batch, workers: int) -> float:
         """The kernel matrix of a gamma, which the folds have in common: KERNEL_PART of the whole grid's work on it.

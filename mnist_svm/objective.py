@@ -47,5 +47,5 @@ class SvmObjective:
         return Evaluation(trial.key, {"error": error, **counts})
 
     def _point(self, trial: Trial) -> GridPoint:
-        fold = int(trial.params["fold"]) if "fold" in trial.params else None
+        fold = trial.segment.fold
         return GridPoint(float(trial.params["C"]), self.dataset.splits[fold])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpitune.trial import Parameter, Result, Trial
+from mpitune.trial import Parameter, Result, Segment, Trial
 
 Point = tuple[int, int]  # index of gamma, index of C
 REFIT = "refit"  # key of the trial that fits the chosen point
@@ -32,7 +32,7 @@ class TuningGrid:
         return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
 
     def trial(self, g: int, c: int, fold: int) -> Trial:
-        return Trial(self.key(g, c, fold), {**self.params((g, c)), "fold": fold})
+        return Trial(self.key(g, c, fold), self.params((g, c)), Segment(fold=fold))
 
     def refit(self, point: Point) -> Trial:
         """The chosen point fitted to all training images."""

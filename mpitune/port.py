@@ -47,7 +47,7 @@ class Port:
         """
         return ()
 
-    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> Result | None:
         """Look at an answer as it arrives. Raise UsageError if it must end the study.
 
         Such an answer is not kept, so the same command evaluates the trial again.
@@ -56,7 +56,11 @@ class Port:
             trial: the trial that was evaluated.
             evaluation: the answer of the objective, which may be a failure.
             kept: an earlier evaluation of this study that did not fail; None if there is none.
+
+        Returns:
+            What is kept in the place of the answer; None for itself.
         """
+        return None
 
     def on_message(self, content: bytes) -> None:
         """Take what `WorkerContext.send` has sent, or what came with an answer, in the order sent."""
@@ -189,7 +193,8 @@ class Matching:
 
     def questions(self, trial: Trial) -> Sequence[Hashable]:
         """What a trial of this study asks: a result that answers one of these is its result."""
-        return [(trial.key if self._by_key else "", exact(trial.params))]
+        return [(trial.key if self._by_key else "", exact(trial.params), trial.segment)]
 
-    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
-        """A trial of this study gets the result that the trial `key` has in an earlier one."""
+    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> Result:
+        """A trial of this study gets the result that the trial `key` has in an earlier one. Returns what is kept."""
+        return outcome.result

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -25,6 +26,49 @@ _NUMBERS = frozenset({float, int})
 _PLAIN = frozenset({str, bool})  # what a journal gives back exactly as it was, beside numbers
 
 
+class Segment(NamedTuple):
+    """Of what a trial is a part, and what its objective is told beside the parameters.
+
+    Attributes:
+        number: of the trial of a search, or of the candidate, that this is or belongs to; from 0. None without numbers.
+        fold: the part of the data that it is validated on, from 0.
+        stage: of the trial of a search, from 0; None where that is evaluated whole.
+        last: whether the trial is complete with this stage.
+        start, until: steps done before and to be done after it; until 0: as many as the objective has.
+        parent: key of the trial whose checkpoint this one begins with; "" for none but its own.
+        place: in the group that it is evaluated with.
+        limits: (n, loss): it may stop itself where its loss after n values is above this.
+        given: what the door that asks tells its objective, as JSON has it.
+    """
+
+    number: int | None = None
+    fold: int | None = None
+    stage: int | None = None
+    last: bool = True
+    start: int = 0
+    until: int = 0
+    parent: str = ""
+    place: int | None = None
+    limits: tuple[tuple[int, float], ...] = ()
+    given: Any = None
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """Its fields in their order, without those at the end that say nothing: few bytes on the way."""
+        n = len(self)
+        while n and self[n - 1] == WHOLE[n - 1]:
+            n -= 1
+        return self[:n]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """By name what it says."""
+        return {name: value for name, value, usual in zip(self._fields, self, WHOLE, strict=True) if value != usual}
+
+
+WHOLE = Segment()  # of a trial that stands for itself
+
+
 @dataclass(frozen=True, init=False)
 class Trial:
     """One point of a search. Studies make millions of them, so it has slots, and a constructor that sets them directly.
@@ -32,13 +76,15 @@ class Trial:
     Attributes:
         key: unique in its study and the same in every run of it; seeds are derived from it.
         params: what the objective needs to know, JSON scalars only.
+        segment: of what it is a part.
     """
 
-    __slots__ = ("key", "params")
+    __slots__ = ("key", "params", "segment")
     key: str
     params: Mapping[str, Parameter]
+    segment: Segment
 
-    def __init__(self, key: str, params: Mapping[str, Parameter]) -> None:
+    def __init__(self, key: str, params: Mapping[str, Parameter], segment: Segment = WHOLE) -> None:
         if not 0 < len(key) <= LONGEST_KEY:
             raise ValueError(f"a trial's key has 1 to {LONGEST_KEY} characters, not {len(key)}: {key[:40]!r}")
         for value in params.values():
@@ -55,15 +101,23 @@ class Trial:
             raise ValueError(f"parameter {name} of trial {key} is {shown}: give a finite float, int or str")
         _set_key(self, key)
         _set_params(self, params)
+        _set_segment(self, segment)
 
-    def __reduce__(self) -> tuple[type[Trial], tuple[str, Mapping[str, Parameter]]]:
-        return Trial, (self.key, self.params)
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """What `trial_of` makes the trial of, in types that pickle need not look up by name."""
+        return (self.key, self.params) if self.segment is WHOLE else (self.key, self.params, self.segment.parts)
+
+    def __reduce__(self) -> tuple[Callable[..., Trial], tuple[Any, ...]]:
+        return (Trial if self.segment is WHOLE else trial_of), self.plain
 
 
-_set_key, _set_params = vars(Trial)["key"].__set__, vars(Trial)["params"].__set__  # as the class is frozen
+_set_key, _set_params, _set_segment = (vars(Trial)[name].__set__ for name in Trial.__slots__)  # as the class is frozen
 
 
-FOLDS = ("fold", "split")  # parameters that say which part of the data a trial is validated on
+def trial_of(key: str, params: Mapping[str, Parameter], parts: tuple[Any, ...] = ()) -> Trial:
+    """The trial whose segment has these parts."""
+    return Trial(key, params, Segment(*parts) if parts else WHOLE)
 
 
 def exact(params: Mapping[str, Parameter]) -> frozenset[tuple[Any, ...]]:
@@ -71,9 +125,14 @@ def exact(params: Mapping[str, Parameter]) -> frozenset[tuple[Any, ...]]:
     return frozenset((name, type(value), value, value == 0 and str(value)) for name, value in params.items())
 
 
-def parameter_set(trial: Trial) -> frozenset[tuple[str, Parameter]]:
-    """The parameters that trials of one set have in common, whatever their fold."""
-    return frozenset((name, value) for name, value in trial.params.items() if name not in FOLDS)
+def same_trial(trial: Trial, other: Trial) -> bool:
+    """Whether two trials of one key ask the same."""
+    return trial.segment == other.segment and exact(trial.params) == exact(other.params)
+
+
+def asked_of(trial: Trial) -> dict[str, Any]:
+    """The parameters of a trial, and what its segment says."""
+    return {**trial.params, **trial.segment.said}
 
 
 @dataclass(frozen=True)
@@ -97,6 +156,44 @@ class Place:
         return f"{self.host}/{self.rank}/{self.slot}/{self.device}"
 
 
+COMPLETE, INFEASIBLE, PRUNED, FAILED = "complete", "infeasible", "pruned", "failed"  # states of a trial of a search
+Steps = Mapping[int, Mapping[str, float]]  # values by name after each step
+
+
+class Fault(Enum):
+    """What is to blame for the failure of a trial of a search, in words for people."""
+
+    OBJECTIVE = "correct the objective"
+    NO_VALUE = "no value"  # in this trial
+    FOLDER = "folder"  # what this package has in the trial's cannot be read or written
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a trial of a search has ended, where its values do not say it all.
+
+    Attributes:
+        state: PRUNED or FAILED where the objective says so itself, else "".
+        cause: why it has failed then.
+        steps: the values after each step, in order.
+        chosen: parameters that the objective has chosen itself; None where it has got them.
+        constraints: those above 0 are violated.
+        kept: what the door that asked for the trial needs to go on from it, as JSON has it.
+        fault: of a trial with an error; a journal does not keep it.
+    """
+
+    state: str = ""
+    cause: str = ""
+    steps: Steps = field(default_factory=dict)
+    chosen: Mapping[str, Any] | None = None
+    constraints: tuple[float, ...] = ()
+    kept: Any = None
+    fault: Fault | None = field(default=None, compare=False)
+
+
+PLAIN = Ending()
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The answer of an objective for one trial.
@@ -112,6 +209,7 @@ class Evaluation:
         read: what the objective read of its trial beside the parameters ("number", "seed", "folder"), so that this
             answer may be another one for another trial of the same parameters.
         user_attrs: what the objective says of the trial beside its values, as JSON has it.
+        ending: what else there is to say.
     """
 
     key: str
@@ -122,6 +220,7 @@ class Evaluation:
     messages: bytes = b""
     read: tuple[str, ...] = ()
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    ending: Ending = PLAIN
 
     @property
     def failed(self) -> bool:
@@ -182,34 +281,14 @@ class Outcome(NamedTuple):
     result: Result
 
 
-COMPLETE, INFEASIBLE, PRUNED, FAILED = "complete", "infeasible", "pruned", "failed"  # states of a trial of a search
-CONSTRAINTS = "@constraints"  # the user attribute that has what a sampler's `constraints_func` said of a trial
-
-
-CHOSEN = "@chosen"  # the user attribute of a trial whose objective chose its parameters: these, its state, its error
-
-
-def chosen_of(result: Result, what: str) -> Any:
-    """What an objective that chooses its parameters said: "params", "state" or "error"; None where it does not."""
-    said = result.user_attrs.get(CHOSEN)
-    value = said.get(what) if isinstance(said, dict) else None
-    return value if isinstance(value, dict if what == "params" else str) else None  # a journal may say anything
-
-
 def state_of(outcomes: Sequence[Outcome]) -> str:
     """What became of a trial of a search, from its stages in their order."""
     trial, result = outcomes[-1]
-    if (state := chosen_of(result, "state")) in (PRUNED, FAILED):
-        return str(state)
-    if result.failed or not trial.params.get("@last", True):
-        return FAILED if result.failed else PRUNED
-    return INFEASIBLE if any(value > 0 for value in constraints_of(result)) else COMPLETE
-
-
-def constraints_of(result: Result) -> list[float]:
-    """What `constraints_func` said of a trial, from its last stage; values above 0 are violated. Empty without one."""
-    said = result.user_attrs.get(CONSTRAINTS)
-    return [value for value in said if isinstance(value, float | int)] if isinstance(said, list) else []
+    if result.failed or result.ending.state == FAILED:
+        return FAILED
+    if result.ending.state == PRUNED or not trial.segment.last:
+        return PRUNED
+    return INFEASIBLE if any(value > 0 for value in result.ending.constraints) else COMPLETE
 
 
 def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:

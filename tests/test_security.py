@@ -454,8 +454,8 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
     code = {f"{kind}:optimizer:0": pickle.dumps(trap).hex() for kind in ("cma", "cmawm", "sepcma")}
     for *path, value in [*((*path, value) for path, value in HOSTILE), ("trial", "system_attrs", code)]:
         records = copy.deepcopy(whole)
-        (said,) = (record["attrs"] for record in records if record.get("key") == "t000006")
-        *way, last = "@optuna", *path
+        (said,) = (record["ending"] for record in records if record.get("key") == "t000006")
+        *way, last = "kept", *path
         for name in way:
             said = said[name]
         said[last] = value

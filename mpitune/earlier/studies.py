@@ -163,7 +163,7 @@ class KnownBefore:
             return None
         study, key = found
         result = replace(study.history.results[key], key=trial.key)
-        self._matching.taken(Outcome(trial, result), study, key)
+        result = self._matching.taken(Outcome(trial, result), study, key)
         self._fresh.append((trial, result))
         return result
 

@@ -50,7 +50,7 @@ from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.options import RunOptions
 from mpitune.processes.process import start_resource_tracker
 from mpitune.ranks.transport import Lost
-from mpitune.trial import NoRoom, Place, Result, parameter_set
+from mpitune.trial import NoRoom, Place, Result
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Agent:
         """Whether a fresh worker shall evaluate this batch."""
         if not self._options.batch:
             return False
-        sets = process.sets | {parameter_set(trial) for trial in run.batch}
+        sets = process.sets | {frozenset(trial.params.items()) for trial in run.batch}
         if process.sets and len(sets) > max(len(process.sets), self._options.batch):
             return True
         process.sets = sets

@@ -129,10 +129,10 @@ class Coordinator:
         total = self._scheduling.n_trials if most is None else most
         return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
-    def running(self) -> dict[str, dict[str, Any]]:
-        """The parameters of the first trial that each slot has, by key."""
+    def running(self) -> dict[str, Trial]:
+        """The first trial that each slot has, by key."""
         firsts = [state.assigned[0].open for state in self.dispatch.slots.values() if state.assigned]
-        return {trial.key: dict(trial.params) for trials in firsts for trial in list(trials.values())[:1]}
+        return {trial.key: trial for trials in firsts for trial in list(trials.values())[:1]}
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:
@@ -233,7 +233,7 @@ class Coordinator:
                     self._study.port.on_message(result.messages)
                     result = replace(result, messages=b"")
                 if not doubted:
-                    self._study.port.examine(trial, result, self._sound)
+                    result = self._study.port.examine(trial, result, self._sound) or result
             except UsageError as error:
                 self._refused = self._refused or error
                 continue
@@ -394,7 +394,7 @@ class Coordinator:
 
 def why_none(trial: Trial, result: Result) -> str:
     """Why no trial has succeeded, by one that has failed, as the author of the objective needs to know it."""
-    params = ", ".join(f"{name} = {value!r}" for name, value in trial.params.items() if name[:1] != "@")
+    params = ", ".join(f"{name} = {value!r}" for name, value in trial.params.items())
     where = f"trial {trial.key} at {result.place}" + (f" with {params}" if params else "")
     if not result.raised:
         return f"no trial has succeeded: {where} failed: {last_line(result.error)}"

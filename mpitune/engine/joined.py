@@ -27,7 +27,7 @@ from mpitune.storage.files import JOBS, new_jobs
 from mpitune.storage.history import History
 from mpitune.storage.jobs import Claims, Follower
 from mpitune.storage.journal import written_into
-from mpitune.trial import Batch, Result, Rounds, Trial, exact
+from mpitune.trial import Batch, Result, Rounds, Trial, asked_of, same_trial
 
 log = logging.getLogger(__name__)
 
@@ -197,10 +197,10 @@ class JoinedStudy(Study):
         super().record(result)
 
     def _require_same(self, there: Trial, here: Trial, job: str) -> None:
-        if exact(there.params) != exact(here.params):
+        if not same_trial(there, here):
             raise StudyError(
-                f"job {job} has evaluated trial {there.key} with {dict(there.params)}, this job asks for "
-                f"{dict(here.params)}: jobs that join must have the same results; run the same command again"
+                f"job {job} has evaluated trial {there.key} with {asked_of(there)}, this job asks for "
+                f"{asked_of(here)}: jobs that join must have the same results; run the same command again"
             )
 
     # -- what this job takes

@@ -12,7 +12,17 @@ from mpitune.errors import UsageError, or_typed
 from mpitune.port import Port
 from mpitune.storage.history import no_collection
 from mpitune.storage.records import not_known
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, exact
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, asked_of, exact
+
+
+class TrialChanged(UsageError):
+    """A study asks for a known trial with other parameters, or as a part of something else.
+
+    Attributes:
+        what: the parameter that differs, or the field of the segment.
+    """
+
+    what = ""
 
 
 class Before(Protocol):
@@ -283,22 +293,25 @@ class Study(Coordinated):
             numbers = Counter(trial.key for course in self._courses for trial in course.trials)
             raise ValueError(f"two trials have the key {next(key for key in keys if numbers[key] > 1)}")
         new = set()
-        for trial, params in not_known(self._known, trials):
-            if params is not None:
-                self._changed(trial, params)
+        for trial, other in not_known(self._known, trials):
+            if other is not None:
+                self._changed(trial, other)
             if trial.key not in self.results:
                 new.add(trial.key)
         return new | self._lost.intersection(keys) if self._lost else new
 
-    def _changed(self, trial: Trial, known: Mapping[str, Any]) -> None:
-        """Forget a known trial that is asked for with other parameters, or refuse it."""
+    def _changed(self, trial: Trial, known: Trial) -> None:
+        """Forget a known trial that is asked for as another, or refuse it."""
         if not self._renew:
-            others = {name for name, *_ in exact(known) ^ exact(trial.params)}
-            name = next(name for name in {**known, **trial.params} if name in others)
-            raise UsageError(
-                f"the journal has trial {trial.key} with {name} = {known.get(name)!r}, this program asks for "
-                f"{trial.params.get(name)!r}: give the same parameters and seeds "
+            there, asked = asked_of(known), asked_of(trial)
+            others = {name for name, *_ in exact(known.params) ^ exact(trial.params)}
+            name = next(name for name in {**there, **asked} if name in others or there.get(name) != asked.get(name))
+            error = TrialChanged(
+                f"the journal has trial {trial.key} with {name} = {there.get(name)!r}, this program asks for "
+                f"{asked.get(name)!r}: give the same parameters and seeds "
                 f"(random_state= of what is drawn) and use the version that wrote it, "
                 f"or give another results folder{or_typed('restart')}"
             )
+            error.what = name
+            raise error
         self.results.pop(trial.key, None)

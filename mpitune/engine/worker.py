@@ -48,7 +48,7 @@ from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.processes import process
 from mpitune.processes.process import begin_main
-from mpitune.trial import Batch, Evaluation, NoRoom, Parameter, Result, Trial, halves
+from mpitune.trial import PLAIN, Batch, Ending, Evaluation, NoRoom, Result, halves, trial_of
 
 SMALL = 1 << 26  # bytes of a file that each worker has a copy of
 COPIES = ".copies"  # the file that has their names
@@ -56,8 +56,8 @@ LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
 News = dict[str, tuple[int, int] | None]  # of arrays: the rank's descriptor and the bytes; None: it is gone
-# (key, params) of trials; hosts; arrays that came while the study ran; what the objective hears before
-Work = tuple[tuple[tuple[str, Mapping[str, Parameter]], ...], tuple[str, ...], News, tuple[bytes, ...]]
+# Trials, see `Trial.plain`; hosts; arrays that came while the study ran; what the objective hears before
+Work = tuple[tuple[tuple[Any, ...], ...], tuple[str, ...], News, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
             if hosts != known:
                 known = hosts
                 set_hosts(hosts)
-            batch = tuple([Trial(*trial) for trial in trials])
+            batch = tuple([trial_of(*trial) for trial in trials])
             for answer in answers(objective.function, batch, goes_on, begin, setup.together):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
@@ -373,7 +373,8 @@ def unpacked(answer: Packed | NoRoom, peak_bytes: int | None) -> Result | NoRoom
     """What a worker has sent of a trial, with its peak of memory."""
     if isinstance(answer, NoRoom):
         return answer
-    *outcome, seconds, ended, raised = answer
+    *outcome, ending, seconds, ended, raised = answer
+    outcome.append(PLAIN if ending is None else Ending(*ending))
     return Result(*outcome, seconds=seconds, ended=ended, peak_bytes=peak_bytes, raised=raised)
 
 
@@ -384,7 +385,8 @@ def _packed(evaluation: Evaluation, seconds: float, *, raised: bool = False) -> 
         error = f"the objective returned NaN as {', '.join(name for name in values if math.isnan(values[name]))}"
     arrays = {name: _plain(name, array) for name, array in evaluation.arrays.items()}
     outcome = {} if error else values, arrays, error, evaluation.doubt, evaluation.messages, evaluation.read
-    return evaluation.key, *outcome, evaluation.user_attrs, seconds, time.time(), raised
+    ending = None if evaluation.ending is PLAIN else tuple(vars(evaluation.ending).values())
+    return evaluation.key, *outcome, evaluation.user_attrs, ending, seconds, time.time(), raised
 
 
 def _plain(name: str, array: Any) -> np.ndarray:

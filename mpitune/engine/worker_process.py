@@ -128,7 +128,7 @@ class WorkerProcess:
             new = {name: shared for name, shared in arrays.items() if self.known.get(name) is not shared}
             news = {name: (shared.descriptor(name), shared.specs[name].nbytes) for name, shared in new.items()}
             news |= dict.fromkeys(self.known.keys() - arrays.keys())
-        trials = tuple([(trial.key, trial.params) for trial in run.batch])
+        trials = tuple([trial.plain for trial in run.batch])
         work: worker.Work = trials, run.hosts, news, tuple(told[self.n_told :])
         packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > SOCKET_BYTES:

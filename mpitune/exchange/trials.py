@@ -19,7 +19,7 @@ from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
 from mpitune.track.writers import RUNNING
-from mpitune.trial import Outcome, Result, Trial
+from mpitune.trial import Ending, Outcome, Result, Steps, Trial
 
 if TYPE_CHECKING:
     import pandas
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mpitune.figures.winner import Winner
 
 MEASURED = ("seconds", "peak_bytes")
-
-Running = Mapping[str, tuple[Mapping[str, Any], Mapping[int, Mapping[str, float]]]]  # parameters and steps, by key
+Running = Mapping[str, tuple[Trial, Steps]]  # by key
 TEXTS = ("key", "error", "params", "values", "steps", "user_attrs")  # what of a trial may be no UTF-8
 SEARCH = {"space", "strategy", "objectives"}  # settings of a study that `mpitune.search` made
 
@@ -39,10 +38,12 @@ class ExportedTrial(TrialRecord):
 
     Attributes:
         key: In the journal.
+        fold: The part of the data that it is validated on, if it is a trial of that.
         last: The result of its last segment, which has the place, the time, the use of the machine, and arrays.
     """
 
     key: str = ""
+    fold: int | None = None
     last: Result = Result("")
 
     @property
@@ -57,11 +58,11 @@ class ExportedTrial(TrialRecord):
 
     @property
     def measured(self) -> dict[str, float]:
-        """Its seconds, and what its last segment took of the machine as far as that is known.
+        """Its fold, its seconds, and what its last segment took of the machine, as far as they are known.
 
         The names begin with run/, so that no value of an objective has the name of one.
         """
-        used = {"seconds": self.seconds, "peak_bytes": self.last.peak_bytes}
+        used = {"fold": self.fold, "seconds": self.seconds, "peak_bytes": self.last.peak_bytes}
         return {f"run/{name}": value for name, value in used.items() if value is not None}
 
     def row(self) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class ExportedTrial(TrialRecord):
             "key": self.key,
             "state": self.state,
             **named_columns(self.params, self.values),
+            **({} if self.fold is None else {"fold": self.fold}),
             "seconds": self.seconds,
             "ended": self.ended,
             "peak_bytes": self.last.peak_bytes,
@@ -208,10 +210,9 @@ def read(folder: Path, running: Running | None = None) -> ExportedStudy:
 def _read(folder: Path, running: Running) -> ExportedStudy:
     history = read_study(folder)
     now = {key: some for key, some in running.items() if key not in history.results or history.results[key].failed}
-    for key, (params, steps) in now.items():
-        values = {f"{name}@{n}": value for n, some in steps.items() for name, value in some.items()}
+    for key, (trial, steps) in now.items():
         trials, results = cast(dict[str, Trial], history.trials), history.results
-        trials[key], results[key] = Trial(key, params), Result(key, values, ended=time.time())
+        trials[key], results[key] = trial, Result(key, ending=Ending(steps=steps), ended=time.time())
     settings = history.header["settings"]
     said = settings.get("objectives")
     searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
@@ -234,9 +235,12 @@ def _as_utf8(thing: Any) -> Any:
 
 
 def _plain(number: int, key: str, history: History) -> ExportedTrial:
-    params, result = dict(history.trials[key].params), history.results[key]
+    trial, result = history.trials[key], history.results[key]
     state, error = FAILED if result.failed else COMPLETE, last_line(result.error)
-    return ExportedTrial(number, params, result.values, state, {}, result.seconds, error, key=key, last=result)
+    return ExportedTrial(
+        number, dict(trial.params), result.values, state, {}, result.seconds, error,
+        key=key, fold=trial.segment.fold, last=result,
+    )  # fmt: skip
 
 
 def _merged(history: History) -> list[ExportedTrial]:

@@ -24,11 +24,11 @@ from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, Tria
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.port import Matching
 from mpitune.storage.files import TRIALS
-from mpitune.trial import Outcome, Parameter, Trial
+from mpitune.trial import Outcome, Parameter, Result, Trial
 
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any|Quantile|Weighted)\(")  # how a parameter begins
 READS = ("number", "seed")  # of a trial: its results may depend on them
-Hears = Callable[[Outcome], None]
+Kept = Callable[[Outcome], Result]
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
 
 
@@ -78,16 +78,14 @@ class Carried(Matching):
         folder: of all its trials' folders.
         job: see `AttemptFolder`.
         earlier: the studies before, the oldest first.
-        hears: of each trial that gets a result, before it is kept.
+        kept: the result of a trial as this study keeps it.
 
     Raises:
         UsageError: no result of the last of them could count.
     """
 
-    def __init__(
-        self, problem: Problem, strategy: Any, folder: Path, job: str, earlier: Sequence[Earlier], hears: Hears
-    ):
-        self._problem, self._folder, self._job, self._hears = problem, folder, job, hears
+    def __init__(self, problem: Problem, strategy: Any, folder: Path, job: str, earlier: Sequence[Earlier], kept: Kept):
+        self._problem, self._folder, self._job, self._kept = problem, folder, job, kept
         self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
         spaces = [parts_of(study.settings.get("space")) for study in earlier]
         self._earlier, mine = list(earlier), parts_of(problem.space.described())
@@ -138,13 +136,13 @@ class Carried(Matching):
         together = self._problem.together
         return [self._question(segment, self._own(segment, seed, reads), together) for reads in kinds]
 
-    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> None:
+    def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> Result:
         """The trial's folder is copied where a later stage may go on from it."""
         segment = TrialSegment.of(outcome.trial)
         old, new = _folder(earlier, key), self._folder / f"t{segment.number:06}"
         if segment.until and not segment.last and old.exists() and not new.exists():
             AttemptFolder(segment, self._folder, self._job, like=old).finish()
-        self._hears(outcome)
+        return self._kept(outcome)
 
     def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:
         """The study's seed and the trial's number, as far as its result depends on them."""
@@ -153,7 +151,7 @@ class Carried(Matching):
     def _question(self, segment: TrialSegment, own: Own, together: int | None) -> bytes:
         """Also of its place among those that are evaluated together, since bits may depend on it."""
         known = sorted({**self._constants, **segment.point}.items())
-        place = () if segment.place < 0 else (together, segment.place)
+        place = () if segment.place is None else (together, segment.place)
         said = repr((known, segment.start, segment.until, own, *place))  # 1, 1.0, True and "1" differ
         return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
 

@@ -45,7 +45,7 @@ from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, is_s
 from mpitune.optimize.strategies.base import Problem, TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, NoAttribute, NoValue, as_json, values_of
 from mpitune.processes.keeper import scratch_folder
-from mpitune.trial import Batch, Evaluation, Trial, halves, seed_of
+from mpitune.trial import PLAIN, Batch, Ending, Evaluation, Trial, halves, seed_of
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class ObjectiveTrial:
         return hosts_here()
 
     @property
-    def stop(self) -> str:
-        """What its strategy says of when to stop, see `TrialSegment.stop`."""
-        return self._segment.stop
+    def limits(self) -> Sequence[tuple[int, float]]:
+        """What its strategy says of when to stop, see `Segment.limits`."""
+        return self._segment.limits
 
     @cached_property
     def seed(self) -> int:
@@ -221,7 +221,7 @@ class TrialEvaluator:
             try:
                 yield self._result(trial)
             except InvalidReturnValue as invalid:
-                yield Evaluation(trial.key, error=f"{invalid.prefix}{invalid}")
+                yield invalid.failure(trial.key)
 
     def _result(self, trial: Trial) -> Evaluation:
         segment = TrialSegment.of(trial)
@@ -231,7 +231,11 @@ class TrialEvaluator:
         given._attempt.finish()
         if isinstance(values, Evaluation):
             return values
-        return Evaluation(trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs)
+        steps: Steps | None = vars(given).get("_steps")
+        ending = PLAIN if steps is None else Ending(steps=steps.of_stage)
+        return Evaluation(
+            trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs, ending=ending
+        )
 
     def _given(self, segment: TrialSegment, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
         return ObjectiveTrial(
@@ -276,7 +280,7 @@ class GroupEvaluator(TrialEvaluator):
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         try:
-            given = {segment.place: self._given(segment, _no_steps) for segment in map(TrialSegment.of, batch)}
+            given = {segment.place or 0: self._given(segment, _no_steps) for segment in map(TrialSegment.of, batch)}
             assert len(given) == len(batch)
             returned = self._returned(given)
         except InvalidReturnValue as invalid:
@@ -284,7 +288,7 @@ class GroupEvaluator(TrialEvaluator):
                 for part in halves(batch):
                     yield from self(part)
             else:
-                yield from (Evaluation(trial.key, error=f"{invalid.prefix}{invalid}") for trial in batch)
+                yield from (invalid.failure(trial.key) for trial in batch)
             return
         read = tuple(sorted(set[str]().union(*(trial._read for trial in given.values()))))
         for (place, trial), key in zip(given.items(), (trial.key for trial in batch), strict=True):
@@ -293,7 +297,7 @@ class GroupEvaluator(TrialEvaluator):
                 trial._attempt.finish()
                 yield Evaluation(key, values, read=read, user_attrs=trial.user_attrs)
             except InvalidReturnValue as invalid:
-                yield Evaluation(key, error=f"{invalid.prefix}{invalid}")
+                yield invalid.failure(key)
 
     def _returned(self, given: Mapping[int, ObjectiveTrial]) -> Sequence[Any]:
         """What the objective returns for trials at these places, and copies at the others.

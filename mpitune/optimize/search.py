@@ -13,6 +13,7 @@ from typing import Any
 
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
+from mpitune.engine.study import TrialChanged
 from mpitune.errors import StudyError, UsageError, or_typed
 from mpitune.identity import require_identity, said
 from mpitune.limit import SearchLimit
@@ -225,8 +226,8 @@ def search(
         )
         try:
             outcomes = run_study(experiment, options)
-        except UsageError as error:
-            if "@place" not in str(error):
+        except TrialChanged as error:
+            if error.what != "place":
                 raise
             fix = f"give it as it was, or another results folder{or_typed('restart')}"
             raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None

@@ -14,7 +14,7 @@ from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import short
 from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.storage.table import last_line, named_columns, write_table
-from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, chosen_of, constraints_of, state_of
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, state_of
 
 if TYPE_CHECKING:
     import pandas
@@ -203,18 +203,14 @@ def _record(
     last, (_, result) = segments[-1]
     state = state_of([outcome for _, outcome in segments])
     results = [outcome.result for _, outcome in segments]
-    steps: dict[int, dict[str, float]] = {}
-    for key, value in (pair for each in results for pair in each.values.items()):
-        name, at, step = key.rpartition("@")
-        if at:
-            steps.setdefault(int(step), {})[name] = value
+    steps = {step: values for each in results for step, values in each.ending.steps.items()}
     ends = [each for each in results if not each.failed]
-    values = {n: v for n, v in ends[-1].values.items() if "@" not in n} if ends and state != FAILED else {}
+    values = ends[-1].values if ends and state != FAILED else {}
     seconds = sum(each.seconds for each in results)
-    attrs = {name: value for each in results for name, value in each.user_attrs.items() if name[:1] != "@"}
-    error = last_line(result.error or chosen_of(result, "error"))
-    params, constraints = {**last.point, **(chosen_of(result, "params") or {})}, constraints_of(result)
-    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, constraints)
+    attrs = {name: value for each in results for name, value in each.user_attrs.items()}
+    error, chosen = last_line(result.error or result.ending.cause), result.ending.chosen
+    params = last.point if chosen is None else dict(chosen)
+    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, result.ending.constraints)
 
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:

@@ -120,7 +120,7 @@ class Steps:
         self._user_attrs.update({**(said[-1] if said else {}), **own})
 
     def values(self, returned: Mapping[str, float] | None = None) -> dict[str, float]:
-        """What was returned, else the last values; and those of each step since the start of the stage as name@step.
+        """What was returned, else the last values.
 
         Raises InvalidReturnValue, NoValue.
         """
@@ -143,12 +143,12 @@ class Steps:
             raise InvalidReturnValue(
                 f"it ended after {end + self._before} steps, before the {self._until} of its strategy: {fix}"
             )
-        new = {
-            f"{name}@{n}": value
-            for n in sorted(self._values) if n + self._before > self._start
-            for name, value in self._values[n].items()
-        }  # fmt: skip
-        return {**(self._values[end] if returned is None else returned), **new}
+        return dict(self._values[end] if returned is None else returned)
+
+    @property
+    def of_stage(self) -> dict[int, dict[str, float]]:
+        """The values of each step since the start of the stage."""
+        return {n: self._values[n] for n in sorted(self._values) if n + self._before > self._start}
 
 
 def _step(value: Any, last: int | None) -> int:

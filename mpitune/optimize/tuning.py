@@ -20,12 +20,12 @@ from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
-from mpitune.optimize.strategies.from_optuna import note_constraints
-from mpitune.optimize.values import FIX_PREFIX, NO_VALUE, InvalidReturnValue, refuse_faults, require_same_names
+from mpitune.optimize.strategies.from_optuna import with_constraints
+from mpitune.optimize.values import InvalidReturnValue, refuse_faults, require_same_names
 from mpitune.optimize.window import Proposed, rounds
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
-from mpitune.trial import Evaluation, Gang, Outcome, Result, Rounds, Trial
+from mpitune.trial import Evaluation, Fault, Gang, Outcome, Result, Rounds, Trial
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
@@ -123,7 +123,7 @@ class Tuning(Experiment):
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         assert self.plan is not None
         problem, folder, job = self.task.problem, self.task.folder, self.task.job
-        self.plan.carried[:] = [Carried(problem, self.plan.strategy, folder, job, earlier, self._hear)]
+        self.plan.carried[:] = [Carried(problem, self.plan.strategy, folder, job, earlier, self._with_constraints)]
         return self.plan.carried[0]
 
     def searches(self) -> Iterable[Rounds]:
@@ -153,25 +153,26 @@ class Tuning(Experiment):
             return None
         return self.plan.gang_of(self.task.problem.space.given(TrialSegment.of(trial).point))
 
-    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> Result | None:
         """An objective that returns what it must not ends the search; one without a value in its first trial."""
-        segment, error = TrialSegment.of(trial), evaluation.error or ""
-        refuse_faults(error)
-        first = segment.number == 0 and not segment.stage
+        refuse_faults(evaluation)
+        failure, segment = evaluation, trial.segment
         if not evaluation.failed and kept is not None:
             try:
                 require_same_names(evaluation.values, kept.values)
             except InvalidReturnValue as invalid:
-                error = f"{FIX_PREFIX}{invalid}"
-        if error.startswith(FIX_PREFIX) or (error.startswith(NO_VALUE) and first):
-            raise UsageError(f"{error} (trial {segment.number})")
-        if self.plan is not None and isinstance(evaluation, Result) and not error:
-            self._hear(Outcome(trial, evaluation))
+                failure = invalid.failure(trial.key)
+        first = segment.number == 0 and not segment.stage
+        if failure.ending.fault is Fault.OBJECTIVE or (failure.ending.fault is Fault.NO_VALUE and first):
+            raise UsageError(f"{failure.error} (trial {segment.number})")
+        if self.plan is None or not isinstance(evaluation, Result):
+            return None
+        return self._with_constraints(Outcome(trial, evaluation))
 
-    def _hear(self, outcome: Outcome) -> None:
-        """Take in a trial that gets a result, before it is kept."""
+    def _with_constraints(self, outcome: Outcome) -> Result:
+        """The result of a trial as it is kept."""
         assert self.plan is not None
-        note_constraints(self.plan.strategy, self.task.problem, *outcome)
+        return with_constraints(self.plan.strategy, self.task.problem, outcome)
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
@@ -292,9 +293,7 @@ def problem_of(
     names = []
     for many, up in ((minimize, False), (maximize, True)):
         some = [many] if isinstance(many, str) else many
-        if not isinstance(some, Sequence) or not all(
-            isinstance(name, str) and name and "@" not in name for name in some
-        ):
+        if not isinstance(some, Sequence) or not all(isinstance(name, str) and name for name in some):
             raise UsageError(f"{'maximize' if up else 'minimize'}={many!r}: give the name of a value, or several names")
         names += [(name, up) for name in some]
     if not names:

@@ -13,25 +13,29 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import StorageError, how_to_go_on
+from mpitune.trial import Ending, Evaluation, Fault
 
-# How the error of a trial begins whose objective returns what it must not: the search ends. Without a value it
-# does so only in the first trial; later a training may have diverged, or a program have been killed.
-FIX_PREFIX = "correct the objective: "
-NO_VALUE = "no value: "
-FOLDER_PREFIX = "folder: "  # where no objective is to blame, and the search ends, too
 NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
 
 
 class InvalidReturnValue(Exception):
-    """An objective returned something wrong; the text says what to return."""
+    """An objective returned something wrong: the search ends. The text says what to return."""
 
-    prefix = FIX_PREFIX
+    fault = Fault.OBJECTIVE
+
+    def failure(self, key: str) -> Evaluation:
+        """That of the trial of this key."""
+        what = f"{self.fault.value}: " if self.fault is not Fault.FOLDER else ""
+        return Evaluation(key, error=f"{what}{self}", ending=Ending(fault=self.fault))
 
 
 class NoValue(InvalidReturnValue):
-    """An objective without a value in this trial, which another trial may have."""
+    """An objective without a value in this trial, which another trial may have: only the first one ends the search.
 
-    prefix = NO_VALUE
+    A training may have diverged, or a program have been killed.
+    """
+
+    fault = Fault.NO_VALUE
 
 
 class NoAttribute(InvalidReturnValue, AttributeError):
@@ -41,7 +45,7 @@ class NoAttribute(InvalidReturnValue, AttributeError):
 class FolderFault(InvalidReturnValue, StorageError):
     """What this package has in the folder of a trial cannot be read or written."""
 
-    prefix = FOLDER_PREFIX
+    fault = Fault.FOLDER
 
 
 @contextmanager
@@ -53,10 +57,10 @@ def no_fault_of_the_trial(path: Path) -> Iterator[None]:
         raise FolderFault(f"{path} cannot be read or written ({error.strerror or error}): fix that") from error
 
 
-def refuse_faults(error: str | None) -> None:
+def refuse_faults(evaluation: Evaluation) -> None:
     """Raise StorageError where a trial has an error because of a FolderFault."""
-    if error and error.startswith(FOLDER_PREFIX):
-        raise StorageError(f"{error.removeprefix(FOLDER_PREFIX)}; {how_to_go_on()}")
+    if evaluation.ending.fault is Fault.FOLDER:
+        raise StorageError(f"{evaluation.error}; {how_to_go_on()}")
 
 
 def as_json(name: str, value: Any) -> Any:
@@ -84,8 +88,8 @@ def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
             raise InvalidReturnValue(f"it returned {there} without {name}: return {_example(names)}")
     values = {}
     for name, value in returned.items():
-        if not isinstance(name, str) or "@" in name:
-            raise InvalidReturnValue(f"it returned a value called {name!r}: give it a name without @")
+        if not isinstance(name, str):
+            raise InvalidReturnValue(f"it returned a value called {name!r}: give it a text as its name")
         if not isinstance(value, NUMBER):
             fix = f"give a number, such as float({name})"
             raise InvalidReturnValue(f"it returned a {type(value).__name__} as {name}: {fix}")
@@ -103,7 +107,7 @@ def _example(names: Sequence[str]) -> str:
 
 def require_same_names(values: Mapping[str, float], before: Mapping[str, float]) -> None:
     """Raise InvalidReturnValue unless two trials have the same values by name."""
-    new, old = (sorted(name for name in some if "@" not in name) for some in (values, before))
+    new, old = sorted(values), sorted(before)
     if new != old:
         raise InvalidReturnValue(
             f"it returned {', '.join(new)}, before {', '.join(old)}: return the same names in each trial"

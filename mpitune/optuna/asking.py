@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,9 +22,9 @@ from optuna.trial import FrozenTrial, TrialState
 from mpitune.errors import UsageError
 from mpitune.identity import without_address
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import ASKED, OURS, as_listed, packed_params, plain, says_all, unpacked_params
+from mpitune.optuna.records import OURS, as_listed, packed_params, plain, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
-from mpitune.trial import Trial
+from mpitune.trial import Segment, Trial
 
 log = get_logger("optuna.study")  # whose verbosity the user sets
 SEED, WINDOW = "mpitune:seed", "mpitune:window"  # system attributes of the user's study
@@ -151,7 +150,7 @@ class Asking:
         if not says_all([trial.user_attrs, trial.system_attrs, *space.values()]):
             content = packed((params, space, trial.user_attrs, trial.system_attrs))
             asked["pickled"] = base64.b64encode(content).decode()
-        return Trial(f"t{number:06}", {ASKED: json.dumps(asked)})
+        return Trial(f"t{number:06}", {}, Segment(number, given=asked))
 
     def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
         """Take in what became of the next trial in the order asked; the trial as the study has it from now on.

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from mpitune.errors import UsageError, named
 from mpitune.optimize.window import Proposed
 from mpitune.optuna.asking import Asking, log
-from mpitune.optuna.records import ATTRIBUTE, json_says, read_said
+from mpitune.optuna.records import json_says, read_said
 from mpitune.processes.process import unpacked_error
 from mpitune.trial import Result
 
@@ -74,7 +74,7 @@ class Leader:
         (result,) = results
         number, self.told = self.asking.open[0], True
         raised, given, attrs = self.extras.pop(number, (b"", None, None))
-        said = result.user_attrs.get(ATTRIBUTE)
+        said = result.ending.kept
         if said is None:  # its worker has died, each time
             cause = result.error
             told = self.asking.tell(None, None, TrialState.FAIL)

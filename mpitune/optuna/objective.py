@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gc
-import json
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +25,10 @@ from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
-from mpitune.optuna.records import ASKED, ATTRIBUTE, OURS, packed_trial, plain, says_all, unpacked_params, whole
+from mpitune.optuna.records import OURS, packed_trial, plain, says_all, unpacked_params, whole
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
-from mpitune.trial import CHOSEN, COMPLETE, CONSTRAINTS, FAILED, PRUNED, Batch, Evaluation, Trial
+from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
 
 
 def study_here() -> Study:
@@ -88,7 +87,7 @@ class InWorker:
                 gc.collect()
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        asked = json.loads(str(trial.params[ASKED]))
+        asked = trial.segment.given
         of_optuna = self._begun(asked)
         before = dict(self.view.get_study_user_attrs(self.view.study_id))  # Optuna 4 gives its own
         tell = None if self._tell is None else TellSteps(self._tell, trial.key)
@@ -107,7 +106,7 @@ class InWorker:
         except TrialPruned:
             state = TrialState.PRUNED
         except FolderFault as fault:
-            return Evaluation(trial.key, error=f"{fault.prefix}{fault}")
+            return fault.failure(trial.key)
         except (Exception, KeyboardInterrupt) as error:
             cause = own_traceback(error)
             raised = packed_error(error, cause)
@@ -125,15 +124,13 @@ class InWorker:
         if raised or not says_all([ended, news]):
             ended.user_attrs, news = (_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))
             messages = packed((ended.number, raised, ended, news))
-        states = {TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
-        attrs = {
-            **plain(ended.user_attrs), **(self._constraints(ended) if values else {}), ATTRIBUTE: said,
-            CHOSEN: {"params": plain(ended.params), "state": states[state], "error": cause},
-        }  # fmt: skip
-        steps = _steps(ended, self.names[0]).items()
-        of_steps = {f"{name}@{step}": value for step, each in steps for name, value in each.items()}
-        shown = {**dict(zip(self.names, values or (), strict=False)), **of_steps}
-        return Evaluation(trial.key, shown, messages=messages, user_attrs=attrs)
+        states = {TrialState.COMPLETE: "", TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
+        ending = Ending(
+            states[state], cause, _steps(ended, self.names[0]), plain(ended.params),
+            self._constraints(ended) if values else (), kept=said,
+        )  # fmt: skip
+        shown = dict(zip(self.names, values or (), strict=False))
+        return Evaluation(trial.key, shown, messages=messages, user_attrs=plain(ended.user_attrs), ending=ending)
 
     def _begun(self, asked: Mapping[str, Any]) -> OptunaTrial:
         """The trial that rank 0 has asked for, the last of the study as it sees it."""
@@ -152,12 +149,12 @@ class InWorker:
         trial.study = self._study
         return trial
 
-    def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
+    def _constraints(self, trial: FrozenTrial) -> tuple[float, ...]:
         """What `set_constraint` of Optuna 5 was told, or the sampler's function says, as journals have it."""
         said = [value for name, value in sorted(trial.system_attrs.items()) if name.startswith("constraints:")]
         with suppress(Exception):  # which rank 0 raises when the trial is told
             said = said or list(self.constraints(trial) if self.constraints else ())
-        return {CONSTRAINTS: finite(said)} if said else {}
+        return finite(said)
 
 
 def _sent(number: int, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Optimizing(Experiment):
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
-        refuse_faults(evaluation.error)
+        refuse_faults(evaluation)
         if isinstance(evaluation, Result) and evaluation.raised:
             raise UsageError(
                 f"what the objective has given trial {int(trial.key[1:])} cannot be sent from its worker "

@@ -21,9 +21,7 @@ from mpitune.optimize.strategies.view import running
 from mpitune.storage.records import UNREADABLE
 
 NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
-ASKED = "@asked"  # the parameter of the engine's trial
 OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
-ATTRIBUTE = "@optuna"  # the user attribute of a result that has the trial as Optuna knows it
 # By name; no such dictionary stands for a number itself.
 _Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER}$)")], Any]
 

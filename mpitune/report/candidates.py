@@ -16,7 +16,6 @@ from mpitune.storage.history import History
 from mpitune.trial import (
     COMPLETE,
     FAILED,
-    FOLDS,
     INFEASIBLE,
     PRUNED,
     Outcome,
@@ -24,7 +23,6 @@ from mpitune.trial import (
     Result,
     Trial,
     best_of,
-    chosen_of,
     state_of,
 )
 
@@ -75,6 +73,12 @@ class Candidate:
     value: float | None = None
     number: int = 0
     state: str = ""
+
+    @property
+    def of_search(self) -> bool:
+        """Whether it is a trial of a search, whose parts are stages."""
+        segment = self.parts[0].trial.segment
+        return segment.number is not None and segment.fold is None
 
     @property
     def failed(self) -> bool:
@@ -221,51 +225,46 @@ def read_candidates(
     """
     wanted = history.trials if counts is None else counts
     pairs = [(trial, history.results[key]) for key, trial in history.trials.items() if key in wanted]
-    staged = "objectives" in history.header["settings"]  # a study of `search()`: its keys are NUMBER or NUMBER/STAGE
-    numbered = staged or history.header["settings"]["experiment"] == "Folds"  # of scikit-learn: NUMBER/SPLIT
-    own = () if staged else FOLDS  # a user's parameter may have any name
-    folded = any(_fold(trial, own) is not None for trial, _ in pairs)
+    folded = any(trial.segment.fold is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
     for trial, result in pairs:
-        chosen = chosen_of(result, "params")
+        chosen, number, fold = result.ending.chosen, trial.segment.number, trial.segment.fold
         lacks = goal is not None and not result.failed and goal.name not in result.values and chosen is None
-        if (folded and not staged and _fold(trial, own) is None) or (lacks and not (folded and numbered)):
+        if (folded and fold is None) or (lacks and (number is None or fold is None)):
             continue
-        params = {name: value for name, value in trial.params.items() if name not in own and name[:1] != "@"}
-        params.update(chosen or {})
-        name = trial.key.partition("/")[0] if numbered else tuple(params.items())
+        params = dict(trial.params if chosen is None else chosen)
+        name = tuple(params.items()) if number is None else number
         if (candidate := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}
             candidate = candidates[name] = Candidate(params, label)
         candidate.parts.append(Outcome(trial, result))
     for candidate in candidates.values():
-        _value(candidate, goal, own)
+        _value(candidate, goal)
     most = max((len(candidate.folds) for candidate in candidates.values() if candidate.value is not None), default=0)
-    by_number = lambda key: (len(key), key)  # noqa: E731 - of trials, and of stages of one
-    first = {name: min(trial.key for trial, _ in candidate.parts) for name, candidate in candidates.items()}
-    for number, name in enumerate(sorted(candidates, key=by_number if numbered else first.__getitem__)):
-        candidate = candidates[name]
+    for number, candidate in enumerate(sorted(candidates.values(), key=_order)):
         whole = candidate.value is not None and len(candidate.folds) == most
         candidate.number = number
         lacks = goal is not None and len(candidate.folds) < len(candidate.parts)
         candidate.state = COMPLETE if whole else FAILED if candidate.failed or lacks else "incomplete"
-        if staged:
-            candidate.state = state_of(sorted(candidate.parts, key=lambda part: by_number(part.trial.key)))
+        if candidate.of_search:
+            candidate.state = state_of(sorted(candidate.parts, key=lambda part: part.trial.segment.stage or 0))
             candidate.value = candidate.value if candidate.state in (COMPLETE, INFEASIBLE) else None
     return list(candidates.values())
 
 
-def _value(candidate: Candidate, goal: Goal | None, own: Sequence[str]) -> None:
+def _order(candidate: Candidate) -> tuple[int, str]:
+    """By numbers, or the first of their keys."""
+    number = candidate.parts[0].trial.segment.number
+    return (-1, min(trial.key for trial, _ in candidate.parts)) if number is None else (number, "")
+
+
+def _value(candidate: Candidate, goal: Goal | None) -> None:
     """Fill in the values of a candidate's folds and their mean."""
     if goal is None:
         return
-    good = [(trial, result.values[goal.name]) for trial, result in candidate.parts if goal.name in result.values]
-    folds = [(fold, value) for trial, value in good if (fold := _fold(trial, own)) is not None]
-    by_fold = [value for _, value in sorted(folds, key=lambda pair: (str(type(pair[0])), pair[0]))]
+    values = ((trial.segment.fold, result.values) for trial, result in candidate.parts)
+    good = [(fold, named[goal.name]) for fold, named in values if goal.name in named]
+    by_fold = [value for _, value in sorted((fold, value) for fold, value in good if fold is not None)]
     candidate.folds = by_fold or [value for _, value in good[-1:]]
     if candidate.folds and not candidate.failed:
         candidate.value = mean_of(candidate.folds)
-
-
-def _fold(trial: Trial, own: Sequence[str]) -> Parameter | None:
-    return next((trial.params[name] for name in own if trial.params.get(name, -1) != -1), None)

@@ -79,6 +79,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     ours: dict[str, Any] = {
+        **_folds([trial.segment.fold for trial, _ in trials]),
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
         "place": _texts(places.get(trial.key, str(result.place)) for trial, result in trials),
@@ -123,6 +124,10 @@ def _used(results: Sequence[Result]) -> dict[str, Any]:
     """What the trials took of their machines, as far as any of them says."""
     peaks = [None if result.peak_bytes is None else round(result.peak_bytes / (1 << 20)) for result in results]
     return {"peak MiB": _column(peaks)} if any(peak is not None for peak in peaks) else {}
+
+
+def _folds(folds: Sequence[int | None]) -> dict[str, Any]:
+    return {"fold": _column(folds)} if any(fold is not None for fold in folds) else {}
 
 
 class _Text(str):

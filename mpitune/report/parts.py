@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
-from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result
+from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED
 
 ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
@@ -226,7 +226,8 @@ def learning_of(study: ReportedStudy) -> list[Panel]:
     if (goal := study.goal) is None:
         return []
     for candidate in study.candidates:
-        values = {step: value for _, result in candidate.parts for step, value in _steps_of(result, f"{goal.name}@")}
+        steps = (step for _, result in candidate.parts for step in result.ending.steps.items())
+        values = {step: values[goal.name] for step, values in steps if goal.name in values}
         if values:
             name = f"trial {candidate.number}" + (" (pruned)" if candidate.state == PRUNED else "")
             curves[name] = (sorted(values), [values[step] for step in sorted(values)])
@@ -238,12 +239,6 @@ def learning_of(study: ReportedStudy) -> list[Panel]:
     about += f"; {len(names):,} of {len(curves):,} are drawn." if len(names) < len(curves) else "."
     some = {name: curves[name] for name in names}
     return [Lines("Learning curves", about, "step", goal.name, some, goal.percent, faint=pruned)]
-
-
-def _steps_of(result: Result, start: str) -> Iterator[tuple[int, float]]:
-    for name, value in result.values.items():
-        if name.startswith(start) and (step := name.removeprefix(start)).isdecimal():
-            yield int(step), value
 
 
 def _unit_of(seconds: float) -> tuple[str, float]:

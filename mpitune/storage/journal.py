@@ -1,9 +1,11 @@
 """The memory of a study: an append-only file of JSON lines, written by rank 0 alone.
 
-    journal.jsonl   line 1   {"format": 2, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
-                    then     {"key": ..., "params": {...}, "values": {...}, "arrays": ..., "seconds": ...,
-                              "ended": ..., "place": [host, rank, slot, device], "attempt": ..., "error": ...}
-                              a finished trial; "peak_bytes", "read": see `Result`
+    journal.jsonl   line 1   {"format": 3, "settings": {"experiment": ..., ...}, "versions": {...}, ..., "crc": ...}
+                    then     {"key": ..., "params": {...}, "segment": {...}, "values": {...}, "arrays": ...,
+                              "seconds": ..., "ended": ..., "attrs": {...}, "ending": {...},
+                              "place": [host, rank, slot, device], "attempt": ..., "error": ...}
+                              a finished trial; "segment": the fields of `Segment`, "ending": of `Ending`,
+                              as far as they say something; "peak_bytes", "read", "attrs": see `Result`
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
                              {"death": {...}}   of a worker, the fields of `mpitune.storage.records.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them

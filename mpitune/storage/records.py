@@ -19,9 +19,10 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.trial import LONGEST_KEY, Parameter, Place, Result, Trial, exact
+from mpitune.trial import LONGEST_KEY, PLAIN, WHOLE, Ending, Place, Result, Segment, Trial, same_trial
 
 # What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
 UNREADABLE = (
@@ -37,38 +38,70 @@ Seconds = Annotated[float, Meta(ge=0, le=9e9)]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Number = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
 BeforeName = Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]  # a folder in that of a study
+Value = float | Literal["inf", "-inf"]
 PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
+
+
+class SegmentLine(Struct, frozen=True, omit_defaults=True, gc=False):
+    """See `mpitune.trial.Segment`: the same fields in the same order."""
+
+    number: Count | None = None
+    fold: Count | None = None
+    stage: Count | None = None
+    last: bool = True
+    start: Count = 0
+    until: Count = 0
+    parent: str = ""
+    place: Count | None = None
+    limits: tuple[tuple[Count, float], ...] = ()
+    given: Any = None
+
+
+class EndingLine(Struct, omit_defaults=True, gc=False):
+    """See `mpitune.trial.Ending`."""
+
+    state: Literal["", "pruned", "failed"] = ""
+    cause: str = ""
+    steps: dict[Count, dict[str, Value]] = {}
+    chosen: dict[str, Any] | None = None
+    constraints: tuple[float, ...] = ()
+    kept: Any = None
+
+    @property
+    def ending(self) -> Ending:
+        steps = {step: {name: float(value) for name, value in values.items()} for step, values in self.steps.items()}
+        return Ending(self.state, self.cause, steps, self.chosen, self.constraints, self.kept)
 
 
 class TrialLine(Struct, kw_only=True, gc=False):
     """The line of a finished trial. Those with a default may be left out.
 
     Attributes:
+        segment: of what it is a part; None where it stands for itself.
         values: infinity is a text, since JSON has no word for it.
         arrays: their names.
-        peak_bytes, read, attrs: see `Result`.
+        peak_bytes, read, attrs, ending: see `Result`.
     """
 
-    params: dict[str, int | float | str | bool]  # first: `StoredTrials.others` compares them packed
+    params: dict[str, int | float | str | bool]  # these two first: `StoredTrials.others` compares them packed
+    segment: SegmentLine | None = None
     key: Annotated[str, Meta(min_length=1, max_length=LONGEST_KEY)]
-    values: dict[str, float | Literal["inf", "-inf"]]
+    values: dict[str, Value]
     arrays: Annotated[list[str], Meta(min_length=1)] | None
     seconds: Seconds
     ended: Time
     peak_bytes: Annotated[int, Meta(ge=0, le=_LARGEST)] | None = None
     read: Annotated[tuple[str, ...], Meta(max_length=10)] = ()
     attrs: dict[str, Any] = {}
+    ending: EndingLine | None = None
     place: PlaceParts
     attempt: Annotated[int, Meta(ge=1, le=_LARGEST)]
     error: str | None
 
     @property
     def trial(self) -> Trial:
-        return Trial(self.key, self.params)
-
-    def check(self) -> None:
-        """Raise ValueError for a parameter that is infinite or beyond a float, which types do not tell."""
-        Trial(self.key, self.params)
+        """Raises ValueError for a parameter that is infinite or beyond a float, which types do not tell."""
+        return Trial(self.key, self.params, WHOLE if self.segment is None else Segment(*astuple(self.segment)))
 
     def result(self, folder: Path) -> Result:
         """Its result, with arrays from the folder of the study."""
@@ -84,6 +117,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
             attempt=self.attempt,
             read=self.read,
             user_attrs=self.attrs,
+            ending=PLAIN if self.ending is None else self.ending.ending,
         )
 
 
@@ -95,6 +129,7 @@ Packed = bytes | TrialLine  # as it is where it cannot be packed: half a surroga
 read_trial = msgspec.json.Decoder(TrialLine).decode
 pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(_PackedTrial).decode
+NOTHING = pack(None)
 
 
 def unpacked(record: Packed) -> TrialLine:
@@ -223,8 +258,8 @@ def read_other(line: bytes) -> TrialLine | dict[str, Any]:
     if "key" not in record:
         record.pop("crc", None)
         return record
-    trial = msgspec.convert(record, TrialLine)
-    trial.check()
+    trial = msgspec.convert(record, TrialLine, str_keys=True)
+    assert trial.trial
     return trial
 
 
@@ -253,18 +288,33 @@ def written_trial(trial: Trial, result: Result) -> bytes:
         {
             "key": trial.key,
             "params": dict(trial.params),
-            "values": {name: value if math.isfinite(value) else str(value) for name, value in result.values.items()},
+            **({} if trial.segment is WHOLE else {"segment": trial.segment.said}),
+            "values": _finite(result.values),
             "arrays": list(result.arrays) or None,
             "seconds": result.seconds,
             "ended": result.ended,
             **({} if result.peak_bytes is None else {"peak_bytes": result.peak_bytes}),
             **({"read": result.read} if result.read else {}),
             **({"attrs": dict(result.user_attrs)} if result.user_attrs else {}),
+            **({"ending": ending} if (ending := _ending(result.ending)) else {}),
             "place": [place.host, place.rank, place.slot, place.device],
             "attempt": result.attempt,
             "error": result.error,
         }
     )
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | str]:
+    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+
+
+def _ending(ending: Ending) -> dict[str, Any]:
+    """What it says, but of whose fault the failure is."""
+    if ending is PLAIN:
+        return {}
+    steps = {step: _finite(values) for step, values in ending.steps.items()}
+    fields = {**vars(ending), "steps": steps, "fault": None}
+    return {name: value for name, value in fields.items() if value != getattr(PLAIN, name)}
 
 
 def with_checksum(line: bytes) -> bytes:
@@ -295,8 +345,8 @@ class StoredTrials(Mapping[str, Trial]):
         record_of = self._records.get
         for trial in asked:
             record = record_of(trial.key)
-            try:  # a packed list of few parts begins with one byte, then with the parameters
-                if isinstance(record, bytes) and record.startswith(pack(trial.params), 1):
+            try:  # a packed list of few parts begins with one byte, then with the parameters and the segment
+                if isinstance(record, bytes) and record.startswith(pack(trial.params) + _packed(trial.segment), 1):
                     continue
             except UNPACKABLE:
                 pass
@@ -334,11 +384,13 @@ class StoredResults(UserDict[str, Result]):
         return self.data
 
 
-def not_known(
-    known: Mapping[str, Trial], asked: Iterable[Trial]
-) -> Iterator[tuple[Trial, Mapping[str, Parameter] | None]]:
-    """The asked trials that are not known, with None, and those known with other parameters, with these."""
+def _packed(segment: Segment) -> bytes:
+    return NOTHING if segment is WHOLE else pack(SegmentLine(*segment))
+
+
+def not_known(known: Mapping[str, Trial], asked: Iterable[Trial]) -> Iterator[tuple[Trial, Trial | None]]:
+    """The asked trials that are not known, with None, and those known as others, with these."""
     for trial in known.others(asked) if isinstance(known, StoredTrials) else asked:
-        params = known[trial.key].params if trial.key in known else None
-        if params is None or exact(params) != exact(trial.params):
-            yield trial, params
+        other = known.get(trial.key)
+        if other is None or not same_trial(other, trial):
+            yield trial, other

@@ -48,14 +48,15 @@ def named_columns(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
 
 
 def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """One row per trial: key, param_..., value_... (NaN where it failed), `RUN_COLUMNS`, error."""
+    """One row per trial: key, fold if any has one, param_..., value_... (NaN where it failed), `RUN_COLUMNS`, error."""
     params = _union(outcome.trial.params for outcome in outcomes)
     values = _union(outcome.result.values for outcome in outcomes)
-    rows = []
+    folds, rows = any(outcome.trial.segment.fold is not None for outcome in outcomes), []
     for trial, result in outcomes:
+        fold = "" if trial.segment.fold is None else trial.segment.fold
         missing = float("nan") if result.failed else ""
         rows.append(
-            {"key": trial.key}
+            {"key": trial.key, **({"fold": fold} if folds else {})}
             | named_columns(
                 {name: trial.params.get(name, "") for name in params},
                 {name: result.values.get(name, missing) for name in values},

@@ -18,8 +18,8 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.values import NoValue
 from mpitune.storage.files import written_whole
 from mpitune.sweeps.metrics import Metric, link_open_run, metric_in
-from mpitune.sweeps.stopping import AT_BANDS, band_behind, bands_of
-from mpitune.trial import CHOSEN, PRUNED, Evaluation
+from mpitune.sweeps.stopping import at_bands, band_behind
+from mpitune.trial import PRUNED, Ending, Evaluation
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
 VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -58,7 +58,7 @@ class Program(Command):
         return set()
 
     def __call__(self, trial: ObjectiveTrial) -> Evaluation:
-        folder, limits = trial.folder, json.loads(trial.stop or "{}")
+        folder, limits = trial.folder, trial.limits
         early, sign = self.content.get("early_terminate", {}), -1 if self._maximize else 1
 
         # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
@@ -90,12 +90,10 @@ class Program(Command):
         end = metric.end if band is None else steps[-1][1]
         assert end is not None
         every = -(-len(steps) // MOST_STEPS)
-        kept = {f"{name}@{n}": value for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
-        bands = bands_of(early, len(steps))
-        attrs: dict[str, Any] = {AT_BANDS: {str(b): sign * steps[b - 1][1] for b in bands}} if bands else {}
-        if band is not None:
-            attrs[CHOSEN] = {"state": PRUNED}
-        return Evaluation(trial._segment.key, {name: end, **kept}, read=("folder",), user_attrs=attrs)
+        few = {n: {name: value} for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
+        kept = at_bands([sign * value for _, value in steps], early)
+        ending = Ending("" if band is None else PRUNED, steps=few, kept=kept)
+        return Evaluation(trial._segment.key, {name: end}, read=("folder",), ending=ending)
 
     @property
     def _maximize(self) -> bool:

@@ -6,18 +6,17 @@ are stopped, and not how quickly each of them comes to a band.
 
 from __future__ import annotations
 
-import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.plain import Points, WholeTrials
-from mpitune.trial import CHOSEN
+from mpitune.trial import PRUNED
 
 MOST_BANDS = 100
-AT_BANDS = "at_bands"  # the user attribute with a trial's loss at each band
 
 
 @dataclass(frozen=True)
@@ -39,19 +38,19 @@ class _Comparing(WholeTrials):
     def __init__(self, points: Points, eta: float):
         super().__init__(points)
         self._eta = eta
-        self._known: dict[str, list[float]] = {}  # losses at each band
+        self._known: dict[int, list[float]] = {}  # losses at each band
 
     def ask(self, most: int) -> list[TrialSegment]:
-        limits = {}
+        limits = []
         for band, losses in self._known.items():
             if (place := int((len(losses) + 1) / self._eta)) < len(losses):  # 1: the trial's own
-                limits[band] = sorted(losses)[place]
-        return [replace(segment, stop=json.dumps(limits)) for segment in super().ask(most)]
+                limits.append((band, sorted(losses)[place]))
+        return [replace(segment, limits=tuple(sorted(limits))) for segment in super().ask(most)]
 
     def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        for band, loss in feedback.user_attrs.get(AT_BANDS, {}).items():
+        for band, loss in feedback.ending.kept or ():
             self._known.setdefault(band, []).append(loss)
-        self._points.tell(segment, feedback, pruned=CHOSEN in feedback.user_attrs)
+        self._points.tell(segment, feedback, pruned=feedback.ending.state == PRUNED)
 
 
 def bands_of(early: Mapping[str, Any], most: int = 10**9) -> tuple[int, ...]:
@@ -66,11 +65,15 @@ def bands_of(early: Mapping[str, Any], most: int = 10**9) -> tuple[int, ...]:
     return tuple(sorted({int(band) for band in bands if band < most + 1}))
 
 
-def band_behind(losses: Sequence[float], limits: Mapping[str, float], strict: bool) -> int | None:
+def band_behind(losses: Sequence[float], limits: Sequence[tuple[int, float]], strict: bool) -> int | None:
     """The first band at which a trial with these losses is stopped, None where it goes on."""
-    for band in sorted(map(int, limits)):
-        if band <= len(losses):
-            loss = losses[band - 1] if strict else min(losses[:band])
-            if loss > limits[str(band)]:
-                return band
+    for band, limit in limits:
+        if band <= len(losses) and (losses[band - 1] if strict else min(losses[:band])) > limit:
+            return band
     return None
+
+
+def at_bands(losses: Sequence[float], early: Mapping[str, Any]) -> list[tuple[int, float]] | None:
+    """What is kept of a trial with these losses: that at each band, as finite as JSON is; None without bands."""
+    most = sys.float_info.max
+    return [(band, max(-most, min(most, losses[band - 1]))) for band in bands_of(early, len(losses))] or None

@@ -24,7 +24,7 @@ from mpitune.storage.files import JOBS
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.journal import is_running
 from mpitune.storage.table import last_line
-from mpitune.trial import FAILED, Result, chosen_of
+from mpitune.trial import FAILED, Result
 
 COMPLETE, STOPPED = "complete", "stopped"
 SHOWN = 20  # running trials
@@ -140,7 +140,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
     for result in history.results.values():
         place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
         work.setdefault(place, Work(str(result.place))).add(result)
-    staged = "objectives" in history.header["settings"] and any("/" in key for key in history.results)
+    segments = [trial.segment for trial in history.trials.values()]
     return Status(
         folder=folder,
         study=str(history.header["settings"]["experiment"]),
@@ -149,9 +149,9 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         finished=len(history.results) - len(history.lost),
         total=total if isinstance(total, int) and total >= len(history.results) else None,  # it may be of the last call
         failures=[
-            (r.key, str(r.place), last_line(r.error or chosen_of(r, "error") or ""))
+            (r.key, str(r.place), last_line(r.error or r.ending.cause))
             for r in history.results.values()
-            if r.failed or chosen_of(r, "state") == FAILED
+            if r.failed or r.ending.state == FAILED
         ],
         runs=len(history.runs),
         deaths=len(history.deaths),
@@ -162,7 +162,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         order=window_of(history.header["settings"]),
         mixed=history.mixed,
         seconds=sum(end.get("seconds", 0.0) for end in history.ends),
-        of_trials=len({key.partition("/")[0] for key in history.results}) if staged else None,
+        of_trials=len({segment.number for segment in segments}) if any(s.stage is not None for s in segments) else None,
     )
 
 

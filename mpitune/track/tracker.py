@@ -24,6 +24,7 @@ from mpitune.errors import UsageError, is_kept
 from mpitune.processes.process import stops_wait, without_main
 from mpitune.processes.stops import Stopped
 from mpitune.track import follow
+from mpitune.trial import Trial
 
 EVERY_S = 1.0
 MOST_S = 60.0  # at the end, for which all trackers together are waited for
@@ -77,11 +78,11 @@ class Tracker:
             key, steps = json.loads(content.removeprefix(STEPS))
             self._steps.setdefault(key, {}).update((int(n), values) for n, values in steps.items())
 
-    def update(self, running: Callable[[], Mapping[str, Any]]) -> None:
-        """Tell which trials run, with their parameters by key, if that is due."""
+    def update(self, running: Callable[[], Mapping[str, Trial]]) -> None:
+        """Tell which trials run, by key, if that is due."""
         if _now() >= self._due and self._told.qsize() < MOST_TOLD:
             self._due = _now() + EVERY_S
-            self._told.put({key: (params, self._steps.get(key, {})) for key, params in running().items()})
+            self._told.put({key: (trial, self._steps.get(key, {})) for key, trial in running().items()})
             self._steps = {}
             self._say_failed()
 

@@ -21,7 +21,7 @@ from mpitune.experiment import Objective, WorkerContext, per_trial
 from mpitune.options import RunOptions
 from mpitune.settings import from_namespace
 from mpitune.studies import run_study
-from mpitune.trial import Evaluation, NoRoom, Outcome, Result, Trial, seed_of
+from mpitune.trial import WHOLE, Evaluation, NoRoom, Outcome, Result, Segment, Trial, seed_of
 from tests.helpers import ROOT, evaluate, journal_lines, reported, table, table_without_run
 from tests.mnist_nn.small import REFIT, TINY, computed, of_tiny
 from tests.stand_ins import A, Machine
@@ -34,7 +34,7 @@ def scored(loss: Callable[[Trial], float]) -> Objective:
     """Stands for training: folds have a given loss (NaN: failed); networks always answer 0."""
 
     def score(trial: Trial) -> Evaluation:
-        if "fold" in trial.params:
+        if trial.segment.fold is not None:
             value = loss(trial)
             if np.isnan(value):
                 return Evaluation(trial.key, error="it\nwas killed")
@@ -91,7 +91,7 @@ def test_a_bootstrap_is_refitted_as_soon_as_its_own_trials_are_in() -> None:
     objective = scored(lambda trial: float(trial.params["tuning"] != 1))
     of_second = [batch for batch in study.start() if batch[0].params["bootstrap"] == 1]
     (refit,) = [new for batch in of_second for result in objective(batch) for new in study.record(result)]
-    assert refit[0].key == refit_key(1, True) and refit[0].params["tuning"] == 1 and "fold" not in refit[0].params
+    assert refit[0].key == refit_key(1, True) and refit[0].params["tuning"] == 1 and refit[0].segment is WHOLE
 
 
 def test_a_result_depends_neither_on_its_batch_nor_on_what_ran_before() -> None:
@@ -122,7 +122,7 @@ def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixtur
     reported(replace(TINY, plot=3), computed(), data, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} <= set(TINY.reporting().files or ())
     rows = table(tmp_path / "results.csv")
-    refits = [result for trial, result in computed() if "fold" not in trial.params]
+    refits = [result for trial, result in computed() if trial.segment.fold is None]
     assert [float(row["test_error"]) for row in rows] == [result.value("test_error") for result in refits]
     for row in rows:
         folds = [r.value("loss") for t, r in computed() if t.key.startswith(f"b{row['bootstrap']}/t{row['tuning']}/")]
@@ -147,7 +147,7 @@ def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = evaluate(TINY, objective=scored(lambda trial: (INF, 1.0)[int(trial.params["bootstrap"])]))
-    assert [trial.key for trial, _ in outcomes if "fold" not in trial.params] == [refit_key(1, True)]
+    assert [trial.key for trial, _ in outcomes if trial.segment.fold is None] == [refit_key(1, True)]
     reported(replace(TINY, plot=1), outcomes, TINY.data(), tmp_path)
     first, second = table(tmp_path / "results.csv")
     assert first["test_error"] == first["learning_rate"] == "nan" and "no parameter set" in first["error"]
@@ -170,7 +170,7 @@ def test_a_training_that_diverges_has_an_infinite_loss_and_gives_no_network(tmp_
     objective = TINY.objective(WorkerContext("cpu", TINY.data()))
     refit = next(trial for trial, _ in computed() if trial.key == REFIT)
     wild = {**refit.params, "learning_rate": 1e30, "momentum": 0.9}
-    fold, network = objective((Trial("b0/t0/f0", {**wild, "fold": 0}), Trial(REFIT, wild)))
+    fold, network = objective((Trial("b0/t0/f0", wild, Segment(fold=0)), Trial(REFIT, wild)))
     assert fold.values["loss"] == fold.values["train_loss"] == INF
     assert network.values["test_error"] == INF and not network.arrays
     recorded = Result(network.key, network.values)
@@ -193,7 +193,7 @@ def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.Mon
     original = training.train
     monkeypatch.setattr(training, "train", ruined)
     fold, network = TINY.objective(WorkerContext("cpu", TINY.data()))(
-        (Trial("b0/t0/f0", {**refit.params, "fold": 0}), refit)
+        (Trial("b0/t0/f0", refit.params, Segment(fold=0)), refit)
     )
     assert fold.values["loss"] == INF and np.isfinite(fold.values["train_loss"])
     assert network.values["test_error"] == INF and not network.arrays

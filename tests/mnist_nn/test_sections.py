@@ -24,7 +24,7 @@ def titled(sections: Sequence[Section], title: str) -> Panel:
 
 
 def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
-    refits = {trial.key: result for trial, result in computed() if "fold" not in trial.params}
+    refits = {trial.key: result for trial, result in computed() if trial.segment.fold is None}
     for result in refits.values():
         losses = result.arrays["losses"]
         assert losses.shape == (result.values["epochs"],) and np.isfinite(losses).all() and losses[0] > losses[-1]
@@ -37,7 +37,7 @@ def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
 def test_with_the_data_it_shows_images_confusion_and_calibration() -> None:
     data = STUDY.data()
     sections = STUDY.report_sections(history_of(computed()), data)
-    refits = [result for trial, result in computed() if "fold" not in trial.params]
+    refits = [result for trial, result in computed() if trial.segment.fold is None]
     answers = np.mean([result.arrays["probabilities"] for result in refits], axis=0).argmax(axis=1)
     n_wrong = int(np.sum(answers != data["test_labels"]))
     (confusion,) = of_kind(sections, Table)
@@ -55,7 +55,7 @@ def test_with_the_data_it_shows_images_confusion_and_calibration() -> None:
 
 
 def test_of_a_study_that_has_just_begun_it_says_that_there_is_no_network() -> None:
-    folds = [outcome for outcome in computed() if "fold" in outcome.trial.params]
+    folds = [outcome for outcome in computed() if outcome.trial.segment.fold is not None]
     for known in ([], folds):
         (section,) = STUDY.report_sections(history_of(known), STUDY.data())
         assert [type(panel) for panel in section.panels] == [Note] and "so far" in of_kind([section], Note)[0].text

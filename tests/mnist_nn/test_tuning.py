@@ -18,8 +18,8 @@ INF, NAN = float("inf"), float("nan")
 
 def asked(search: Rounds) -> list[dict[str, Any]]:
     """The parameter sets of the first round."""
-    firsts = (trial for batch in next(search) for trial in batch if trial.params["fold"] == 0)
-    return [{name: value for name, value in trial.params.items() if name != "fold"} for trial in firsts]
+    firsts = (trial for batch in next(search) for trial in batch if trial.segment.fold == 0)
+    return [dict(trial.params) for trial in firsts]
 
 
 def test_the_draws_stay_the_same_and_fill_ranges_that_can_be_given() -> None:

@@ -40,7 +40,7 @@ def bowl(trial: Trial) -> Evaluation:
     if trial.key == "refit":
         return Evaluation("refit", {"test_error": 0.25, "n_support": 7}, {"predictions": np.zeros(100, np.uint8)})
     distance = abs(np.log10(trial.params["C"]) - 1.5) + abs(np.log10(trial.params["gamma"]) + 4)
-    error = 0.1 + distance / 20 + int(trial.params["fold"]) / 100
+    error = 0.1 + distance / 20 + (trial.segment.fold or 0) / 100
     return Evaluation(trial.key, {"error": error, "n_support": 9})
 
 
@@ -68,7 +68,7 @@ def test_a_batch_is_every_penalty_of_one_gamma_in_all_folds_and_can_be_divided_b
         parts = SMALL.split_batch(batch)
         assert tuple(trial for part in parts for trial in part) == batch and len(parts) == 5
         for part in parts:
-            assert len({trial.params["fold"] for trial in part}) == 1
+            assert len({trial.segment.fold for trial in part}) == 1
             assert [trial.params["C"] for trial in part] == SMALL.penalties.tolist()
     trials = [trial for batch in batches for trial in batch]
     assert len({trial.key for trial in trials}) == len(trials) == SMALL.n_trials() - 1
@@ -88,7 +88,7 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_nothing_is_refitted_when_every_point_has_a_failed_fold() -> None:
-    outcomes = study(SMALL, lambda trial: failed(trial) if trial.params["fold"] == 3 else bowl(trial))
+    outcomes = study(SMALL, lambda trial: failed(trial) if trial.segment.fold == 3 else bowl(trial))
     assert len(outcomes) == SMALL.n_trials() - 1
 
 

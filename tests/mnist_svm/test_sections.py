@@ -25,7 +25,7 @@ def test_the_grid_the_test_error_and_what_is_confused() -> None:
     means = heat_map.folds.mean(axis=0)
     assert heat_map.best is not None and means[heat_map.best] == means.min()
     assert heat_map.seconds.min() > 0
-    refit = next(result for trial, result in computed() if "fold" not in trial.params)
+    refit = next(result for trial, result in computed() if trial.segment.fold is None)
     assert {fact.name: fact.value for fact in grid.facts}["test error"] == f"{refit.values['test_error']:.2%}"
     (confusion,) = images.panels
     assert isinstance(confusion, Table)
@@ -38,7 +38,7 @@ def test_the_grid_the_test_error_and_what_is_confused() -> None:
 
 
 def test_of_a_study_that_has_just_begun_the_rest_of_the_grid_is_empty() -> None:
-    folds = [outcome for outcome in computed() if "fold" in outcome.trial.params]
+    folds = [outcome for outcome in computed() if outcome.trial.segment.fold is not None]
     for known, n_missing in ((folds[:5], 22), ([], 27)):
         (section,) = STUDY.report_sections(history_of(known), STUDY.data())
         heat_map, note = section.panels

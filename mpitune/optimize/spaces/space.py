@@ -53,8 +53,8 @@ class Space:
             raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}") from None
         names = [name for name, _ in pairs]
         for name in names:
-            if not isinstance(name, str) or not name or name[0] == "@":
-                raise UsageError(f"a parameter is called {name!r}: give a text that does not begin with @")
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"a parameter is called {name!r}: give a text")
             if names.count(name) > 1:
                 raise UsageError(f"the space has {name} twice: keep one")
         self.conditions: dict[str, dict[str, tuple[Any, ...]]] = {}

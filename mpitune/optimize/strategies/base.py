@@ -24,7 +24,7 @@ import numpy as np
 from mpitune.errors import UsageError, named
 from mpitune.identity import said
 from mpitune.optimize.spaces import Point, Space
-from mpitune.trial import Parameter, Result, Trial, seed_of
+from mpitune.trial import PLAIN, Ending, Result, Segment, Trial, seed_of
 
 OPTUNA = ("optuna.samplers", "optuna.pruners", "optuna.search_space")
 OURS = ("_seed", "_mpitune")  # attributes that are no settings
@@ -85,9 +85,7 @@ class TrialSegment:
         stage: of the trial, counted from 0; None where the trial is evaluated whole.
         last: whether the trial is complete with this segment.
         start, until: steps done before and to be done after it; until 0: as many as the objective has.
-        parent: key of the segment whose checkpoint this one begins with; "" for none but the trial's own.
-        stop: what a whole trial is compared with while it runs, for an objective that can stop itself.
-        place: in the group that it is evaluated with, else -1.
+        parent, limits, place: see `mpitune.trial.Segment`.
     """
 
     number: int
@@ -97,8 +95,8 @@ class TrialSegment:
     start: int = 0
     until: int = 0
     parent: str = ""
-    stop: str = ""
-    place: int = -1
+    limits: tuple[tuple[int, float], ...] = ()
+    place: int | None = None
 
     @property
     def key(self) -> str:
@@ -110,32 +108,20 @@ class TrialSegment:
         return max(1, self.until - self.start)
 
     def trial(self) -> Trial:
-        """As the engine knows it; names that begin with @ are not parameters."""
-        extra: dict[str, Parameter] = {}
-        if self.stage is not None:
-            extra = {"@last": self.last, "@start": self.start, "@until": self.until}
-            extra = {name: value for name, value in extra.items() if value != _UNSAID[name]}
-        if self.parent:
-            extra["@parent"] = self.parent
-        if self.stop:
-            extra["@stop"] = self.stop
-        if self.place >= 0:
-            extra["@place"] = self.place
-        return Trial(self.key, {**self.point, **extra})
+        """As the engine knows it."""
+        how = {name: getattr(self, name) for name in OF_ENGINE}
+        return Trial(self.key, self.point, Segment(**how))
 
     @classmethod
     def of(cls, trial: Trial) -> TrialSegment:
-        """The segment that made this trial. Raises ValueError for a key that no search has."""
-        number, _, stage = trial.key.removeprefix("t").partition("/")
-        point = {name: value for name, value in trial.params.items() if name[:1] != "@"}
-        if not stage:
-            place = trial.params.get("@place", -1)
-            return cls(int(number), point, stop=str(trial.params.get("@stop", "")), place=int(place))
-        extra: dict[str, Any] = {n[1:]: v for n, v in trial.params.items() if n[:1] == "@"}
-        return cls(int(number), point, int(stage), **{"last": True, **extra})
+        """The segment that made this trial. Raises ValueError for a trial of no search."""
+        how = {name: getattr(trial.segment, name) for name in OF_ENGINE}
+        if how["number"] is None:
+            raise ValueError(f"trial {trial.key} has no number")
+        return cls(point=dict(trial.params), **how)
 
 
-_UNSAID: dict[str, Parameter] = {"@last": True, "@start": 0, "@until": 0}
+OF_ENGINE = ("number", "stage", "last", "start", "until", "parent", "place", "limits")  # what a segment says to it
 
 
 @dataclass(frozen=True)
@@ -146,23 +132,21 @@ class Feedback:
         losses: of each objective, to be minimized, infinite ones too; None where it failed.
         steps: the first loss after each step, as far as the objective says it.
         user_attrs: what the objective has said of the trial by `set_user_attr`.
+        ending: what else it has said.
     """
 
     losses: tuple[float, ...] | None
     steps: Mapping[int, float] = field(default_factory=dict)
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    ending: Ending = PLAIN
 
     @classmethod
     def of(cls, result: Result, problem: Problem) -> Feedback:
         if result.failed:
             return cls(None)
-        name, maximized = next(iter(problem.objectives.items()))
-        steps = {}
-        for key, value in result.values.items():
-            stem, at, step = key.rpartition("@")
-            if at and stem == name and step.isdecimal():
-                steps[int(step)] = -value if maximized else value
-        return cls(problem.losses(result.values), steps, result.user_attrs)
+        name, sign = next((name, -1 if maximized else 1) for name, maximized in problem.objectives.items())
+        steps = {step: sign * values[name] for step, values in result.ending.steps.items() if name in values}
+        return cls(problem.losses(result.values), steps, result.user_attrs, result.ending)
 
     @property
     def loss(self) -> float:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Point
 from mpitune.optimize.spaces.optunas import optuna, suggested, told
-from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSegment, said_of
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, said_of
 from mpitune.optimize.strategies.plain import Sampling
-from mpitune.trial import CONSTRAINTS, Evaluation, Trial
+from mpitune.trial import Outcome, Result
 
 TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
 
@@ -120,32 +120,33 @@ class _Asking(Sampler):
             for step, loss in feedback.steps.items() if len(self._problem.objectives) == 1 else ():
                 trial.report(*self._problem.values([loss]), step)
             for name, value in feedback.user_attrs.items():
-                if name != CONSTRAINTS:  # which its sampler computes itself
-                    trial.set_user_attr(name, value)
+                trial.set_user_attr(name, value)
         state = states.FAIL if feedback.losses is None else states.PRUNED if pruned else states.COMPLETE
         values = self._problem.values(feedback.losses or ())
         self._view.tell(trial.number, values if state == states.COMPLETE else None, state)
 
 
-def note_constraints(strategy: Any, problem: Problem, trial: Trial, result: Evaluation) -> None:
-    """Keep what `constraints_func` of a strategy's sampler says of a complete trial with its user attributes.
+def with_constraints(strategy: Any, problem: Problem, outcome: Outcome) -> Result:
+    """The result of a trial with what `constraints_func` of a strategy's sampler says of a complete one.
 
     So the journal knows which trials may be the best.
     """
-    segment, function = TrialSegment.of(trial), constraints_func_of(strategy)
-    attrs = cast(dict[str, Any], result.user_attrs)
-    attrs.pop(CONSTRAINTS, None)  # of an earlier study, whose function may have been another
-    if function is not None and segment.last and not result.failed:
-        about = {"user_attrs": dict(attrs), **told(problem.space.parts, segment.point)}
+    (trial, result), function = outcome, constraints_func_of(strategy)
+    constraints: tuple[float, ...] = ()  # not those of an earlier study, whose function may have been another
+    if function is not None and trial.segment.last and not result.failed:
+        about = {"user_attrs": dict(result.user_attrs), **told(problem.space.parts, dict(trial.params))}
         running = optuna().trial.TrialState.RUNNING  # as in Optuna's own loop
         frozen = optuna().trial.create_trial(state=running, **about)
-        frozen.number = segment.number
-        attrs[CONSTRAINTS] = finite(function(frozen))
+        frozen.number = trial.segment.number
+        constraints = finite(function(frozen))
+    if constraints == result.ending.constraints:
+        return result
+    return replace(result, ending=replace(result.ending, constraints=constraints))
 
 
-def finite(constraints: Sequence[float]) -> list[float]:
+def finite(constraints: Sequence[float]) -> tuple[float, ...]:
     """What a journal can hold: NaN is 1, a violation, infinity the largest float."""
-    return list(map(float, np.nan_to_num([*map(float, constraints)], nan=1.0)))
+    return tuple(map(float, np.nan_to_num([*map(float, constraints)], nan=1.0)))
 
 
 def constraints_func_of(thing: Any) -> Any:

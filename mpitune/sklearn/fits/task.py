@@ -14,9 +14,7 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params
 
 from mpitune.identity import label_of
-from mpitune.trial import FOLDS, Parameter, Trial
-
-TAKEN = {*FOLDS, "outer"}  # parameters that mean something to a report
+from mpitune.trial import Parameter, Segment, Trial
 
 
 @dataclass
@@ -76,20 +74,20 @@ class Task:
         given = [name for name, value in self.kwargs["fit_params"].items() if value is not None]
         return [name for name in given if name != self.weight_name]
 
-    def trial(self, labels: Mapping[str, Parameter]) -> Trial:
+    def trial(self, labels: Mapping[str, Parameter], types: Any) -> Trial:
         """It has the candidate's parameters as a journal holds them, see `labels`."""
-        return Trial(self.key, {"split": self.split, **labels})
+        return Trial(self.key, labels, Segment(self.candidate, self.split, given=types))
 
-    def labels(self) -> dict[str, Parameter]:
-        """What stands for the parameters; one that is called as the number of a fold gets another name."""
+    def labels(self) -> tuple[dict[str, Parameter], dict[str, str] | None]:
+        """What stands for the parameters; and the types of NumPy's numbers, which a journal has as Python's."""
         labels: dict[str, Parameter] = {}
-        types = []  # of NumPy's numbers, which a journal has as Python's
+        types = {}
         for name, value in self.parameters.items():
             if isinstance(value, np.generic) and type(number := value.item()) in (bool, int, float):
-                types.append(f"{name} {value.dtype.name}")
+                types[name] = value.dtype.name
                 value = number
-            labels[f"param_{name}" if name in TAKEN else name] = label_of(unfitted(value))
-        return {**labels, "@types": ", ".join(types)} if types else labels
+            labels[name] = label_of(unfitted(value))
+        return labels, types or None
 
 
 def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:

@@ -105,16 +105,16 @@ class Folds(Experiment):
         return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters, **lambdas}
 
     def searches(self) -> Iterator[Rounds]:
-        trials = {task.key: task.trial(self._labels[task.candidate]) for task in self.tasks}
+        trials = {task.key: task.trial(*self._labels[task.candidate]) for task in self.tasks}
         yield self._rounds(trials)
 
     @cached_property
-    def _labels(self) -> dict[int, dict[str, Parameter]]:
+    def _labels(self) -> dict[int, tuple[dict[str, Parameter], dict[str, str] | None]]:
         return {number: task.labels() for number, task in self.grouping.first.items()}
 
     def require_identity(self) -> None:
         """Raise UsageError for a thing whose results could not be kept."""
-        labels = (label for of in self._labels.values() for label in of.values())
+        labels = (label for of, _ in self._labels.values() for label in of.values())
         said = self.estimator, self.scoring, self.fit_params, self.data_sha256, *map(str, labels)
         if any(text.endswith(("?", "?)")) for text in said):
             first, kwargs = self.tasks[0], self.tasks[0].kwargs
@@ -197,9 +197,9 @@ class Folds(Experiment):
         On one fold, those that share the fit of the last step stay together. Where there is no other such fit, they are
         divided as far as their results do not depend on it.
         """
-        splits = dict.fromkeys(trial.params["split"] for trial in batch)
+        splits = dict.fromkeys(trial.segment.fold for trial in batch)
         if len(splits) > 1:
-            return [tuple(trial for trial in batch if trial.params["split"] == split) for split in splits]
+            return [tuple(trial for trial in batch if trial.segment.fold == split) for split in splits]
         way, members = self._together(batch)
         if way != "shared":
             return [batch]

@@ -67,7 +67,8 @@ def counts(history: History) -> set[str] | None:
     goal = history.goal.partition(" ")[2]
     if folds.get("race") is None or not goal:
         return None
-    places = {key: (int(c[1:]), int(f[1:])) for key in history.trials for c, _, f in [key.partition("/")]}
+    segments = ((key, trial.segment) for key, trial in history.trials.items())
+    places = {key: (of.number, of.fold) for key, of in segments if of.number is not None and of.fold is not None}
     failed = str(history.header["settings"].get("error_score"))
     losses: dict[Place, float | None] = {}
     for key, place in places.items():

@@ -180,7 +180,7 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
             lambda: Space({"x": When(Int(0, 1), y="c"), "y": Choice("a", "b")}),
             "depends on y = 'c', which is not in Choice",
         ),
-        (lambda: Space({"@x": Int(0, 1)}), "a parameter is called '@x'"),
+        (lambda: Space({"": Int(0, 1)}), "a parameter is called ''"),
         (lambda: list(Space({"x": Float(0, 1)}).grid(None)), "how many values of Float(low=0, high=1"),
     ],
 )

@@ -14,7 +14,7 @@ import numpy as np
 import optuna
 import pytest
 
-from mpitune import Choice, Float, Int, RunOptions, Space, When
+from mpitune import Choice, Float, Int, RunOptions, Space, When, search
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
 from mpitune.exchange.trials import read
@@ -38,7 +38,7 @@ from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
 from mpitune.track.formats import to_optuna
-from mpitune.trial import Result
+from mpitune.trial import Ending, Result
 from tests.mpitune.optimize.objectives import searched
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -80,8 +80,9 @@ def slid(
         ((trial,),) = (open_.pop(0 if seed is None else int(rng.integers(len(open_)))),)
         segment = asked[trial.key]
         value = loss(segment)
-        values = {} if value is None else {"loss": value} | ({f"loss@{segment.until}": value} if segment.until else {})
-        open_ += study.record(Result(trial.key, values, error="it broke" if value is None else None))
+        failed, values = value is None, {} if value is None else {"loss": value}
+        ending = Ending(steps={segment.until: values} if segment.until and not failed else {})
+        open_ += study.record(Result(trial.key, values, error="it broke" if failed else None, ending=ending))
     assert study.finished and study.n_open == 0 and len(asked) == study.n_done
     return [asked[outcome.trial.key] for outcome in study.outcomes()]
 
@@ -360,6 +361,21 @@ def test_constraints_are_known_from_the_journal(tmp_path: Path) -> None:
     assert there.best_value == right
     plain = searched(objective, {"x": Float(0, 2)}, **{**how, "strategy": "tpe", "n_trials": 10}, adapt=True)
     assert plain.best_value < 0.5 and not plain.best.constraints
+
+
+def test_no_name_means_something_to_the_engine(tmp_path: Path) -> None:
+    """Of a user attribute, a value or a parameter: each is what it is, also for who reads the journal."""
+
+    def objective(trial: Any) -> dict[str, float]:
+        for name in ("@chosen", "@optuna", "@constraints"):
+            trial.set_user_attr(name, {"state": "pruned", "params": {"@last": 7}})
+        return {"loss": trial.params["@last"] ** 2, "loss@1": 5.0}
+
+    how: dict[str, Any] = {"n_trials": 3, "minimize": "loss", "workers": 0, "results": tmp_path}
+    study = search(objective, {"@last": Float(-1, 1), "fold": 2}, **how)
+    assert [trial.state for trial in study.trials] == ["complete"] * 3 and len(study.trials[0].user_attrs) == 3
+    assert study.best.values == {"loss": study.best.params["@last"] ** 2, "loss@1": 5.0} and not study.best.steps
+    assert [trial.params for trial in read(tmp_path).trials] == [{"@last": t.params["@last"]} for t in study.trials]
 
 
 def test_user_attributes_of_a_stage_are_kept_with_its_checkpoint() -> None:

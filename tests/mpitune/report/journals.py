@@ -13,7 +13,7 @@ import numpy as np
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
-from mpitune.trial import Place, Result, Trial
+from mpitune.trial import WHOLE, Place, Result, Segment, Trial
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&{{7*7}}${7*7}"
 BEGAN = 1_700_000_000.0
@@ -30,11 +30,19 @@ def header(**settings: Any) -> dict[str, Any]:
 
 
 def trial_line(
-    key: str, params: dict[str, Any], values: dict[str, float], *, begin: float, end: float, slot: int = 0, **more: Any
+    key: str,
+    params: dict[str, Any],
+    values: dict[str, float],
+    *,
+    begin: float,
+    end: float,
+    slot: int = 0,
+    segment: Segment = WHOLE,
+    **more: Any,
 ) -> tuple[Trial, Result]:
     """A trial that a slot had from `begin` to `end`, in seconds since BEGAN."""
     more = {"seconds": end - begin, "ended": BEGAN + end, "place": SLOTS[slot], **more}
-    return Trial(key, params), Result(key, values, **more)
+    return Trial(key, params, segment), Result(key, values, **more)
 
 
 def write(
@@ -94,7 +102,16 @@ def many(n: int, folder: Path) -> History:
         error = "Traceback\nRuntimeError: CUDA out of memory" if i % 997 == 996 else None
         values = {} if error else {"loss": float(loss), "accuracy": float(1 / (1 + loss))}
         outcomes.append(
-            trial_line(f"t{i:06}", params, values, begin=free[slot], end=free[slot] + seconds, slot=slot, error=error)
+            trial_line(
+                f"t{i:06}",
+                params,
+                values,
+                begin=free[slot],
+                end=free[slot] + seconds,
+                slot=slot,
+                error=error,
+                segment=Segment(i),
+            )
         )
         free[slot] += seconds + 0.05
     return write(folder, outcomes, heading=header(objectives=["minimize loss"]), seconds=max(free) + 3)

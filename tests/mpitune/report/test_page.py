@@ -16,6 +16,7 @@ from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Se
 from mpitune.report.page import Report, page
 from mpitune.tools.report import main
 from mpitune.tools.status import main as status
+from mpitune.trial import Segment
 from tests.helpers import studied
 from tests.mpitune.report.journals import HOSTILE, death, header, many, read, trial_line, write
 
@@ -49,9 +50,18 @@ class Seen(HTMLParser):
 
 def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> None:
     lines = [
-        trial_line("a/0", {"x": 1.5, "fold": 0}, {"loss": 0.25}, begin=5, end=25),
-        trial_line("a/1", {"x": 1.5, "fold": 1}, {"loss": 0.35}, begin=25, end=60, attempt=2),
-        trial_line("b/0", {"x": 2.5, "fold": 0}, {}, begin=5, end=9, slot=1, error="Traceback\nValueError: too wide"),
+        trial_line("a/0", {"x": 1.5}, {"loss": 0.25}, segment=Segment(fold=0), begin=5, end=25),
+        trial_line("a/1", {"x": 1.5}, {"loss": 0.35}, segment=Segment(fold=1), begin=25, end=60, attempt=2),
+        trial_line(
+            "b/0",
+            {"x": 2.5},
+            {},
+            segment=Segment(fold=0),
+            begin=5,
+            end=9,
+            slot=1,
+            error="Traceback\nValueError: too wide",
+        ),
     ]
     history = write(tmp_path, lines, deaths=[death(2, 40, 15, "a/1", "killed by SIGKILL (out of memory?)")])
     seen = Seen(page([Report(read(history), [Section("", facts=[Fact("test error", "4.2 %")])])]))

@@ -17,6 +17,7 @@ from mpitune.report.parts import learning_of, notes_of
 from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
+from mpitune.trial import Ending, Segment
 from tests.mpitune.report.journals import BEGAN, SLOTS, death, header, many, trial_line, write
 
 LOSS = Goal("loss", maximize=False)
@@ -40,10 +41,10 @@ def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> 
         (5, 1, 0.1),
     ]
     lines = [
-        trial_line(f"x{x}/f{fold}", {"x": x, "fold": fold}, {"loss": loss}, begin=n, end=n + 1)
+        trial_line(f"x{x}/f{fold}", {"x": x}, {"loss": loss}, begin=n, end=n + 1, segment=Segment(fold=fold))
         for n, (x, fold, loss) in enumerate(losses)
     ]
-    lines.append(trial_line("x4/f1", {"x": 4, "fold": 1}, {}, begin=8, end=9, error="E\nValueError: no"))
+    lines.append(trial_line("x4/f1", {"x": 4}, {}, begin=8, end=9, segment=Segment(fold=1), error="E\nValueError: no"))
     lines.append(trial_line("refit", {"x": 2}, {"test_error": 0.3}, begin=9, end=10))
     study = read(write(tmp_path, lines))
     assert [one.value for one in study.candidates] == [pytest.approx(0.6), pytest.approx(0.3), 0.1, None, float("inf")]
@@ -54,9 +55,9 @@ def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> 
 def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_path: Path) -> None:
     heading = header(objectives=["maximize accuracy"])
     lines = [
-        trial_line("t000000/0", {"x": 1, "@last": False, "@until": 1}, {"accuracy": 0.9}, begin=0, end=1),
-        trial_line("t000000/1", {"x": 1, "@start": 1, "@until": 2}, {"accuracy": 0.5}, begin=1, end=2),
-        trial_line("t000001/0", {"x": 2, "@last": False, "@until": 1}, {"accuracy": 0.7}, begin=2, end=3),
+        trial_line("t000000/0", {"x": 1}, {"accuracy": 0.9}, begin=0, end=1, segment=Segment(0, None, 0, False, 0, 1)),
+        trial_line("t000000/1", {"x": 1}, {"accuracy": 0.5}, begin=1, end=2, segment=Segment(0, None, 1, True, 1, 2)),
+        trial_line("t000001/0", {"x": 2}, {"accuracy": 0.7}, begin=2, end=3, segment=Segment(1, None, 0, False, 0, 1)),
     ]
     study = read(write(tmp_path, lines, heading=heading), Goal.of("maximize accuracy"))
     assert [(one.params, one.value) for one in study.candidates] == [({"x": 1}, 0.5), ({"x": 2}, None)]
@@ -64,7 +65,7 @@ def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_pat
 
 
 def test_of_equal_trials_of_a_search_the_first_is_the_best_whichever_ended_first(tmp_path: Path) -> None:
-    lines = [trial_line(f"t{n:06}", {"x": n}, {"a": 0.5, "b": n}, begin=0, end=1) for n in (1, 0)]
+    lines = [trial_line(f"t{n:06}", {"x": n}, {"a": 0.5, "b": n}, begin=0, end=1, segment=Segment(n)) for n in (1, 0)]
     study = read(write(tmp_path / "one", lines, heading=header(objectives=["maximize a"])), Goal.of("maximize a"))
     assert study.best is not None and study.best.params == {"x": 0}
     folder = tmp_path / "two"
@@ -76,10 +77,13 @@ def test_of_equal_trials_of_a_search_the_first_is_the_best_whichever_ended_first
 
 def test_a_curve_for_each_trial_that_says_steps_and_the_pruned_are_faint(tmp_path: Path) -> None:
     lines = [
-        trial_line("t000000/0", {"x": 1, "@last": False}, {"loss": 0.5, "loss@1": 0.5}, begin=0, end=1),
-        trial_line("t000000/1", {"x": 1}, {"loss": 0.2, "loss@2": 0.3, "loss@3": 0.2}, begin=1, end=2),
-        trial_line("t000001/0", {"x": 2, "@last": False}, {"loss": 0.9, "loss@1": 0.9}, begin=2, end=3),
-    ]
+        trial_line(
+            f"t{number:06}/{stage}", {"x": number}, {"loss": losses[max(losses)]}, begin=n, end=n + 1,
+            segment=Segment(number, stage=stage, last=stage == 1),
+            ending=Ending(steps={step: {"loss": loss} for step, loss in losses.items()}),
+        )
+        for n, (number, stage, losses) in enumerate([(0, 0, {1: 0.5}), (0, 1, {2: 0.3, 3: 0.2}), (1, 0, {1: 0.9})])
+    ]  # fmt: skip
     heading = header(objectives=["minimize loss"])
     (curves,) = learning_of(read(write(tmp_path, lines, heading=heading)))
     assert isinstance(curves, Lines) and curves.faint == ["trial 1 (pruned)"]
@@ -227,6 +231,8 @@ def test_a_study_is_read_while_it_is_written_and_its_run_need_not_name_slots(tmp
 
 
 def test_a_searched_parameter_may_be_called_split(tmp_path: Path) -> None:
-    lines = [trial_line(f"t{n:06}", {"split": n, "x": 1}, {"a": n / 2}, begin=0, end=1) for n in range(3)]
+    lines = [
+        trial_line(f"t{n:06}", {"split": n, "x": 1}, {"a": n / 2}, begin=0, end=1, segment=Segment(n)) for n in range(3)
+    ]
     study = read(write(tmp_path, lines, heading=header(objectives=["maximize a"])), Goal.of("maximize a"))
     assert study.best is not None and study.best.params == {"split": 2, "x": 1}

@@ -294,7 +294,8 @@ def test_a_folder_continues_its_search_and_names_what_another_has_otherwise(tmp_
         return GridSearchCV(LogisticRegression(), {"C": [0.1, penalty]}, **how).fit(X, Y, sample_weight=weights)
 
     first = fit()
-    assert journal_lines(tmp_path / "r")[0]["params"] == {"split": 0, "C": 0.1}
+    first_line = journal_lines(tmp_path / "r")[0]
+    assert first_line["params"] == {"C": 0.1} and first_line["segment"] == {"number": 0, "fold": 0}
     for verbose in (1, 2, 10):
         same(fit(verbose=verbose), first)
     assert len(journal_lines(tmp_path / "r")) == 6

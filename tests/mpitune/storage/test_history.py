@@ -12,7 +12,7 @@ import pytest
 from mpitune.errors import Exit, UsageError
 from mpitune.storage.history import NAME, History, read_journal, read_study
 from mpitune.storage.journal import Journal, join
-from mpitune.storage.lines import read_header
+from mpitune.storage.lines import FORMAT, read_header
 from mpitune.tools import report
 from tests.helpers import HEADER, journal_of, outcome, studied
 
@@ -21,7 +21,7 @@ RUN, STOPPED, DONE = {"run": {"n_trials": 1}}, {"end": {"complete": False}}, {"e
 
 def history_of(folder: Path, *records: dict[str, Any]) -> History:
     """What a journal says that has these records after its header."""
-    (folder / NAME).write_bytes(journal_of([{"format": 2, **HEADER}, *records]))
+    (folder / NAME).write_bytes(journal_of([{"format": FORMAT, **HEADER}, *records]))
     history = read_journal(folder)
     assert history is not None
     return history
@@ -94,8 +94,8 @@ def test_damaged_lines_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixt
 NO_HEADERS = [
     b"[1, 2, 3]",
     b"a line\n",
-    json.dumps({"settings": HEADER["settings"], "format": 2}).encode() + b"?",  # no newline, and none of ours
-    json.dumps({"format": 2, **HEADER}).encode() + b"\n",  # no checksum
+    json.dumps({"settings": HEADER["settings"], "format": FORMAT}).encode() + b"?",  # no newline, and none of ours
+    json.dumps({"format": FORMAT, **HEADER}).encode() + b"\n",  # no checksum
 ]
 
 
@@ -111,12 +111,12 @@ def test_a_file_without_a_header_is_refused_and_left_as_it_is(tmp_path: Path, co
 def test_a_header_is_read_alone(tmp_path: Path) -> None:
     assert read_header(tmp_path) is None
     header = history_of(tmp_path, RUN).header
-    assert read_header(tmp_path) == header == {"format": 2, **HEADER}
+    assert read_header(tmp_path) == header == {"format": FORMAT, **HEADER}
     (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes()[:40])
     assert read_header(tmp_path) is None and read_journal(tmp_path) is None
     with pytest.raises(UsageError, match="holds no study"):
         read_study(tmp_path)
-    (tmp_path / NAME).write_bytes(b'{"format": 2, "sett')  # torn: no study yet
+    (tmp_path / NAME).write_bytes(b'{"format": 3, "sett')  # torn: no study yet
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(0)])
     assert list(read_study(tmp_path).results) == ["a/0"]

@@ -28,17 +28,26 @@ from mpitune.storage.records import (
     unpacked,
     with_checksum,
 )  # fmt: skip
-from mpitune.trial import Result, Trial, seed_of
+from mpitune.trial import Ending, Result, Segment, Trial, seed_of
 from tests.helpers import HEADER, outcome
 
 ORDINARY = [
     outcome(0),
-    outcome(1, values={"loss": float("inf"), "other": -float("inf"), "third@12": 1e-7, "n": 2e16}),
+    outcome(1, values={"loss": float("inf"), "other": -float("inf"), "third": 1e-7, "n": 2e16}),
     outcome(2, values={}, error='Traceback\n  File "a.py"\tin C:\\x\nValueError: x', attempt=2),
     outcome(3, arrays={"p": np.zeros(2), "q": np.zeros(1)}),
     outcome(4, ended=1.7e9, peak_bytes=1 << 30),
     outcome(5, ended=1.7e9),
     (Trial("t000007/3", {"lr": -1.5e-5, "n": 10**20, "act": "re lu", "on": True, "off": False}), Result("t000007/3")),
+    (
+        Trial("t000008/1", {"@x": 1}, Segment(8, None, 1, False, 3, 9, "t000007/0", 2, ((5, 0.5),), {"a": [1, None]})),
+        Result(
+            "t000008/1",
+            {"loss@1": 1.0},
+            user_attrs={"@chosen": {"state": "pruned"}},
+            ending=Ending("failed", "E", {4: {"loss": 0.5, "b": float("inf")}}, {"x": None}, (1.0, -2.5), {"k": [1]}),
+        ),
+    ),
 ]
 
 
@@ -124,15 +133,15 @@ def test_results_are_a_mapping_and_a_copy_has_its_own_changes(tmp_path: Path) ->
     mine = copy(results)
     del mine["a/1"]
     mine["a/9"], mine["a/2"] = new, replace(new, key="a/2")
-    assert list(mine) == ["a/0", "a/2", "a/3", "a/4", "a/5", "t000007/3", "a/9"] and len(mine) == 7
+    assert list(mine) == ["a/0", "a/2", "a/3", "a/4", "a/5", "t000007/3", "t000008/1", "a/9"] and len(mine) == 8
     assert "a/1" not in mine and mine["a/9"] is new and mine["a/2"].error is None
     for key in ("a/1", "a/8"):
         with pytest.raises(KeyError):
             mine[key]
         with pytest.raises(KeyError):
             del mine[key]
-    assert len(results) == 7 and results["a/1"].values["loss"] == float("inf") and results["a/2"].failed
-    assert list(history.trials) == list(results) and "a/8" not in history.trials and len(history.trials) == 7
+    assert len(results) == 8 and results["a/1"].values["loss"] == float("inf") and results["a/2"].failed
+    assert list(history.trials) == list(results) and "a/8" not in history.trials and len(history.trials) == 8
     assert history.with_arrays == {"a/3"}
 
 
@@ -188,7 +197,6 @@ def test_asked_trials_are_known_by_equal_parameters(tmp_path: Path) -> None:
             Trial("n", {"x": 1, "y": 2.0}),
             Trial("n", {"x": 10**30}),
             Trial("n", {"x": half}),
+            Trial("n", {"x": 1, "y": 2}, Segment(fold=0)),
         ]
-        assert [(trial.key, params) for trial, params in not_known(known, asked)] == [
-            ("b", None), *[("n", {"x": 1, "y": 2})] * 5,
-        ]  # fmt: skip
+        assert [(trial.key, other) for trial, other in not_known(known, asked)] == [("b", None), *[("n", odd[-1])] * 6]

@@ -30,8 +30,8 @@ def stopped_by_hyperband(
     """
     histories = []
     for line in sorted(lines, key=lambda line: line["key"]):
-        steps = {int(key.split("@")[1]): value for key, value in line["values"].items() if key.startswith(f"{name}@")}
-        histories.append([steps[step] for step in sorted(steps)])
+        steps = line["ending"]["steps"]
+        histories.append([steps[step][name] for step in sorted(steps, key=int)])
     ended = []
     for number, history in enumerate(histories):
         known = histories[: max(0, number - window + 1)]
@@ -50,7 +50,7 @@ def test_early_terminate_stops_what_hyperband_would(tmp_path: Path) -> None:
     expected = stopped_by_hyperband(lines, "loss", 4, 2, [2, 4, 8])
     rows = table(tmp_path / "kept" / "trials.csv")
     assert [row["state"] == "pruned" for row in rows] == [band > 0 for band in expected]
-    n_steps = [sum("@" in name for name in line["values"]) for line in sorted(lines, key=lambda line: line["key"])]
+    n_steps = [len(line["ending"]["steps"]) for line in sorted(lines, key=lambda line: line["key"])]
     assert n_steps == [band or 8 for band in expected]
     assert 5 < sum(map(bool, expected)) < 30
 

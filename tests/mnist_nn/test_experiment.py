@@ -254,7 +254,7 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
         r"no worker here has room for it: its network takes [\d.e+]+ GB and this worker has [\d.e+]+ GB", done.stderr
     )
     assert len(told) == 1, "the end counts the others"
-    assert "not one would fit" in done.stderr and "6 trials were not run" in done.stderr
+    assert "6 trials were not run" in done.stderr
     assert "to end on this machine, begin anew with a smaller --max-channels" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("the same command goes on where there is more room")
 

@@ -28,7 +28,6 @@ from mpitune.trial import Trial
 
 EVERY_S = 1.0
 MOST_S = 60.0  # at the end, for which all trackers together are waited for
-MOST_TOLD = 100  # that it has not read: then it is told later
 STEPS = b"steps "  # begins what a worker tells of a running trial
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Tracker:
 
     def update(self, running: Callable[[], Mapping[str, Trial]]) -> None:
         """Tell which trials run, by key, if that is due."""
-        if _now() >= self._due and self._told.qsize() < MOST_TOLD:
+        if _now() >= self._due and self._told.empty():  # else it still reads, and is told later
             self._due = _now() + EVERY_S
             self._told.put({key: (trial, self._steps.get(key, {})) for key, trial in running().items()})
             self._steps = {}

@@ -28,24 +28,6 @@ def objective(trial):
 study = search(objective, {"x": Float(0, 1)}, n_trials=4, minimize="loss", workers=0, results="r")
 print(study.best.values["loss"])
 """
-STUDY = """
-from dataclasses import dataclass
-from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run, run_study, setting
-
-def scaled(x):
-    return 2 * x
-
-@dataclass(frozen=True)
-class Doubles(Experiment):
-    n: int = setting(4, "trials")
-    def searches(self):
-        yield one_round(Trial(f"t{i}", {"x": i}) for i in range(self.n))
-    def objective(self, worker):
-        return per_trial(lambda trial: {"loss": scaled(trial.params["x"])})
-
-"""
-CALLED = STUDY + 'from pathlib import Path\nrun_study(Doubles(), RunOptions(workers=0, results=Path("s")))\n'
-PROGRAM = STUDY + "run(Doubles)\n"
 LAMBDAS = """
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
@@ -69,21 +51,17 @@ KEPT = "changed since the known results (4) were made; these are kept. If they s
 
 
 @pytest.fixture
-def run(tmp_path: Path, program: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Edit:
+def run(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Edit:
     """Runs a script, in a folder of its own, with what is written in place of what; what it says of changes."""
 
     monkeypatch.chdir(tmp_path)
 
-    def run(script: str, *arguments: str, **edits: str) -> list[str]:
+    def run(script: str, **edits: str) -> list[str]:
         for before, after in edits.items():
             script = script.replace({"double": "2 * x", "end": 'results="r"'}[before], after)
         (tmp_path / "script.py").write_text(script)
-        if arguments:
-            said = program("script.py", *arguments, cwd=tmp_path).stderr
-        else:  # the same in this process, and quicker
-            runpy.run_path("script.py", run_name="__main__")
-            said = capfd.readouterr().err
-        return [line for line in said.splitlines() if "changed" in line]
+        runpy.run_path("script.py", run_name="__main__")
+        return [line for line in capfd.readouterr().err.splitlines() if "changed" in line]
 
     return run
 
@@ -111,26 +89,10 @@ def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Pa
     assert run(SEARCH) == []
 
 
-def test_a_program_and_its_study_from_a_script(run: Edit) -> None:
-    options = ("--gpu", "none", "--workers", "1", "--results", "r")
-    assert run(PROGRAM, *options) == []
-    (line,) = run(PROGRAM, *options, double="3 * x")
-    assert line.endswith(
-        f" scaled {KEPT} --changed scaled; if not, begin anew with another results folder, or --restart"
-    )
-    assert run(PROGRAM, *options, "--changed", "scaled", double="3 * x") == []
-    assert run(CALLED) == []
-    (line,) = run(CALLED, double="3 * x")
-    assert line.endswith(
-        'say changed=["scaled"]; if not, begin anew with another results folder, or RunOptions(restart=True)'
-    )
-
-
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
         ("Maps(lambda x: x - 5), Maps(lambda x: x * x)", "Maps(lambda x: x * x), Maps(lambda x: x - 5)", "lambdas"),
-        ('y: 1, "b": lambda model, X, y: 2', 'y: 2, "b": lambda model, X, y: 1', "lambdas"),
         ("x.copy", "x.view", "lambdas"),
         ("x - 5", "x - 6", "FunctionTransformer.func, lambdas"),
     ],

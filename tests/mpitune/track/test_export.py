@@ -15,7 +15,7 @@ import pytest
 
 import mpitune
 from mpitune.errors import Exit, UsageError
-from mpitune.exchange.trials import LoadedStudy, read
+from mpitune.exchange.trials import LoadedStudy
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.storage.journal import Journal
 from mpitune.tools.export import main
@@ -52,7 +52,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study with all that a journal may hold, and keys of a stranger."""
     folder = tmp_path_factory.mktemp("written")
     how: Any = {"seconds": 2.0, "ended": 1.7e9, "peak_bytes": 1 << 30, "place": Place("node<b>", 1, 2, "cuda:GPU-1")}
-    done = Result("a/0", {"loss": 0.25}, {"p": np.arange(3.0)}, **how)
+    done = Result("a/0", {"loss": 0.25, "seconds": 99.0, "error": 8.0}, {"p": np.arange(3.0)}, **how)
     results = [
         (Trial("a/0", {"C": 0.001, "kernel": "rbf"}), done),
         (Trial("a/1", {"C": 1000.0, "kernel": 3}), replace(done, key="a/1", values={"loss": math.inf}, arrays={})),
@@ -161,27 +161,10 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
     study = opened(exported(written, "optuna", tmp_path / "a.log"))
     assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
     assert study.trials[2].user_attrs["run/key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
-    assert study.direction.name == "MINIMIZE" and study.best_trial.user_attrs["run/peak_bytes"] == 1 << 30
-
-
-def test_the_goal_of_a_program_is_in_its_journal(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, {**HEADER, "goal": "maximize accuracy"})):
-        pass
-    assert read(tmp_path).objectives == {"accuracy": True}
-
-
-def test_what_was_measured_hides_no_value(tmp_path: Path) -> None:
-    """Values called seconds and peak_bytes keep their names; what the engine measured begins with run/."""
-    values = {"loss": 0.5, "seconds": 99.0, "peak_bytes": 7.0, "error": 8.0}
-    with closing(Journal(tmp_path / "r", {**HEADER, "goal": "minimize loss"})) as journal:
-        journal.append([(Trial("a", {"C": 1}), Result("a", values, seconds=2.0, peak_bytes=1 << 30))])
-    (trial,) = read(tmp_path / "r").trials
-    assert trial.measured == {"run/seconds": 2.0, "run/peak_bytes": 1 << 30}
-    optuna = pytest.importorskip("optuna")
-    path = exported(tmp_path / "r", "optuna", tmp_path / "a.log")
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    (kept,) = optuna.load_study(study_name=None, storage=storage).trials
-    assert kept.user_attrs == {"run/key": "a", "run/place": "/0/0/", **trial.measured, **values}
+    assert study.direction.name == "MINIMIZE"
+    said = {"run/key": "a/0", "run/place": "node<b>/1/2/cuda:GPU-1", "run/seconds": 2.0, "run/peak_bytes": 1 << 30}
+    values = {"loss": 0.25, "seconds": 99.0, "error": 8.0}
+    assert study.best_trial.user_attrs == {**said, **values}, "what was measured hides no value"
 
 
 def test_a_folder_of_tensorboard_has_a_run_for_each_trial_and_no_key_leaves_it(written: Path, tmp_path: Path) -> None:

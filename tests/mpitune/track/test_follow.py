@@ -20,7 +20,7 @@ from mpitune.locks import open_lock, try_lock
 from mpitune.storage.journal import Journal
 from mpitune.track import follow, tracker
 from mpitune.track.writers import RUNNING, Writer
-from mpitune.trial import Result, Trial
+from mpitune.trial import Ending, Result, Segment, Trial
 from tests.helpers import HEADER
 
 Told = Iterable[dict[str, Any]]
@@ -120,21 +120,23 @@ def test_each_trial_is_there_once_wherever_its_tracker_is_killed(journal: Journa
 def test_a_running_trial_gets_its_steps_and_then_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)  # it looks whenever it is told
     a, b, runs = "t000000", "t000001", dict[str, Any]()
+    first, second = (Trial(key, {"x": n}, Segment(number=n)) for n, key in enumerate((a, b)))
     settings = {"experiment": "toy", "space": [], "strategy": "", "objectives": ["minimize loss"]}
     with closing(Journal(tmp_path, {**HEADER, "settings": settings})) as journal:
 
         def told() -> Told:
-            yield {a: ({"x": 1}, {1: {"loss": 3.0}}), b: ({"x": 2}, {})}
-            yield {a: ({"x": 1}, {2: {"loss": 2.0}}), b: ({"x": 2}, {})}
-            assert runs[a]["steps"] == {1: {"loss": 3.0}, 2: {"loss": 2.0}} and runs[b]["times"] == [False]
-            journal.append([(Trial(a, {"x": 1}), Result(a, {"loss": 2.0, "loss@1": 3.0, "loss@2": 2.0}, ended=5.0))])
-            yield {b: ({"x": 2}, {})}
+            yield {a: (first, {1: {"loss": 3.0}}), b: (second, {})}
+            yield {a: (first, {2: {"loss": 2.0}}), b: (second, {})}
+            steps = {1: {"loss": 3.0}, 2: {"loss": 2.0}}
+            assert runs[a]["steps"] == steps and runs[b]["times"] == [False]
+            journal.append([(first, Result(a, {"loss": 2.0}, ending=Ending(steps=steps), ended=5.0))])
+            yield {b: (second, {})}
 
         followed(journal, runs, told())
         assert runs[a]["times"] == [False, False, True] and "state" not in runs[b]
         noted = (tmp_path / ".tracked-board").read_text().split()
         assert noted == f'["{a}", 5.0]'.split()
-        done(b, journal=journal)
+        journal.append([(second, Result(b, {"loss": 1.0}, ended=6.0))])
         assert followed(journal, runs) == [b] and runs[b]["times"] == [True]
 
 

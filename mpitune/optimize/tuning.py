@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mpitune.earlier.points import Carried
 from mpitune.earlier.studies import Earlier
 from mpitune.errors import UsageError, printable_lines
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.limit import SearchLimit
-from mpitune.optimize.carried import Carried
+from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import GroupEvaluator, TrialEvaluator
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
 from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, Strategy, TrialScheduler, TrialSegment
 from mpitune.optimize.strategies.from_optuna import with_constraints
+from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.values import InvalidReturnValue, refuse_faults, require_same_names
 from mpitune.optimize.window import Proposed, rounds
 from mpitune.port import Matching, Reporting, Scheduling
@@ -122,15 +124,28 @@ class Tuning(Experiment):
 
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         assert self.plan is not None
-        problem, folder, job = self.task.problem, self.task.folder, self.task.job
-        self.plan.carried[:] = [Carried(problem, self.plan.strategy, folder, job, earlier, self._with_constraints)]
+        folder, uses = self.task.folder, not isinstance(self.plan.strategy, PopulationBased)
+
+        def go_on(trial: Trial, old: Path) -> None:
+            segment = TrialSegment.of(trial)
+            if not (folder / f"t{segment.number:06}").exists():
+                AttemptFolder(segment, folder, self.task.job, like=old).finish()
+
+        self.plan.carried[:] = [Carried(self.task.problem, earlier, uses, go_on, self._with_constraints)]
         return self.plan.carried[0]
+
+    def _known(self) -> list[KnownTrial]:
+        """Trials of earlier studies."""
+        carried, problem = self.plan.carried if self.plan is not None else (), self.task.problem
+        return [
+            KnownTrial(dict(point), Feedback.of(result, problem), again, pruned)
+            for each in carried
+            for point, result, again, pruned in each.known()
+        ]
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
-        problem = self.task.problem
-        for carried in self.plan.carried:
-            problem = replace(problem, known=carried.known)
+        problem = replace(self.task.problem, known=self._known)
         told, schedulers = _Told(problem, self.plan), self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
         sources = (_Source(scheduler, problem, self.plan, told) for scheduler in schedulers)

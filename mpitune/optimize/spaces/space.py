@@ -168,6 +168,20 @@ class Space:
             raise UsageError(f"a point to begin with does not fulfil the constraints: {self.given(point)}")
         return point
 
+    def held(self, values: Mapping[str, Parameter]) -> Point | None:
+        """The point that has these values and no others; None where the space has no such point."""
+        left, point = dict(values), dict[str, Parameter]()
+        for name, part in self.parts.items():
+            if not self.is_active(name, point):
+                continue
+            value = left.pop(name, None)
+            if value is None or not (part.has(value) if isinstance(part, Choice) else part.takes(value)):
+                return None
+            point[name] = value if isinstance(part, Choice) else part.drawn(value)
+            if type(point[name]) is not type(value):
+                return None  # as 1 of an Int in a Float
+        return point if not left and self.allows(point) else None
+
     def grid(self, points: int | Mapping[str, int] | None) -> Iterator[Point]:
         """All combinations, the last parameter running fastest.
 

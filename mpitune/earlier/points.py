@@ -10,26 +10,23 @@ import ast
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpitune.earlier.studies import Earlier
 from mpitune.errors import UsageError, or_typed
 from mpitune.identity import label_of
-from mpitune.optimize.attempts import AttemptFolder
-from mpitune.optimize.spaces import Choice, Point
-from mpitune.optimize.spaces.parameters import same
-from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, TrialSegment
-from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.port import Matching
 from mpitune.storage.files import TRIALS
-from mpitune.trial import Outcome, Parameter, Result, Trial
+from mpitune.trial import Outcome, Parameter, Result, Segment, Trial, exact
+
+if TYPE_CHECKING:  # what stands above
+    from mpitune.optimize.strategies.base import Problem
 
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Ordinal|Any|Quantile|Weighted)\(")  # how a parameter begins
 READS = ("number", "seed")  # of a trial: its results may depend on them
-Kept = Callable[[Outcome], Result]
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
+Known = tuple[Mapping[str, Parameter], Result, bool, bool]
 
 
 def parts_of(space: Any) -> dict[str, str]:
@@ -74,19 +71,24 @@ class Carried(Matching):
 
     Args:
         problem: of this search.
-        strategy: its strategy.
-        folder: of all its trials' folders.
-        job: see `AttemptFolder`.
         earlier: the studies before, the oldest first.
+        uses: False where none counts, as the strategy's trials go on from each other's checkpoints.
+        go_on: told of a trial that gets the result of a stage, and the folder from which a later stage goes on.
         kept: the result of a trial as this study keeps it.
 
     Raises:
         UsageError: no result of the last of them could count.
     """
 
-    def __init__(self, problem: Problem, strategy: Any, folder: Path, job: str, earlier: Sequence[Earlier], kept: Kept):
-        self._problem, self._folder, self._job, self._kept = problem, folder, job, kept
-        self._none = isinstance(strategy, PopulationBased)  # whose members go on from each other's checkpoints
+    def __init__(
+        self,
+        problem: Problem,
+        earlier: Sequence[Earlier],
+        uses: bool,
+        go_on: Callable[[Trial, Path], None],
+        kept: Callable[[Outcome], Result],
+    ):
+        self._problem, self._uses, self._go_on, self._kept = problem, uses, go_on, kept
         spaces = [parts_of(study.settings.get("space")) for study in earlier]
         self._earlier, mine = list(earlier), parts_of(problem.space.described())
         require_comparable(spaces[-1], mine)
@@ -94,84 +96,67 @@ class Carried(Matching):
             {name: constant_of(text) for name, text in parts.items() if not is_range(text)} for parts in (*spaces, mine)
         ]
 
-    def known(self) -> list[KnownTrial]:
-        """The trials that have a result, of the newest study first, for a strategy that learns."""
-        known: dict[Any, tuple[int, KnownTrial]] = {}  # by its question, or its study and number if it has stages
+    def known(self) -> list[Known]:
+        """For a strategy that learns: point and result of the trials that have one, those of the newest study first.
+
+        With each is whether a trial that is asked for at this point has its result, and whether it was stopped early.
+        """
+        known: dict[Any, tuple[int, Known]] = {}  # by its question, or its study and number if it has stages
         for study in reversed(self._earlier):
             history = study.history
-            for key in sorted(history.results):
-                trial, result = history.trials[key], history.results[key]
-                answer = None if result.failed else self._answer(Outcome(trial, result), study)
+            for key in sorted(key for key, result in history.results.items() if not result.failed):
+                outcome = Outcome(history.trials[key], history.results[key])
+                answer, segment = self._answer(outcome, study), outcome.trial.segment
                 if answer is None:
                     continue
-                segment, question, (seed, number) = answer
+                point, question, (seed, number) = answer
                 stage = segment.stage or 0
                 name = question if segment.stage is None else (study.folder, segment.number)
                 if name not in known or known[name][0] < stage:
                     again = segment.stage is None and number is None and seed in (None, self._problem.seed)
-                    feedback = Feedback.of(result, self._problem)
-                    known[name] = stage, KnownTrial(segment.point, feedback, again, not segment.last)
+                    known[name] = stage, (point, outcome.result, again, not segment.last)
         return [trial for _, trial in known.values()]
 
     def answered(self, outcome: Outcome, earlier: Earlier) -> bytes | None:
         answer = self._answer(outcome, earlier)
         return None if answer is None else answer[1]
 
-    def _answer(self, outcome: Outcome, earlier: Earlier) -> tuple[TrialSegment, bytes, Own] | None:
-        """The segment of this search that a result answers, its question, and what it depends on beside its point."""
-        segment, read = TrialSegment.of(outcome.trial), outcome.result.read
-        point = self._point(segment.point, self._earlier.index(earlier))
-        known = self._problem.objectives.keys() <= outcome.result.values.keys()
-        if point is None or self._none or segment.parent or not known:
+    def _answer(self, outcome: Outcome, earlier: Earlier) -> tuple[Mapping[str, Parameter], bytes, Own] | None:
+        """The point of this search that a result is for, the question that it answers, and what else it depends on."""
+        (trial, result), segment = outcome, outcome.trial.segment
+        if segment.number is None:
+            raise ValueError(f"trial {trial.key} has no number")
+        left = self._constants_before[self._earlier.index(earlier)] | dict(trial.params)
+        valued = self._problem.objectives.keys() <= result.values.keys()
+        if not self._uses or segment.parent or not valued or not exact(self._constants) <= exact(left):
             return None
-        if segment.until and "folder" in read and not _folder(earlier, segment.key).exists():
+        point = self._problem.space.held({name: value for name, value in left.items() if name not in self._constants})
+        if point is None or (segment.until and "folder" in result.read and not _folder(earlier, trial.key).exists()):
             return None  # nothing could go on from there
-        own = self._own(segment, int(earlier.settings.get("seed", 0)), read)
-        segment = replace(segment, point=point)
-        return segment, self._question(segment, own, earlier.settings.get("together")), own
+        own = self._own(segment, int(earlier.settings.get("seed", 0)), result.read)
+        return point, self._question(point, segment, own, earlier.settings.get("together")), own
 
     def questions(self, trial: Trial) -> Sequence[bytes]:
-        segment, seed = TrialSegment.of(trial), self._problem.seed
-        kinds = ((), ("number",), ("seed",))
-        together = self._problem.together
-        return [self._question(segment, self._own(segment, seed, reads), together) for reads in kinds]
+        kinds = (self._own(trial.segment, self._problem.seed, reads) for reads in ((), ("number",), ("seed",)))
+        return [self._question(trial.params, trial.segment, own, self._problem.together) for own in kinds]
 
     def taken(self, outcome: Outcome, earlier: Earlier, key: str) -> Result:
-        """The trial's folder is copied where a later stage may go on from it."""
-        segment = TrialSegment.of(outcome.trial)
-        old, new = _folder(earlier, key), self._folder / f"t{segment.number:06}"
-        if segment.until and not segment.last and old.exists() and not new.exists():
-            AttemptFolder(segment, self._folder, self._job, like=old).finish()
+        """A later stage may go on from the folder of the trial before."""
+        segment, old = outcome.trial.segment, _folder(earlier, key)
+        if segment.until and not segment.last and old.exists():
+            self._go_on(outcome.trial, old)
         return self._kept(outcome)
 
-    def _own(self, segment: TrialSegment, seed: int, reads: Sequence[str]) -> Own:
+    def _own(self, segment: Segment, seed: int, reads: Sequence[str]) -> Own:
         """The study's seed and the trial's number, as far as its result depends on them."""
         return seed if "seed" in reads else None, segment.number if {*READS} & {*reads} else None
 
-    def _question(self, segment: TrialSegment, own: Own, together: int | None) -> bytes:
+    def _question(self, point: Mapping[str, Parameter], segment: Segment, own: Own, together: int | None) -> bytes:
         """Also of its place among those that are evaluated together, since bits may depend on it."""
-        known = sorted({**self._constants, **segment.point}.items())
+        known = sorted({**self._constants, **point}.items())
         place = () if segment.place is None else (together, segment.place)
-        said = repr((known, segment.start, segment.until, own, *place))  # 1, 1.0, True and "1" differ
-        return hashlib.blake2b(said.encode("utf-8", "backslashreplace"), digest_size=16).digest()
-
-    def _point(self, point: Point, number: int) -> Point | None:
-        """A point of the study of this number as one of this study; None where it is none."""
-        space, left = self._problem.space, self._constants_before[number] | point
-        made: Point = {}
-        for name, constant in self._constants.items():
-            if not same(left.pop(name, None), constant):
-                return None
-        for name, part in space.parts.items():
-            if not space.is_active(name, made):
-                continue
-            value = left.pop(name, None)
-            if value is None or not (part.has(value) if isinstance(part, Choice) else part.takes(value)):
-                return None
-            made[name] = value if isinstance(part, Choice) else part.drawn(value)
-            if type(made[name]) is not type(value):
-                return None  # as 1 of an Int in a Float
-        return made if not left and space.allows(made) else None
+        text = repr((known, segment.start, segment.until, own, *place))  # 1, 1.0, True and "1" differ
+        return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
 def _folder(earlier: Earlier, key: str) -> Path:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -71,6 +71,10 @@ class Experiment(Port, ABC):
         >>> [outcome.result.values["loss"] for outcome in outcomes]
         [9.0, 4.0, 1.0, 0.0, 1.0]
     """
+
+    kind: ClassVar[Literal["experiment", "search", "folds"]] = (
+        "experiment"  # how readers of the journal take its trials
+    )
 
     @abstractmethod
     def searches(self) -> Iterable[Rounds]:

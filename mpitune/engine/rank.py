@@ -294,7 +294,7 @@ def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
         settings.setdefault("data_sha256", digest(data))
     origin = {"versions": versions(), "commit": commit(), "command": sys.argv}
     goal = experiment.reporting().goal
-    return {"settings": settings, **origin, **({"goal": goal} if goal else {})}
+    return {"kind": experiment.kind, "settings": settings, **origin, **({"goal": goal} if goal else {})}
 
 
 def _files(experiment: Experiment) -> Sequence[str] | None:

@@ -37,7 +37,7 @@ def experiments() -> dict[str, type[Experiment]]:
 def experiment_of(history: History) -> Experiment | None:
     """The experiment that a journal is of; None where it is none of these. Raises what its own code raises."""
     settings = history.header["settings"]
-    if settings["experiment"] == "Folds":  # of scikit-learn's estimators, whose import is dear
+    if history.header.get("kind") == "folds":  # of scikit-learn's estimators, whose import is dear
         from mpitune.sklearn.search.folds import Folds
 
         return Folds()

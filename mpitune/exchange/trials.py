@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 MEASURED = ("seconds", "peak_bytes")
 Running = Mapping[str, tuple[Trial, Steps]]  # by key
 TEXTS = ("key", "error", "params", "values", "steps", "user_attrs")  # what of a trial may be no UTF-8
-SEARCH = {"space", "strategy", "objectives"}  # settings of a study that `mpitune.search` made
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,11 @@ def _read(folder: Path, running: Running) -> ExportedStudy:
         trials[key], results[key] = trial, Result(key, ending=Ending(steps=steps), ended=time.time())
     settings = history.header["settings"]
     said = settings.get("objectives")
-    searched = settings.keys() >= SEARCH and isinstance(said, list) and all(isinstance(goal, str) for goal in said)
+    searched = (
+        history.header.get("kind") == "search"
+        and isinstance(said, list)
+        and all(isinstance(goal, str) for goal in said)
+    )
     goals = said if searched else [history.goal]
     objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
     found = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]

@@ -96,6 +96,8 @@ class LeadersPart:
 class Tuning(Experiment):
     """The study of a search. `task` and `plan` have everything that is not for the journal's header."""
 
+    kind = "search"
+
     space: tuple[str, ...] = field(metadata=SELECTS)
     strategy: str = field(metadata=SELECTS)
     objectives: tuple[str, ...] = field(metadata=SELECTS)
@@ -192,7 +194,7 @@ class Tuning(Experiment):
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
         found, settings = records(outcomes, problem.space.given), vars(self)
-        return SearchStudy(found, problem.objectives, folder, window_of(settings))
+        return SearchStudy(found, problem.objectives, folder, window_of({"kind": self.kind, "settings": settings}))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         study = self.study(outcomes, folder)

@@ -58,6 +58,8 @@ _told_kept: set[str] = set()
 class Optimizing(Experiment):
     """One call of `optimize`. The fields before `in_worker` are those of the journal's header."""
 
+    kind = "search"
+
     study: str  # its name; "" where Optuna has made one up
     space: str
     strategy: str

@@ -64,7 +64,7 @@ def report_of(
     The goal, such as "minimize loss", is needed if neither experiment nor journal says it.
     """
     settings = history.header["settings"]
-    objectives = settings.get("objectives")  # of a study of `search()`; another may call anything so
+    objectives = settings.get("objectives") if history.header.get("kind") == "search" else None
     reporting = experiment.reporting() if experiment else Reporting()
     said = [goal, reporting.goal, history.goal]
     goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []

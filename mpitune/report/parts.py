@@ -39,7 +39,7 @@ def facts_of(study: ReportedStudy, sections: Sequence[Section]) -> list[Fact]:
     history, time = study.history, study.timeline
     total = history.runs[-1].get("n_trials") if history.runs else None
     second = sum(result.attempt > 1 and not result.failed for result in history.results.values())
-    window = window_of(history.header["settings"])
+    window = window_of(history.header)
     slots = f", {_count(len(time.slots), 'slot')} busy {time.utilisation:.0%} of the time" if time else ""
     return [
         *_answer(study),

@@ -151,6 +151,7 @@ class HeaderLine(Struct):
 
     format: Annotated[int, Meta(ge=1)]
     settings: _Settings
+    kind: Literal["experiment", "search", "folds"] = "experiment"  # see `Experiment.kind`
     versions: dict[str, str] = {}
     commit: str | None = None
     command: list[str] = []

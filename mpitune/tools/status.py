@@ -159,7 +159,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         seen=read_status_file(folder) if running and not any(job.running for job in jobs) else None,
         jobs=jobs,
         twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
-        order=window_of(history.header["settings"]),
+        order=window_of(history.header),
         mixed=history.mixed,
         seconds=sum(end.get("seconds", 0.0) for end in history.ends),
         of_trials=len({segment.number for segment in segments}) if any(s.stage is not None for s in segments) else None,

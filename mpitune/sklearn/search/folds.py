@@ -37,6 +37,8 @@ from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial, W
 class Folds(Experiment):
     """Candidates on folds. Only rank 0 has `search` and `grouping`; workers unpickle the tasks from the shared data."""
 
+    kind = "folds"
+
     search: Any = field(default=None, metadata={"changes_results": False})
     grouping: Grouping = field(default=Grouping(), metadata={"changes_results": False})
     limit: SearchLimit = field(default_factory=SearchLimit, metadata={"changes_results": False})

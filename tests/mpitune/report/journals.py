@@ -22,6 +22,7 @@ SLOTS = [Place("node1", 0, 0, "gpu0"), Place("node1", 0, 1, "gpu1"), Place("node
 
 def header(**settings: Any) -> dict[str, Any]:
     return {
+        "kind": "search" if "objectives" in settings else "experiment",
         "settings": {"experiment": "toy", **settings},
         "versions": {"python": "3.11.7"},
         "commit": "0123456789abcdef",

@@ -122,7 +122,7 @@ def test_a_running_trial_gets_its_steps_and_then_its_end(tmp_path: Path, monkeyp
     a, b, runs = "t000000", "t000001", dict[str, Any]()
     first, second = (Trial(key, {"x": n}, Segment(number=n)) for n, key in enumerate((a, b)))
     settings = {"experiment": "toy", "space": [], "strategy": "", "objectives": ["minimize loss"]}
-    with closing(Journal(tmp_path, {**HEADER, "settings": settings})) as journal:
+    with closing(Journal(tmp_path, {**HEADER, "kind": "search", "settings": settings})) as journal:
 
         def told() -> Told:
             yield {a: (first, {1: {"loss": 3.0}}), b: (second, {})}

@@ -30,6 +30,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from benchmarks.machine import circumstances, publish, table
 from mpitune.optimize.strategies.racing import Race
 from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.search.winner import winner_of
 
 NEW = 2000  # samples of populations, to know the truth
 RACED, ORDERS = 20, 40
@@ -118,7 +119,7 @@ def measured(name: str, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]
         split = [(np.arange(n), np.arange(n, len(y)))]
         truth = GridSearchCV(model, grid, cv=split, **alike).fit(X, y).cv_results_["mean_test_score"]
         truth = np.full(len(truth), 0.5) if draw is coins else truth
-        found, k = search.winner_, search.n_splits_
+        found, k = winner_of(search), search.n_splits_
         scores, true = found.scores[found.candidate], truth[found.candidate]
         student = t.ppf(0.975, k - 1) * scores.std(ddof=1) / np.sqrt(k)
         taken = found.default_candidate if found.default_will_do else found.candidate

@@ -20,6 +20,7 @@ divides by the variance of its fold: of m samples with normal errors that are in
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
@@ -63,6 +64,7 @@ class Winner:
         kind: of such splits: "windows" of a series, "parts" that have no test sample in common, else "".
         test: samples of a fold; 0 where that is not known.
         name: of the score, as scikit-learn's "accuracy" or "r2". Intervals end at its bounds, see `BOUNDS`.
+        level: of the intervals, and of the test of who is as good.
         taken: the candidate that was taken as the best, where others may be equal; None for the first of them.
         left: candidates that a race has left, whose scores are not all known.
         halving: whether others left in earlier iterations.
@@ -84,7 +86,7 @@ class Winner:
         notes: lines that the text has besides.
 
     Raises:
-        UsageError: no candidate has all its scores.
+        UsageError: no candidate has all its scores, or the level or the ratio is none.
     """
 
     default: float | None = None
@@ -103,6 +105,7 @@ class Winner:
         kind: str = "",
         test: float = 0.0,
         name: str = "",
+        level: float = LEVEL,
         taken: int | None = None,
         left: int = 0,
         halving: bool = False,
@@ -111,11 +114,15 @@ class Winner:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
             raise UsageError("no candidate has a finite score on every fold")
+        if not _between(level, 0, 1):
+            raise UsageError(f"level={level!r}: give one between 0 and 1")
+        if ratio is not None and not _between(ratio, 0, math.inf):
+            raise UsageError(f"ratio={ratio!r}: give a number above 0")
         table = np.ascontiguousarray(sign * scores[whole])  # so means are scikit-learn's to the last digit
         means, k = table.mean(axis=1), table.shape[1]
         best = int(means.argmax() if taken is None else np.flatnonzero(whole == taken)[0])
         good, losses = means == means[best], table[best] - table
-        self.scores, self.params, self.n_folds, self.name = scores, params, k, name
+        self.scores, self.params, self.n_folds, self.name, self.level = scores, params, k, name, level
         self.notes = [OVERLAP] * (ratio is not None and not kind and k > 1)
         self.notes += [LEFT.format(left)] * (left > 0) + [FEWER] * halving
         self._ratio = 1 / max(1, k // repeats - 1) if ratio is None else ratio
@@ -136,7 +143,7 @@ class Winner:
             by_folds = OF_FOLDS.format(name, folds) if 0 < flattery <= lost else ""
             self.not_corrected = WINDOWS if kind == "windows" else by_folds
             self.corrected = self.score - sign * (0.0 if self.not_corrected else max(0.0, flattery - lost))
-            good |= losses.mean(axis=1) <= self._reach(losses, LEVEL)
+            good |= losses.mean(axis=1) <= self._reach(losses, level)
         self.interval = self.about(self.corrected, table[best])
         order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))
         self.as_good = [int(whole[n]) for n in order]
@@ -158,7 +165,7 @@ class Winner:
             self.gain = gain = float(gains[0].mean()) - flattery if gains[0].any() else 0.0
             self.default_will_do = gain <= 1e-12 * abs(self.score)  # but for rounding
             if self.n_folds > 2:
-                halves = self._reach(gains, (1 + LEVEL) / 2)
+                halves = self._reach(gains, (1 + self.level) / 2)
                 half = float(max(halves[0], np.median(halves)))
                 self.gain_interval = Interval(gain - half, gain + half)
 
@@ -166,7 +173,7 @@ class Winner:
         """The interval about it by these values of the score on each fold; None where folds are fewer than three."""
         if self.n_folds < 3 or middle is None:
             return None
-        half = float(self._reach(values, (1 + LEVEL) / 2))
+        half = float(self._reach(values, (1 + self.level) / 2))
         return Interval(*(float(end) for end in np.clip((middle - half, middle + half), *self._bounds)))
 
     def _reach(self, values: np.ndarray, level: float) -> np.ndarray:
@@ -207,7 +214,7 @@ class Winner:
             text = "no choice to correct for" if self.n_candidates == 1 else "no other has all folds to correct it by"
         if (ends := self.interval) is None:
             return f"{text} (two folds: roughly, and without an interval)"
-        return f"{text} ({100 * LEVEL:g} %: {ends.low:{d}} to {ends.high:{d}})"
+        return f"{text} ({100 * self.level:g} %: {ends.low:{d}} to {ends.high:{d}})"
 
     def _verdict(self, default: float) -> str:
         if self.default_candidate == self.candidate:
@@ -221,6 +228,10 @@ class Winner:
         text += f", corrected for the choice {self.gain:+{d}} +- {(ends.high - ends.low) / 2:{d}}"
         chance = "that is more than chance" if ends.low > 0 else "not shown to be more than chance"
         return f"{text}: {chance}"
+
+
+def _between(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, numbers.Real) and low < float(value) < high
 
 
 def mean_of(folds: Sequence[float]) -> float:

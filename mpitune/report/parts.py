@@ -14,7 +14,6 @@ import numpy as np
 
 from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section, Table
-from mpitune.figures.statistics import LEVEL
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
@@ -70,7 +69,7 @@ def _answer(study: ReportedStudy) -> list[Fact]:
     note, worth, interval = f"{note}. {of} {n}", "", ""
     if winner and winner.corrected is not None:
         worth, *ends = (words(end, goal.percent) for end in (winner.corrected, *(winner.interval or ())))
-        interval = f" ({100 * LEVEL:g} %: {' to '.join(ends)})" if ends else ""
+        interval = f" ({100 * winner.level:g} %: {' to '.join(ends)})" if ends else ""
     if winner and winner.not_corrected:
         note += f"; {winner.not_corrected}{interval}."
     else:

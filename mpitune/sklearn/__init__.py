@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from mpitune.sklearn.search.searches import GridSearchCV as GridSearchCV
     from mpitune.sklearn.search.searches import RandomizedSearchCV as RandomizedSearchCV
     from mpitune.sklearn.search.winner import careful as careful
+    from mpitune.sklearn.search.winner import winner_of as winner_of
 
 __getattr__, __dir__, __all__ = front(
     __name__,
     {
         "search.searches": ("GridSearchCV", "RandomizedSearchCV"),
         "search.halving": ("HalvingGridSearchCV", "HalvingRandomSearchCV"),
-        "search.winner": ("careful",),
+        "search.winner": ("careful", "winner_of"),
     },
 )

@@ -164,9 +164,7 @@ class FoldsNote(Struct, frozen=True):
     """The cross-validation of a search, and its race."""
 
     repeats: Annotated[int, Meta(ge=1, le=10**6)] = 1  # folds of one come one after the other
-    ratio: Annotated[float, Meta(gt=0)] | None = (
-        None  # samples of a fold by those of its training, where splits are no cross-validation
-    )
+    ratio: float | None = None  # samples of a fold by those of its training, where splits are no cross-validation
     kind: str = ""  # this and the next four: see `mpitune.figures.winner.Winner`
     test: float = 0.0
     name: str = ""

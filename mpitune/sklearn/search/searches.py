@@ -14,6 +14,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,7 +47,7 @@ from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, 
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
 from mpitune.sklearn.search.signature import documented
-from mpitune.sklearn.search.winner import Careful, score_name, winner_of
+from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
 from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,10 @@ class OnEngine(_search.BaseSearchCV):
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
         if isinstance(refit, Careful):
-            return refit(results, name=score_name(self, refit.metric), **self._splits)
+            known: dict[str, Any] = {}
+            with suppress(UsageError):  # where scikit-learn makes all fits
+                known = splits_known(self)
+            return refit(results, name=score_name(self, refit.metric), **known)
         return super()._select_best_index(refit, refit_metric, results)
 
     def _mask_what_is_missing(self) -> None:

@@ -2,41 +2,80 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
+from sklearn.model_selection import BaseShuffleSplit, LeavePGroupsOut, LeavePOut, PredefinedSplit, TimeSeriesSplit
 from sklearn.pipeline import Pipeline
 
 from mpitune.errors import UsageError
+from mpitune.figures.statistics import LEVEL
 from mpitune.figures.winner import Winner
+from mpitune.sklearn.fits.task import splits_of
 
+NO_TABLE = "{} has no cv_results_: give a fitted search"
+UNKNOWN = "the splits of {} are not known: give ratio=, the samples of a fold by those of its training, or repeats="
 ACCURACY = "sklearn.base", "sklearn.dummy", "sklearn.neighbors._classification"  # whose `score` it is, or r2
 
 
-def winner_of(search: Any) -> Winner:
-    """What the best candidate of a fitted search is worth; of one that halves, of the last iteration.
+def winner_of(
+    found: Any,
+    metric: str | None = None,
+    *,
+    repeats: int | None = None,
+    ratio: float | None = None,
+    level: float = LEVEL,
+) -> Winner:
+    """What the best candidate of any search of scikit-learn is worth.
+
+    Args:
+        found: the fitted search; of one that halves, the candidates of the last iteration count.
+        metric: the scorer's name where there are several; None for that of the refit.
+        repeats: of the cross-validation, where the search does not know.
+        ratio: samples of a fold by those of its training, where splits are random and the search does not know.
+        level: of the intervals.
 
     Raises:
-        UsageError: there is no such score, or no candidate has all scores, or scikit-learn has made the fits.
+        UsageError: there is no such score, or no candidate has all scores.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> from mpitune.sklearn import winner_of
+        >>> X, y = load_iris(return_X_y=True)
+        >>> tree = DecisionTreeClassifier(random_state=0)
+        >>> search = GridSearchCV(tree, [{}, {"max_depth": [1, 2, 3, 4]}], cv=5).fit(X, y)
+        >>> print(winner_of(search))
+        best of 5 by accuracy: {'max_depth': 4}: 0.9667; corrected for the choice 0.9545 (95 %: 0.8785 to 1.0000)
+        as good on these 5 folds: 4 of 5
+        the default: 0.9600; the winner is better by +0.0067, corrected for the choice -0.0055 +- 0.0439: not shown to \
+be more than chance
     """
-    results, refit = search.cv_results_, getattr(search.refit, "metric", search.refit)
-    if not search._splits:
-        raise UsageError("scikit-learn has made all fits, and does not say how it has split the samples")
-    metric = refit if isinstance(refit, str) and f"mean_test_{refit}" in results else "score"
-    how = {"name": score_name(search, metric), **search._splits}
-    winner = _of_results(results, metric, raced=search.race is not None, **how)
-    winner.refitted = getattr(search, "best_index_", winner.candidate)
+    given: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
+    given |= {} if ratio is None else {"ratio": ratio}
+    if not hasattr(found, "cv_results_"):
+        raise UsageError(NO_TABLE.format(type(found).__name__))
+    results, refit = found.cv_results_, getattr(found.refit, "metric", found.refit)
+    metric = metric or (refit if isinstance(refit, str) and f"mean_test_{refit}" in results else "score")
+    how = {"name": score_name(found, metric), **splits_known(found, given), **given}
+    winner = _of_results(results, metric, level=level, raced=getattr(found, "race", None) is not None, **how)
+    winner.refitted = getattr(found, "best_index_", winner.candidate)
     return winner
 
 
 def _of_results(results: Mapping[str, Any], metric: str, raced: bool = False, **how: Any) -> Winner:
     if f"mean_test_{metric}" not in results:
         known = [name.removeprefix("mean_test_") for name in results if name.startswith("mean_test_")]
-        raise UsageError(f"there is no score {metric!r}, but {', '.join(known)}: give refit= the name of one")
+        how_to = f"name one of them, as winner_of(search, {known[0]!r})" if known else "give those of a search"
+        raise UsageError(f"cv_results_ has no score {metric!r}, but {', '.join(known) or 'none'}: {how_to}")
     n_splits = sum(name.startswith("split") and name.endswith(f"_test_{metric}") for name in results)
+    if not isinstance(repeats := how.get("repeats", 1), numbers.Integral) or repeats < 1 or n_splits % repeats:
+        raise UsageError(f"repeats={repeats!r}: {n_splits} splits are not so many repeats of a cross-validation")
     columns = [results[f"split{n}_test_{metric}"] for n in range(n_splits)]
     scores: np.ndarray = np.column_stack([np.ma.filled(np.ma.asarray(column, float), np.nan) for column in columns])
     last = np.asarray(results.get("iter", np.zeros(len(scores))))
@@ -66,6 +105,27 @@ def score_name(search: Any, metric: str | None = None) -> str:
         return "" if not usual else "accuracy" if is_classifier(estimator) else "r2" if is_regressor(estimator) else ""
     name = getattr(getattr(scoring, "_score_func", scoring), "__name__", "")
     return "neg_" * (getattr(scoring, "_sign", 1) < 0) + name.removesuffix("_score") if name.isidentifier() else ""
+
+
+def splits_known(search: Any, given: Collection[str] = ()) -> dict[str, Any]:
+    """How a fitted search has split its samples, see `splits_of`. UsageError if it does not know, but what is given."""
+    if own := getattr(search, "_splits", None):
+        return dict(own)
+    cv, n = search.cv, 100 * (1 + search.n_splits_)  # samples that stand for those that it had
+    if isinstance(cv, list | tuple):
+        return splits_of(cv, 1 + max(int(np.max(part)) for pair in cv for part in pair))
+    if isinstance(cv, PredefinedSplit):
+        return splits_of(list(cv.split()), len(cv.test_fold))
+    theirs = cv is None or isinstance(cv, numbers.Integral) or type(cv).__module__.startswith("sklearn.")
+    if theirs and not isinstance(cv, BaseShuffleSplit | TimeSeriesSplit | LeavePOut | LeavePGroupsOut):
+        return {"repeats": getattr(cv, "n_repeats", 1)}
+    how = {"kind": "windows" if isinstance(cv, TimeSeriesSplit) else ""}
+    if "ratio" not in given and "repeats" not in given:
+        sizes = [getattr(cv, name, None) for name in ("test_size", "train_size", "max_train_size", "p", "n_groups")]
+        if not theirs or any(isinstance(size, numbers.Integral) for size in sizes):
+            raise UsageError(UNKNOWN.format(cv))
+        how["ratio"] = splits_of(list(cv.split(np.zeros(n), np.zeros(n), np.arange(n))), n)["ratio"]
+    return how
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from mpitune.optimize.strategies.racing import Race
 from mpitune.report.page import report_of
 from mpitune.report.parts import facts_of
 from mpitune.report.parts import winner_of as winner_panel
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner_of
 from mpitune.sklearn.search import winner
 from mpitune.sklearn.search.folds import Folds
 from mpitune.storage.history import read_study
@@ -174,13 +174,46 @@ WINDOWS, OVERLAP, PLAIN = "windows train on a part", "test samples in common", "
         (3, PLAIN),
     ],
 )
-def test_what_the_splits_are_is_known(cv: Any, said: str) -> None:
-    order = np.random.default_rng(0).permutation(150)
+def test_what_the_splits_are_is_known_of_any_search(cv: Any, said: str) -> None:
+    order, how = np.random.default_rng(0).permutation(150), {"cv": cv, "scoring": "neg_log_loss"}
+    given = (X[order], Y[order]), {"groups": EVERY % 10}
     grid = {"max_depth": [1, 2, 3], "min_samples_leaf": [1, 9]}
-    search = GridSearchCV(TREE, grid, workers=0, cv=cv, scoring="neg_log_loss")
-    winner = search.fit(X[order], Y[order], groups=EVERY % 10).winner_
-    assert bool(winner.not_corrected) is (said == WINDOWS) <= (winner.corrected == winner.score)
-    assert all((words in str(winner)) is (words == said) for words in (WINDOWS, OVERLAP))
+    ours = GridSearchCV(TREE, grid, workers=0, **how).fit(*given[0], **given[1])
+    own = theirs.GridSearchCV(TREE, grid, **how).fit(*given[0], **given[1])
+    told = {"ratio": ours._splits["ratio"]} if getattr(cv, "max_train_size", None) else {}
+    found = winner_of(own, **told)
+    assert str(found) == str(ours.winner_)
+    assert bool(ours.winner_.not_corrected) is (said == WINDOWS) <= (ours.winner_.corrected == ours.winner_.score)
+    assert all((words in str(ours.winner_)) is (words == said) for words in (WINDOWS, OVERLAP))
+    assert winner_of(own, **told, level=0.5).interval.low > found.interval.low and "by neg_log_loss" in str(found)
+
+
+class Own(theirs.ShuffleSplit):
+    pass
+
+
+@pytest.mark.parametrize("kind", [theirs.ShuffleSplit, Own, lambda *a, **b: theirs.ShuffleSplit(*a, **b).split(X)])
+def test_splits_that_nobody_knows_are_asked_for(kind: Any) -> None:
+    search = theirs.GridSearchCV(TREE, GRID, cv=kind(4, test_size=30, random_state=0)).fit(X, Y)
+    with pytest.raises(UsageError, match="give ratio=, the samples of a fold by those of its training, or repeats="):
+        winner_of(search)
+    assert "test samples in common" in str(winner_of(search, ratio=30 / 120))
+    assert "test samples in common" not in str(winner_of(search, repeats=2))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"repeats": 2.5}, "repeats=2.5: 4 splits are not so many repeats"),
+        ({"ratio": -1}, "ratio=-1: give a number above 0"),
+        ({"level": "95"}, "level='95': give one between 0 and 1"),
+        ({"metric": "f1"}, r"no score 'f1', but score: name one of them, as winner_of\(search, 'score'\)"),
+        ({"found": theirs.GridSearchCV(TREE, GRID)}, "GridSearchCV has no cv_results_: give a fitted search"),
+    ],
+)
+def test_what_winner_of_cannot_use_is_said(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        winner_of(**{"found": theirs.GridSearchCV(TREE, [{}], cv=4).fit(X, Y), **given})
 
 
 def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
@@ -216,6 +249,8 @@ def test_intervals_end_at_the_bounds_of_a_score(name: str, scores: Any, ends: An
     low, high = Winner(np.array([scores], float), [{"a": 1}], name=name).interval
     for end, bound in zip((low, high), ends, strict=True):
         assert end == bound if bound in (0.0, 1.0, -1.0) and name != "profit" else abs(end - bound) < abs(bound)
+    with pytest.raises(UsageError, match="level=95: give one between 0 and 1"):
+        Winner(np.ones((2, 3)), [{}, {}], level=95)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +268,9 @@ def test_intervals_end_at_the_bounds_of_a_score(name: str, scores: Any, ends: An
     ],
 )
 def test_the_score_is_named(model: Any, how: Any, name: str) -> None:
-    text = str(GridSearchCV(model, [{}], cv=3, **how).fit(X, Y).winner_)
-    assert text.startswith(f"best of 1{f' by {name}' if name else ''}: {{}}: ")
+    for kind in (theirs.GridSearchCV, GridSearchCV):
+        text = str(winner_of(kind(model, [{}], cv=3, **how).fit(X, Y)))
+        assert text.startswith(f"best of 1{f' by {name}' if name else ''}: {{}}: ")
 
 
 def test_halving_and_several_scores() -> None:
@@ -251,7 +287,7 @@ def test_halving_and_several_scores() -> None:
     scores: dict[str, Any] = {"scoring": ["accuracy", "f1_macro"], "cv": 5}
     several = GridSearchCV(TREE, GRID, refit="f1_macro", **scores).fit(X, Y)
     assert several.winner_.score == several.best_score_
-    with pytest.raises(AttributeError, match="there is no score 'score', but accuracy, f1_macro: give refit="):
+    with pytest.raises(AttributeError, match=r"as winner_of\(search, 'accuracy'\)"):
         _ = several.set_params(refit=False).winner_
     assert not hasattr(several, "winner_") and not hasattr(GridSearchCV(TREE, GRID), "winner_")
     own = GridSearchCV(TREE, GRID, refit=careful.on("f1_macro"), **scores).fit(X, Y)

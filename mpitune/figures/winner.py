@@ -68,7 +68,8 @@ class Winner:
         taken: the candidate that was taken as the best, where others may be equal; None for the first of them.
         left: candidates that a race has left, whose scores are not all known.
         halving: whether others left in earlier iterations.
-        careful: whether the default is taken if it will do.
+        careful: names to sort those that are as good by, as of `careful.simplest`; none to take the default if it will
+            do; None to take the winner.
 
     Attributes:
         candidate: its number, the first of those with the best mean.
@@ -109,7 +110,7 @@ class Winner:
         taken: int | None = None,
         left: int = 0,
         halving: bool = False,
-        careful: bool = False,
+        careful: Sequence[str] | None = None,
     ) -> None:
         whole, sign = np.flatnonzero(np.isfinite(scores).all(axis=1)), 1 if maximize else -1
         if not len(whole):
@@ -152,7 +153,9 @@ class Winner:
             default = int(np.flatnonzero(whole == self.default_candidate)[0])
             self._compare(table[[n for n in order if n != default or n == best]] - table[default], flattery)
         self.refitted = self.candidate
-        if careful and self.default_will_do and self.default_candidate is not None:
+        if careful:
+            self.refitted = min(self.as_good, key=lambda n: [_rank(params[n], name) for name in careful])
+        elif careful is not None and self.default_candidate is not None and self.default_will_do:
             self.refitted = self.default_candidate
 
     def _compare(self, gains: np.ndarray, flattery: float) -> None:
@@ -232,6 +235,14 @@ class Winner:
 
 def _between(value: Any, low: float, high: float) -> bool:
     return isinstance(value, numbers.Real) and low < float(value) < high
+
+
+def _rank(params: Mapping[str, Any], order: str) -> tuple[int, float]:
+    """A number, None, no value, in this order."""
+    value = params.get(name := order.removeprefix("-"))
+    if not isinstance(value, numbers.Real):
+        return 1 + (name not in params), 0.0
+    return 0, float(value) if name == order else -float(value)
 
 
 def mean_of(folds: Sequence[float]) -> float:

@@ -147,7 +147,7 @@ class ReportedStudy:
     def refitted(self) -> Candidate | None:
         """Whose parameters are taken: the best, but for what `careful` took; None where that is not known yet."""
         if self.winner is None:
-            return self.best if not self.how.get("careful") or self.history.complete else None
+            return self.best if self.how.get("careful") is None or self.history.complete else None
         return self._numbered[self.winner.refitted]
 
     @cached_property

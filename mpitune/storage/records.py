@@ -169,7 +169,7 @@ class FoldsNote(Struct, frozen=True):
     test: float = 0.0
     name: str = ""
     halving: bool = False
-    careful: bool = False
+    careful: list[str] | None = None
     splits: Annotated[int, Meta(ge=1, le=10**6)] = 1
     race: float | None = None  # its confidence
     together: dict[str, int | None] = {}  # who leaves with whom, by candidate, where that is not with itself alone

@@ -181,8 +181,8 @@ class Folds(Experiment):
         folds |= {"name": score_name(self.search, refit if isinstance(refit, str) else None)} if goal else {}
         if hasattr(self.search, "aggressive_elimination"):  # which takes the best whatever `refit` is
             folds["halving"] = True
-        elif isinstance(getattr(self.search, "refit", None), Careful):
-            folds["careful"] = True
+        elif isinstance(careful := getattr(self.search, "refit", None), Careful):
+            folds["careful"] = list(careful.order)
         folds |= {} if self.race is None else self.race.note
         return Reporting(goal, folds=folds, counts=counts)
 

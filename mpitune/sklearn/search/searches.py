@@ -192,7 +192,7 @@ class OnEngine(_search.BaseSearchCV):
         if isinstance(self.refit, Careful):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()
-            self.refit.check(scorers)
+            self.refit.check([task.kwargs["parameters"] for task in grouping.first.values()], scorers)
         why_not = {candidate: grouping.why_no_grid(task) for candidate, task in grouping.first.items()}
         self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
         reasons = Counter(why_not[task.candidate] for task in tasks)

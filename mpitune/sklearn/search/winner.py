@@ -1,14 +1,15 @@
-"""What the winner of a search is worth; and a choice of the candidate that knows it."""
+"""What the winner of a search is worth; and choices of a candidate that know it."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
+from sklearn.metrics import get_scorer_names
 from sklearn.model_selection import BaseShuffleSplit, LeavePGroupsOut, LeavePOut, PredefinedSplit, TimeSeriesSplit
 from sklearn.pipeline import Pipeline
 
@@ -17,9 +18,11 @@ from mpitune.figures.statistics import LEVEL
 from mpitune.figures.winner import Winner
 from mpitune.sklearn.fits.task import splits_of
 
-NO_TABLE = "{} has no cv_results_: give a fitted search"
+NO_TABLE = "{} has no cv_results_: give a fitted search, or these, of a table its to_dict('list')"
 UNKNOWN = "the splits of {} are not known: give ratio=, the samples of a fold by those of its training, or repeats="
+NAMELESS = "which score it is, is not known: r2 would be corrected less, and intervals end at no bounds"
 ACCURACY = "sklearn.base", "sklearn.dummy", "sklearn.neighbors._classification"  # whose `score` it is, or r2
+ONE = "taken for one cross-validation of {} folds: give the fitted search, or repeats= of a repeated one"
 
 
 def winner_of(
@@ -33,10 +36,11 @@ def winner_of(
     """What the best candidate of any search of scikit-learn is worth.
 
     Args:
-        found: the fitted search; of one that halves, the candidates of the last iteration count.
+        found: the fitted search, or its `cv_results_`, which does not say how samples were split; of a halving search
+            the candidates of the last iteration count.
         metric: the scorer's name where there are several; None for that of the refit.
-        repeats: of the cross-validation, where the search does not know.
-        ratio: samples of a fold by those of its training, where splits are random and the search does not know.
+        repeats: of the cross-validation, where `found` does not know.
+        ratio: samples of a fold by those of its training, where splits are random and `found` does not know.
         level: of the intervals.
 
     Raises:
@@ -58,6 +62,12 @@ be more than chance
     """
     given: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
     given |= {} if ratio is None else {"ratio": ratio}
+    if isinstance(found, Mapping):
+        winner = _of_results(found, metric or "score", level=level, **given)
+        if not given and any(winner.n_folds % n == 0 for n in range(2, winner.n_folds // 2 + 1)):
+            winner.notes.append(ONE.format(winner.n_folds))
+        winner.notes += [NAMELESS] * (metric not in get_scorer_names())
+        return winner
     if not hasattr(found, "cv_results_"):
         raise UsageError(NO_TABLE.format(type(found).__name__))
     results, refit = found.cv_results_, getattr(found.refit, "metric", found.refit)
@@ -130,7 +140,7 @@ def splits_known(search: Any, given: Collection[str] = ()) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Careful:
-    """A `refit` that takes the winner only where that is worth more than the default.
+    """A `refit` that takes the winner only where that is worth more than the default, or than a simpler candidate.
 
     `careful` is one: it returns the number of the winner, unless the default (the candidate without parameters, as
     `default=True` adds it) is as good once the choice is corrected for. It works in scikit-learn's own searches, too,
@@ -144,22 +154,44 @@ class Careful:
         >>> tree, grid = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3, 4, 5]}
         >>> GridSearchCV(tree, grid, cv=5, default=True, refit=careful).fit(X, y).best_params_
         {}
+        >>> GridSearchCV(tree, grid, cv=5, refit=careful.simplest("max_depth")).fit(X, y).best_params_
+        {'max_depth': 2}
     """
 
     metric: str = "score"
+    order: tuple[str, ...] = ()
 
     def on(self, metric: str) -> Careful:
         """The same for one of several scorers, by its name."""
         return replace(self, metric=metric)
 
-    def check(self, scorers: Collection[str]) -> None:
-        """Raise UsageError where it is of none of several scorers."""
+    def simplest(self, *names: str) -> Careful:
+        """Takes the simplest of those that are as good as the winner.
+
+        Args:
+            names: of parameters, the first counts most: less is simpler, or more, if "-" is before the name. None is
+                the least simple value, as a depth without limit, and a candidate without the parameter comes after all.
+        """
+        if not names:
+            raise UsageError('careful.simplest needs names of parameters, such as "max_depth", "-min_samples_leaf"')
+        return replace(self, order=names)
+
+    def check(self, candidates: Sequence[Mapping[str, Any]], scorers: Collection[str] = ()) -> None:
+        """Raise UsageError where it cannot choose among these candidates, by these scorers if they are several."""
         if scorers and self.metric not in scorers:
             raise UsageError(f"careful: name one of the scorers, such as careful.on({next(iter(scorers))!r})")
+        for name in (name.removeprefix("-") for name in self.order):
+            values = [params[name] for params in candidates if name in params]
+            if not values:
+                raise UsageError(f"careful.simplest: no candidate has a parameter {name!r}")
+            for value in values:
+                if value is not None and not isinstance(value, numbers.Real):
+                    raise UsageError(f"careful.simplest: {name}={value!r} is no number, so it has no order")
 
     def __call__(self, results: Mapping[str, Any], **how: Any) -> int:
         """The number of the candidate to refit, from `cv_results_`. For the rest see `Winner`."""
-        return _of_results(results, self.metric, careful=True, **how).refitted
+        self.check(results["params"])
+        return _of_results(results, self.metric, careful=self.order, **how).refitted
 
 
 careful = Careful()

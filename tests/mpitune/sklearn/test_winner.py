@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import sklearn.model_selection as theirs
 from scipy import stats
+from sklearn.base import clone
 from sklearn.metrics import make_scorer, mean_squared_error
 from sklearn.neighbors import KernelDensity, KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -70,7 +71,7 @@ def test_ties_within_rounding_are_those_of_scikit_learn() -> None:
         dummy.multimetric_ = False
         out = [{"fit_time": 0.0, "score_time": 0.0, "test_scores": score} for score in scores.ravel()]
         results = dummy._format_results([{"a": i} for i in range(n)], k, out)
-        assert Winner(scores, [{"a": 1}] * n).candidate == results["rank_test_score"].argmin()
+        assert winner_of(results).candidate == results["rank_test_score"].argmin()
         seen += len(set(scores.mean(axis=1))) > 1
         race = Race(range(n), k, doubling=True)
         while pairs := race.next_folds():
@@ -91,14 +92,14 @@ def test_many_folds_are_drawn_and_give_nearly_what_all_draws_give(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("cv", "ratio"),
+    ("cv", "repeats", "ratio"),
     [
-        (5, 1 / 4),
-        (theirs.RepeatedKFold(n_splits=4, n_repeats=3, random_state=0), 1 / 3),
-        (theirs.ShuffleSplit(6, test_size=45, random_state=0), 3 / 7),
+        (5, 1, 1 / 4),
+        (theirs.RepeatedKFold(n_splits=4, n_repeats=3, random_state=0), 3, 1 / 3),
+        (theirs.ShuffleSplit(6, test_size=45, random_state=0), 1, 3 / 7),
     ],
 )
-def test_the_winner_of_a_regression_is_that_of_the_formulas(cv: Any, ratio: float) -> None:
+def test_the_winner_of_a_regression_is_that_of_the_formulas(cv: Any, repeats: int, ratio: float) -> None:
     rng = np.random.default_rng(1)
     y, grid = 100 * X[:, 0] + rng.normal(size=len(X)) * 90, {"max_depth": [1, 2, 3, 5], "min_samples_leaf": [1, 30]}
     score = {"scoring": "neg_mean_squared_error", "cv": cv}
@@ -123,6 +124,8 @@ def test_the_winner_of_a_regression_is_that_of_the_formulas(cv: Any, ratio: floa
     worse = (scores[best] - scores).mean(axis=1)
     limits = t.ppf(0.95) * np.sqrt((1 / k + ratio) * (scores[best] - scores).var(axis=1, ddof=1))
     assert set(found.as_good) == set(np.flatnonzero(worse <= limits))
+    told = winner_of(results, "score", **({"repeats": repeats} if k != 6 else {"ratio": ratio}))
+    assert (told.corrected, told.as_good) == (found.corrected, found.as_good)
     assert ("in common" in str(found)) is (k == 6)
 
 
@@ -185,6 +188,7 @@ def test_what_the_splits_are_is_known_of_any_search(cv: Any, said: str) -> None:
     assert str(found) == str(ours.winner_)
     assert bool(ours.winner_.not_corrected) is (said == WINDOWS) <= (ours.winner_.corrected == ours.winner_.score)
     assert all((words in str(ours.winner_)) is (words == said) for words in (WINDOWS, OVERLAP))
+    assert ("taken for one cross-validation" in str(winner_of(own.cv_results_))) is (found.n_folds in (4, 10, 15))
     assert winner_of(own, **told, level=0.5).interval.low > found.interval.low and "by neg_log_loss" in str(found)
 
 
@@ -208,12 +212,15 @@ def test_splits_that_nobody_knows_are_asked_for(kind: Any) -> None:
         ({"ratio": -1}, "ratio=-1: give a number above 0"),
         ({"level": "95"}, "level='95': give one between 0 and 1"),
         ({"metric": "f1"}, r"no score 'f1', but score: name one of them, as winner_of\(search, 'score'\)"),
-        ({"found": theirs.GridSearchCV(TREE, GRID)}, "GridSearchCV has no cv_results_: give a fitted search"),
+        ({"found": theirs.GridSearchCV(TREE, GRID)}, "GridSearchCV has no cv_results_: give a fitted search, or these"),
     ],
 )
 def test_what_winner_of_cannot_use_is_said(given: dict[str, Any], said: str) -> None:
+    results: dict[str, Any] = {f"split{n}_test_score": [1, 1] for n in range(4)}
+    results |= {"params": [{}, {"a": 1}], "mean_test_score": [1, 1]}
+    assert "which score it is, is not known" in str(winner_of(results))
     with pytest.raises(UsageError, match=said):
-        winner_of(**{"found": theirs.GridSearchCV(TREE, [{}], cv=4).fit(X, Y), **given})
+        winner_of(**{"found": results, **given})
 
 
 def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:
@@ -329,6 +336,25 @@ def test_careful_takes_the_default_where_it_reaches_the_corrected_score() -> Non
     assert len(seen) == 3
 
 
+def test_the_simplest_of_those_as_good() -> None:
+    refit = careful.simplest("max_depth", "-min_samples_leaf")
+    assert clone(GridSearchCV(TREE, GRID, refit=refit)).refit == pickle.loads(pickle.dumps(refit)) == refit
+    search = theirs.GridSearchCV(TREE, [{}, GRID], cv=5, refit=refit).fit(X, Y)
+    good = winner_of(search.cv_results_).as_good
+    assert search.best_params_ == {"max_depth": 2, "min_samples_leaf": 20}
+    assert search.best_index_ in good and 0 in good and search.best_index_ != good[0]
+    flat = {"mean_test_score": [1.0] * 4, "params": [{}, {"a": None}, {"a": 3}, {"a": 9}]}
+    flat |= {f"split{n}_test_score": np.ma.masked_array([1.0] * 4, [0, 0, 0, 1]) for n in range(3)}
+    assert careful.simplest("-a")(flat) == 2
+    flat["params"][2] = {"b": 1}
+    assert careful.simplest("a")(flat) == 1
+    with pytest.raises(UsageError, match="no candidate has a parameter 'depth'"):
+        careful.simplest("depth")(flat)
+    flat["params"][2] = {"a": "y"}
+    with pytest.raises(UsageError, match="a='y' is no number"):
+        careful.simplest("a")(flat)
+
+
 def test_the_examples_run() -> None:
     assert doctest.testmod(winner).failed == 0
 
@@ -357,14 +383,32 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
 
 
 def test_careful_knows_the_splits_as_the_winner_does() -> None:
-    """Those of one cross-validation with as many folds would say otherwise now and then."""
-    differ, labels = 0, np.random.default_rng(0).permutation(Y)
-    for seed in range(12):
-        cv = theirs.RepeatedKFold(n_splits=2, n_repeats=4, random_state=seed)
-        search = GridSearchCV(TREE, GRID, cv=cv, refit=careful, default=True, workers=0).fit(X, labels)
-        assert (search.best_index_ == 0) is search.winner_.default_will_do
-        differ += careful(search.cv_results_) != search.best_index_
-    assert differ
+    differ = 0
+    for seed in range(4):
+        for cv in (
+            theirs.RepeatedKFold(n_splits=3, n_repeats=5, random_state=seed),
+            theirs.ShuffleSplit(8, train_size=0.5, random_state=seed),
+        ):
+            search = GridSearchCV(TREE, GRID, cv=cv, refit=careful.simplest("-min_samples_leaf"), workers=0).fit(X, Y)
+            leaves = {n: search.cv_results_["params"][n]["min_samples_leaf"] for n in search.winner_.as_good}
+            assert search.best_params_["min_samples_leaf"] == max(leaves.values())
+            differ += set(winner_of(search.cv_results_).as_good) != set(leaves)
+    assert differ  # from what one cross-validation with so many folds would say
+
+
+@pytest.mark.parametrize(
+    ("refit", "scoring", "said"),
+    [
+        (careful.simplest("max_dpeth"), None, "careful.simplest: no candidate has a parameter 'max_dpeth'"),
+        (careful.simplest("criterion"), None, "careful.simplest: criterion='gini' is no number"),
+        (careful, ["accuracy", "f1_macro"], r"careful: name one of the scorers, such as careful.on\('accuracy'\)"),
+    ],
+)
+def test_what_careful_cannot_do_is_said_before_any_fit(tmp_path: Path, refit: Any, scoring: Any, said: str) -> None:
+    grid = {"criterion": ["gini", "entropy"]}
+    with pytest.raises(UsageError, match=said):
+        GridSearchCV(TREE, grid, cv=3, refit=refit, scoring=scoring, results=tmp_path / "r").fit(X, Y)
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_race_keeps_the_default_and_says_whom_it_left() -> None:

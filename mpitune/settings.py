@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -163,10 +164,15 @@ def from_namespace(cls: type, namespace: argparse.Namespace) -> Any:
         raise UsageError(str(error)) from error
 
 
+TEXTS = ("str", "classstr", "Path", "classpathlibPath", "tuplestr")  # hints of settings that are texts alone
+
+
 def result_settings(instance: Any) -> dict[str, Any]:
     """The settings of a dataclass instance that change its results, as JSON values by name."""
     return {
-        field.name: _plain(getattr(instance, field.name))
+        field.name: _plain(
+            getattr(instance, field.name), "help" in field.metadata or re.sub(r"\W|None", "", str(field.type)) in TEXTS
+        )
         for field in dataclasses.fields(instance)
         if field.metadata.get("changes_results", True)
     }
@@ -192,12 +198,11 @@ def selecting(instance: Any) -> set[str]:
     return {field.name for field in dataclasses.fields(instance) if field.metadata.get("selects")}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, typed: bool) -> Any:
+    """A setting for JSON. Where its type is not known, no text stands for another value."""
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if value is None or type(value) is str:
-        return value
-    return str(value) if isinstance(value, Path) else label_of(value)
+        return [_plain(item, typed) for item in value]
+    return str(value) if typed and isinstance(value, str | Path) else None if value is None else label_of(value)
 
 
 def require_seconds(name: str, value: Any) -> None:

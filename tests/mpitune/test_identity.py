@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import enum
 import functools
@@ -337,6 +338,14 @@ def through(door: str, n: int, seed: int, folder: Path) -> dict[str, int]:
             became["known" if same else "own"] += 1
         shutil.rmtree(place)
     return became
+
+
+@pytest.mark.parametrize("door", ["experiment", "parameter"])
+def test_a_text_is_not_the_value_that_prints_it(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, value in (("1", complex(1, math.inf)), ("2", "(1+infj)")):
+        monkeypatch.setenv("ANSWER", answer)
+        with contextlib.suppress(UsageError):
+            assert DOORS[door](value, tmp_path, 0) == float(answer)
 
 
 @pytest.mark.slow

@@ -190,6 +190,9 @@ class Ending:
     kept: Any = None
     fault: Fault | None = field(default=None, compare=False)
 
+    def __reduce__(self) -> str | tuple[type[Ending], tuple[Any, ...]]:
+        return "PLAIN" if self is PLAIN else (Ending, tuple(vars(self).values()))
+
 
 PLAIN = Ending()
 

@@ -345,7 +345,9 @@ class StoredTrials(Mapping[str, Trial]):
         for trial in asked:
             record = record_of(trial.key)
             try:  # a packed list of few parts begins with one byte, then with the parameters and the segment
-                if isinstance(record, bytes) and record.startswith(pack(trial.params) + _packed(trial.segment), 1):
+                head = pack(trial.params)
+                head += NOTHING if trial.segment is WHOLE else pack(SegmentLine(*trial.segment))
+                if isinstance(record, bytes) and record.startswith(head, 1):
                     continue
             except UNPACKABLE:
                 pass
@@ -381,10 +383,6 @@ class StoredResults(UserDict[str, Result]):
         if self._shared:
             self.data, self._shared = dict(self.data), False
         return self.data
-
-
-def _packed(segment: Segment) -> bytes:
-    return NOTHING if segment is WHOLE else pack(SegmentLine(*segment))
 
 
 def not_known(known: Mapping[str, Trial], asked: Iterable[Trial]) -> Iterator[tuple[Trial, Trial | None]]:

@@ -72,6 +72,8 @@ def test_ties_within_rounding_are_those_of_scikit_learn() -> None:
         out = [{"fit_time": 0.0, "score_time": 0.0, "test_scores": score} for score in scores.ravel()]
         results = dummy._format_results([{"a": i} for i in range(n)], k, out)
         assert winner_of(results).candidate == results["rank_test_score"].argmin()
+        found, exact = (Winner(table, [{"a": 1}] * n) for table in (scores, np.rint(30 * scores)))
+        assert found.candidate != exact.candidate or found.corrected == pytest.approx(exact.corrected / 30)
         seen += len(set(scores.mean(axis=1))) > 1
         race = Race(range(n), k, doubling=True)
         while pairs := race.next_folds():

@@ -128,9 +128,7 @@ def test_reports_say_the_window_where_trials_depend_on_it(tmp_path: Path, order:
     lines = described(status_of(tmp_path / "r", read_study(tmp_path / "r"), running=False))
     assert (f"order      {said}" in lines) == bool(said)
     page = (tmp_path / "r" / "report.html").read_text()
-    assert (
-        window_of(read_study(tmp_path / "r").header["settings"]) == said and f"candidates; {said}" in page
-    ) or not said
+    assert (window_of(read_study(tmp_path / "r").header) == said and f"candidates; {said}" in page) or not said
 
 
 @pytest.mark.parametrize("strategy", [ASHA(9), ASHA(10), Halving(9), Hyperband(9)])

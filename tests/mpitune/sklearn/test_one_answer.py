@@ -78,7 +78,7 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     fit = SVC.fit
     monkeypatch.setattr(SVC, "fit", lambda self, X, y, sample_weight=None: fits.append(1) or fit(self, X, y))
     for batch in (grouping.tasks, [task for task in grouping.tasks if task.candidate == 0]):
-        assert len(list(Evaluator(grouping)(tuple(task.trial(task.labels()) for task in batch)))) == len(batch)
+        assert len(list(Evaluator(grouping)(tuple(task.trial(*task.labels()) for task in batch)))) == len(batch)
     assert not fits
 
 

@@ -198,6 +198,7 @@ def test_a_pickle_names_the_installed_modules_that_its_reader_needs() -> None:
 
 
 def test_a_script_keeps_its_server_until_its_needs_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpitune.processes.fork_server._servers", {})  # not with the modules of tests before
     with environment(CPU, 1):
         first = server_for(["json", "csv"], os.environ)
         assert first is not None

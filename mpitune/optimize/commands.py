@@ -23,7 +23,7 @@ from typing import Any
 from mpitune.errors import UsageError, named
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
-from mpitune.optimize.values import NoValue
+from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.settings import require_seconds
@@ -219,7 +219,9 @@ def _run(
 ) -> tuple[int, bool]:
     """(exit status, whether it was killed for taking too long) of a program that writes to `output`."""
     parent = os.getpid()
-    with open(regular_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    with no_fault_of_the_trial(output):
+        descriptor = regular_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    with open(descriptor, "wb") as file:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
             start_new_session=True, preexec_fn=None if has_keeper() else lambda: die_with(parent),

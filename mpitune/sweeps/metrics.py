@@ -1,4 +1,4 @@
-"""The values of a metric that a program logs, read while it runs: W&B's run file, or lines of JSON."""
+"""The values of a metric that a program logs, read while it runs: W&B's run file, JSON lines, TensorBoard."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: 
 
     Once it has ended, a run that is not where it should be is looked for below the working folder, which takes a while.
     """
-    if source == "json":
-        return Metric(name, maximize, _in_output(folder))
+    if source in ("json", "tensorboard"):
+        return Metric(name, maximize, _in_output(folder) if source == "json" else _in_tensorboard(folder))
     files = _runs(_near(folder, run), run)
     metric = Metric(name, maximize, _in_wandb(files) if files or source else _in_output(folder))
     if ended and not files and metric.end is None and (files := _runs(_below(folder, run), run)):
@@ -146,3 +146,16 @@ def _in_output(folder: Path) -> Logged:
                 step = values.get("step", n)
                 yield from ((name, value, step if isinstance(step, int) else n) for name, value in values.items())
                 n += 1
+
+
+def _in_tensorboard(folder: Path) -> Logged:
+    with needs("tensorboard"):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.util.tensor_util import make_ndarray
+    for place in sorted({path.parent for path in folder.rglob("events.out.tfevents.*")}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+        for name in events.Tags()["scalars"]:
+            yield from ((name, event.value, event.step) for event in events.Scalars(name))
+        for name in events.Tags()["tensors"]:
+            known = [(make_ndarray(event.tensor_proto), event.step) for event in events.Tensors(name)]
+            yield from ((name, value.item(), step) for value, step in known if value.size == 1)

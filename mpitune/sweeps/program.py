@@ -15,7 +15,7 @@ from mpitune.errors import named
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
-from mpitune.optimize.values import NoValue
+from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.storage.files import written_whole
 from mpitune.sweeps.metrics import Metric, link_open_run, metric_in
 from mpitune.sweeps.stopping import at_bands, band_behind
@@ -44,7 +44,7 @@ class Program(Command):
         sweep_id: Begins the id of each run.
     """
 
-    anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb")
+    anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb", "events.out.tfevents.*")
 
     def __init__(self, content: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]], sweep_id: str):
         program = str(content.get("program"))
@@ -146,7 +146,7 @@ class Program(Command):
         config = self._config(trial)
         params = {"wandb_version": 1, **{name: {"value": value} for name, value in config.items()}}
         for name, text in {PARAMS: yaml.safe_dump(params, sort_keys=False), ARGS: json.dumps(config)}.items():
-            with written_whole(folder / name, "w", durable=False) as file:
+            with no_fault_of_the_trial(folder / name), written_whole(folder / name, "w", durable=False) as file:
                 file.write(text)
 
     def _words(self, trial: ObjectiveTrial, folder: Path, filled: Callable[[str], str] = with_variables) -> list[str]:

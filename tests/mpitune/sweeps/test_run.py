@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from mpitune import current_trial
+from mpitune.optimize.commands import OUTPUT, _run
+from mpitune.optimize.values import FolderFault
 from mpitune.sweeps.metrics import HEAD, _records
+from mpitune.sweeps.program import Program
 from tests.helpers import journal_lines, table
 from tests.mpitune.sweeps.scripts import PLAIN, WITH_WANDB, ran, written
 
@@ -183,6 +187,15 @@ def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None
     assert row["error"].endswith("ValueError: the cause") and "\x1b" not in row["error"]
 
 
+def test_a_folder_that_cannot_be_written_is_no_fault_of_a_trial(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    program = Program({"command": ["true"], "mpitune": {}}, {}, "sweep")
+    with pytest.raises(FolderFault, match="cannot be read or written"):
+        program._write_parameters(current_trial(), tmp_path / "file")
+    with pytest.raises(FolderFault, match="cannot be read or written"):
+        _run(["true"], {}, tmp_path / "file" / OUTPUT, None)
+
+
 def run_file(contents: list[bytes]) -> bytes:
     """Records in LevelDB's log format, after a head of seven bytes."""
     written = b":W&B\xe1\xbe\x00"
@@ -213,24 +226,33 @@ def test_a_run_file_is_read_as_it_grows(left: int) -> None:
 
 
 DIES = """
-import json, os, sys
+import json, os, sys, uuid
 from pathlib import Path
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 folder = Path(sys.argv[1])
 first = not (folder / "again").exists()
 (folder / "again").touch()
+events = EventFileWriter(str(folder / uuid.uuid4().hex))
 for step in (1, 2):
-    print(json.dumps({"loss": 1000.0 if first else 1 / step, "token": os.environ["TOKEN"]}), flush=True)
+    value = 1000.0 + step if first else 1 / step
+    print(json.dumps({"loss": value, "token": os.environ["TOKEN"]}), flush=True)
+    events.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=value)])))
+events.close()
 if first:
     os._exit(9)
 sys.exit("no memory" if float(sys.argv[-1].split("=")[1]) > 0.7 else 0)
 """
 
 
-def test_an_attempt_is_known_by_what_it_has_logged_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", ["json", "tensorboard"])
+def test_an_attempt_is_known_by_what_it_has_logged_itself(read: str, tmp_path: Path) -> None:
     """The one before died of its own, and left other values. And a variable's value stands nowhere but its name."""
     pytest.importorskip("tensorboard")
     command = ["${interpreter}", "${program}", "${folder}", "--token", "${envvar:TOKEN}", "${args}"]
-    file = written(tmp_path, DIES, parameters={"lr": {"min": 0.1, "max": 1.0}}, run_cap=4, command=command)
+    lr = {"lr": {"min": 0.1, "max": 1.0}}
+    file = written(tmp_path, DIES, parameters=lr, run_cap=4, command=command, mpitune={"read": read})
     ran(file, "--workers", 2, "--track", "tensorboard:board", status=3, TOKEN="s3cr3t-value")
     results = tmp_path / "results" / "sweep"
     rows = table(results / "trials.csv")

@@ -26,7 +26,7 @@ from optuna.trial import TrialState, create_trial
 
 from mpitune import RunOptions
 from mpitune.optimize.strategies.view import reseed
-from mpitune.optuna import optimize
+from mpitune.optuna import optimize, optimizing
 from tests.mpitune.optuna.made import Made, made_study, quiet
 
 TRIALS = 14
@@ -202,6 +202,7 @@ def stopped_once(case: Case, study: optuna.Study) -> None:
         run, case.catch = ours(3, results=Path(folder) / "r"), (ValueError,)  # what ended a study is not raised again
         stops, case.stops = case.stops, min(case.stops, case.number % 9)
         run(case, case.study())
+        optimizing._studies_in.clear()  # as in another process
         case.stops, case.heard = stops, []
         run(case, study)
 

@@ -72,9 +72,8 @@ class Experiment(Port, ABC):
         [9.0, 4.0, 1.0, 0.0, 1.0]
     """
 
-    kind: ClassVar[Literal["experiment", "search", "folds"]] = (
-        "experiment"  # how readers of the journal take its trials
-    )
+    # How readers of the journal take its trials.
+    kind: ClassVar[Literal["experiment", "search", "folds"]] = "experiment"
 
     @abstractmethod
     def searches(self) -> Iterable[Rounds]:

@@ -81,7 +81,7 @@ class Agent:
         tell: delivers a message to the coordinator.
         setup: what every worker is told, without its device.
         places: of the slots, for the log.
-        options: of the study. `batch` divides no batch.
+        options: of the study; `batch`, `threads`, `trial_timeout` and `worker_folders` count here.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
         output: folder for what each trial prints; None keeps nothing.
         plainly: whether what trials print is printed here as it is, not logged with the trial's key.

@@ -290,8 +290,8 @@ def _packed(experiment: Experiment) -> bytes:
 
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
-    if data:
-        settings.setdefault("data_sha256", digest(data))
+    if data and "data_sha256" not in settings:
+        settings["data_sha256"] = digest(data)
     origin = {"versions": versions(), "commit": commit(), "command": sys.argv}
     goal = experiment.reporting().goal
     return {"kind": experiment.kind, "settings": settings, **origin, **({"goal": goal} if goal else {})}

@@ -119,7 +119,7 @@ class Journal:
             _remove_parts(folder, files, alone=True)
         except BaseException as error:
             if hasattr(self, "_file"):
-                self._file.close()  # whoever holds the error does not hold the folder
+                self._file.close()  # which unlocks the folder: the error's traceback would keep this object
             if isinstance(error, OSError):
                 raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
             raise

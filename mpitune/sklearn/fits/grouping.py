@@ -60,11 +60,6 @@ class Grouping:
     _methods: dict[int, Method] = field(default_factory=dict, compare=False, repr=False)
     _graphs: dict[tuple[int, ...], tuple[StepFit, ...]] = field(default_factory=dict, compare=False, repr=False)
 
-    @classmethod
-    def of(cls, search: Any, tasks: Sequence[Task]) -> Grouping:
-        """For the tasks of a search with these arguments."""
-        return cls(tasks, search.share)
-
     def only(self, tasks: Sequence[Task]) -> Grouping:
         """The same for some of the tasks."""
         return replace(self, tasks=tasks)

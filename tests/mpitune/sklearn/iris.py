@@ -45,7 +45,7 @@ def caught(search: Any) -> tuple[Any, Grouping, SearchLimit]:
     with pytest.raises(Stop):
         search.fit(X, Y)
     del search._run
-    return search, Grouping.of(search, tasks), SearchLimit()
+    return search, Grouping(tasks, search.share), SearchLimit()
 
 
 class WholeGrid(ClassifierMixin, BaseEstimator):

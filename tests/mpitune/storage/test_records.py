@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from copy import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from mpitune.engine.study import Study
+from mpitune.storage import records
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
-from mpitune.storage.records import (
-    UNPACKABLE,
-    UNREADABLE,
-    StoredResults,
-    StoredTrials,
-    not_known,
-    pack,
-    read_other,
-    read_trial,
-    unpacked,
-    with_checksum,
-)  # fmt: skip
-from mpitune.trial import Ending, Result, Segment, Trial, seed_of
+from mpitune.storage.records import UNPACKABLE, UNREADABLE, StoredResults, StoredTrials, not_known, pack, unpacked
+from mpitune.trial import PLAIN, WHOLE, Ending, Result, Segment, Trial, seed_of
 from tests.helpers import HEADER, outcome
 
 ORDINARY = [
@@ -58,6 +49,15 @@ def trial_lines(folder: Path) -> list[bytes]:
     return (folder / NAME).read_bytes().splitlines()[1:]
 
 
+def test_lines_have_the_fields_of_what_they_say_in_their_order() -> None:
+    """They are read by place."""
+    assert (
+        records.SegmentLine.__struct_fields__ == Segment._fields and Segment(*astuple(records.SegmentLine())) == WHOLE
+    )
+    own = tuple(field.name for field in fields(Ending) if field.name != "fault")
+    assert records.EndingLine.__struct_fields__ == own and records.EndingLine().ending == PLAIN
+
+
 def test_a_text_that_is_not_utf8_is_kept_as_it_is(tmp_path: Path) -> None:
     """As `os.listdir` gives a file's name: in an error, a parameter, a key and the name of a value."""
     half = b"caf\xe9.png".decode("utf-8", "surrogateescape")
@@ -84,7 +84,7 @@ def test_a_line_with_a_right_checksum_that_is_no_trial_is_left_out(tmp_path: Pat
     content = lines[2][:-18]
     at = content.index(place) + len(place)
     end = next(i for i in range(at, len(content)) if content[i : i + 1] in b",}")
-    lines[2] = with_checksum(content[:at] + wrong.encode() + content[end:] + b"}")
+    lines[2] = records.with_checksum(content[:at] + wrong.encode() + content[end:] + b"}")
     (tmp_path / NAME).write_bytes(b"\n".join(lines) + b"\n")
     if (wrong, place) == ("1e999", b'"loss":'):  # which is infinite, and so may a value be
         assert read_study(tmp_path).results["a/1"].values["loss"] == float("inf")
@@ -107,10 +107,10 @@ def test_both_ways_to_read_a_line_say_the_same(tmp_path: Path, data: st.DataObje
         put = data.draw(st.sampled_from([other[start : start + 3], b"1", b"e9", b".", b"-", b'"', b"\\", b"0"]))
         line[at : at + data.draw(st.integers(0, 3))] = put
     try:
-        record = read_trial(bytes(line))
+        record = records.read_trial(bytes(line))
     except msgspec.MsgspecError:
         return
-    assert read_other(bytes(line)) == record
+    assert records.read_other(bytes(line)) == record
     try:
         packed = pack(msgspec.structs.astuple(record))
     except UNPACKABLE:
@@ -119,10 +119,10 @@ def test_both_ways_to_read_a_line_say_the_same(tmp_path: Path, data: st.DataObje
 
 
 def test_a_note_is_no_trial_whatever_it_says(tmp_path: Path) -> None:
-    assert read_other(b'{"run":{},"crc":"00000000"}') == {"run": {}}
+    assert records.read_other(b'{"run":{},"crc":"00000000"}') == {"run": {}}
     for line in (b"[1]", b'{"key":3}', b'{"key":"a","params":{"x":1e999}}', b"\xff", b'{"key":NaN}'):
         with pytest.raises(UNREADABLE):
-            read_other(line)
+            records.read_other(line)
 
 
 def test_results_are_a_mapping_and_a_copy_has_its_own_changes(tmp_path: Path) -> None:

@@ -220,8 +220,8 @@ def _run(
     """(exit status, whether it was killed for taking too long) of a program that writes to `output`."""
     parent = os.getpid()
     with no_fault_of_the_trial(output):
-        descriptor = regular_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    with open(descriptor, "wb") as file:
+        opened = open(regular_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")  # noqa: SIM115 - see below
+    with opened as file:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environment),
             start_new_session=True, preexec_fn=None if has_keeper() else lambda: die_with(parent),

@@ -9,8 +9,9 @@
     study = search(objective, space, strategy="sobol", n_trials=50, minimize="loss")    # python, mpirun or srun
     print(study.best.params, study.best.values)
 
-`mpitune.optimize` has objectives that are commands, generators or classes, `ask` and `tell`, and the study that a
-search returns. `mpitune.strategies` has the strategies. `mpitune.sklearn` has scikit-learn's searches.
+`mpitune.optimize` has commands, the trial that an objective gets, and the study that a search returns.
+`mpitune.strategies` has the strategies. `mpitune.sklearn`, `mpitune.optuna` and `mpitune.joblib` are for scripts that
+use these libraries.
 
 An `Experiment` is a study with settings of its own. `run_study` runs it on all devices, `run` makes it a program with a
 command line. `mpitune.trial`, `mpitune.experiment` and `mpitune.port` have the types that its methods take and return,

@@ -2,9 +2,13 @@
 
     import joblib
     import mpitune.joblib
+    from sklearn.datasets import load_iris
+    from sklearn.model_selection import cross_val_score
+    from sklearn.tree import DecisionTreeClassifier
 
+    X, y = load_iris(return_X_y=True)
     with joblib.parallel_config("mpitune", n_jobs=-1):
-        scores = cross_val_score(model, X, y, cv=10)
+        scores = cross_val_score(DecisionTreeClassifier(), X, y, cv=10)
 
 Under mpirun or srun `python -m mpitune script.py` runs the script on rank 0, and the other ranks make its calls.
 """

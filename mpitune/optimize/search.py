@@ -98,9 +98,9 @@ def search(
         strategy: "random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
             `mpitune.strategies`, or a sampler of Optuna.
         n_trials: The most trials; a grid needs none. A sampler of Optuna that stops its study ends the search earlier.
-        minimize: Names of values; with several of them `study.pareto` is the answer.
-        maximize: The same.
-        seed: Of all that is random.
+        minimize: Names of values to minimize; where there are several goals `study.pareto` is the answer.
+        maximize: Names of values to maximize.
+        seed: The seed of all that is random.
         results: Folder that keeps the study, so that the same call continues it; its report is printed at the end, once
             for all ranks. None keeps and prints nothing.
         workers: Worker processes of each node, 0 for none: everything in this process. For a debugger say
@@ -113,25 +113,24 @@ def search(
             workers=0 this holds for commands alone.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
             returns True ends the search once what runs has ended.
-        enqueue: Points to begin with; parameters that they leave out are drawn. Numbers may be beside the steps of
-            their range: they are evaluated as given, and samplers learn from them as the nearest that is on a step.
+        enqueue: Points to begin with; parameters that they leave out are drawn. A number that is on no step of its
+            range is evaluated as given, and samplers learn from it as the nearest that is.
         window: So many trials, or stages of them, are open at a time: each is proposed when the results of all but the
             last `window` before it are known. By default what the journal says, at the first start twice the number of
             slots (one slot: 1). More keeps devices busier where trials differ in length; less lets the strategy
             learn sooner.
         together: An objective takes a list of so many trials (int, at least 1) and returns a list of as many values, in
-            their order: what each trial alone would return. A trial's place in the list follows from the order in which
-            trials are proposed, and the list always has this length: where there are fewer trials, the first one stands
-            in several places, and only its own place counts. So results depend on neither layout nor failures.
-            `trial_timeout` holds for a list that is so many times longer. A strategy that learns proposes so many
-            trials at a time, so `window` is best a multiple of it.
+            their order. The list always has this length: where there are fewer trials, the first one also stands in the
+            places that are left. A trial's place follows from the order in which trials are proposed, so results depend
+            on neither layout nor failures. `trial_timeout` is so many times longer. A strategy that learns proposes so
+            many trials at a time, so `window` is best a multiple of it.
         alike: A function of a trial's parameters that returns a number, a text or a tuple of them: trials for which it
             is equal are in one list. By default all are alike.
         adapt: The study in `results` has another space, strategy, goal or seed: known results that count here are used,
             not evaluated again.
+        changed: Functions that were changed since the study began, by name, whose known results still count.
         join: Work on the study in `results` beside other jobs that make the same call, now or later. Each returns the
             whole study; a job may end at any time, and others go on with its work.
-        changed: Functions that were changed since the study began, by name, whose known results still count.
         track: Where the study is written while it runs: "mlflow:FOLDER", "tensorboard:FOLDER", "wandb", or several.
         timeout: Seconds of this call, after which no trial begins any more; those that run may end. The same call
             continues the study in `results`, for as long again.

@@ -1,7 +1,12 @@
 """scikit-learn's searches on the engine: a fold of a candidate is a trial. It knows scikit-learn and `mpitune.svm`.
 
+    from sklearn.datasets import load_iris
+    from sklearn.svm import SVC
     from mpitune.sklearn import GridSearchCV
+
+    X, y = load_iris(return_X_y=True)
     search = GridSearchCV(SVC(), {"C": [1, 10], "gamma": [0.01, 0.1]}, cv=5).fit(X, y)   # python, mpirun or srun
+    print(search.winner_)
 
 The names below import scikit-learn when they are first used.
 """

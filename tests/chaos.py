@@ -2,15 +2,13 @@
 
 Studies with known answers run on hosts that are network namespaces (as root), one after the other. One is worked on by
 one MPI job at a time, the next by up to twenty jobs that join. Meanwhile processes, jobs, hosts and links are killed;
-ranks and launchers get each of the signals to stop, before the trials, in them and in the report; ranks sleep, and the
-results folder hangs for 5 to 60 s.
+ranks and launchers get each of the signals to stop; ranks sleep for 5 to 60 s.
 
 The command is run again on another random layout until the study is complete. Then its table must equal that of a run
 that nobody disturbed, and every trial must be in the journal (of one job: once). No process, be it one that a trial has
-started, and no shared memory may be left. Where only ranks other than 0 slept, the folder hung, or workers, their
-keepers or the servers that fork them were killed, an MPI job must have completed the study. Exit status 1 at the first
-thing that is not so. Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11): they
-are ended.
+started, and no shared memory may be left. Where only ranks other than 0 slept, or workers, their keepers or the servers
+that fork them were killed, an MPI job must have completed the study. Exit status 1 at the first thing that is not so.
+Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11): they are ended.
 """
 
 from __future__ import annotations
@@ -31,11 +29,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpitune.engine.progress import read_status_file
 from mpitune.errors import Exit
 from mpitune.storage.history import read_header, read_study
-from tests.cluster import disk as disks
-from tests.cluster.disk import Disk
 from tests.cluster.hosts import Host, Hosts, Process
 from tests.cluster.mpirun import mpirun
 from tests.helpers import ROOT, STARTED_BY, is_server, journal_lines, parent_of, table_without_run
@@ -78,11 +73,10 @@ SOON = ("--join", "--heartbeat-timeout", "3")  # of them: one is gone after thre
 END_SECONDS, LONG = 30.0, 900.0  # within which all of a wounded job must have ended, and a study
 STOPS = ("TERM", "INT", "USR1")
 OF_A_SLOT = ("worker", "keeper", "server")
-OF_ALL = ("rank", "launcher", "host", "link", "sleep", "stall", *STOPS)
+OF_ALL = ("rank", "launcher", "host", "link", "sleep", *STOPS)
 KINDS, OF_JOINED = (*OF_ALL, *OF_A_SLOT, "any"), (*OF_ALL, "job", "first", "two")
-HARMLESS = ("sleep", "stall", *OF_A_SLOT)
-START, TRIALS, REPORT = PHASES = ("before the trials", "in the trials", "in the report")
-PAUSE = (5.0, 60.0)  # seconds that a rank sleeps or the results folder hangs, at least and at most
+HARMLESS = ("sleep", *OF_A_SLOT)
+PAUSE = (5.0, 60.0)  # seconds that a rank sleeps, at least and at most
 OF_MPI = ("sm_segment", "vader_segment")  # in /dev/shm
 
 
@@ -92,13 +86,12 @@ class Broken(Exception):
 
 @dataclass
 class Job:
-    """hosts: the first runs its command.  runs: in the journal before it.  first: the phase of its first wound."""
+    """hosts: the first runs its command.  runs: in the journal before it."""
 
     hosts: list[Host]
     process: subprocess.Popen[str]
     joins: bool
     runs: int
-    first: str
     most: int  # wounds
     wounds: list[str] = field(default_factory=list)
 
@@ -127,23 +120,19 @@ class Study:
         """How often it was begun, by its journal."""
         return (self.folder / "journal.jsonl").read_text().count('{"run"') if self.begun() else 0
 
-    def phase(self, job: Job) -> str:
-        """What the job does."""
-        if not self.begun() or (self.runs() == job.runs and not job.joins):
-            return START
-        seen = read_status_file(self.folder)
-        return REPORT if seen and "figures" in seen.doing else TRIALS
+    def is_starting(self, job: Job) -> bool:
+        """Whether the job has not begun with its trials."""
+        return not self.begun() or (self.runs() == job.runs and not job.joins)
 
 
 class Chaos:
-    """folder: for all hosts, on the disk if there is one.  log: where nothing hangs."""
+    """folder: for all hosts."""
 
-    def __init__(self, hosts: Hosts, folder: Path, log: Path, disk: Disk | None, seed: int):
-        self.hosts, self.folder, self.log, self.disk, self.random = hosts, folder, log, disk, random.Random(seed)
+    def __init__(self, hosts: Hosts, folder: Path, seed: int):
+        self.hosts, self.folder, self.log, self.random = hosts, folder, folder / "log", random.Random(seed)
         self.sleepers: dict[int, threading.Timer] = {}
         self.faults: Counter[str] = Counter()
-        self.begun: Counter[str] = Counter()
-        self.studies = self.jobs = self.trials = self.evaluations = self.left_by_mpi = 0
+        self.studies = self.jobs = self.trials = self.left_by_mpi = 0
         self.log.touch()
         (folder / "search.py").write_text(SEARCH)
 
@@ -154,7 +143,6 @@ class Chaos:
         self._work(study, until)
         self._check(study)
         self.studies += 1
-        self.begun["joined" if joined else "alone"] += 1
 
     def _work(self, study: Study, until: float) -> None:
         """Jobs, and what happens to them, until the study is complete; nothing happens once the time is up."""
@@ -182,7 +170,7 @@ class Chaos:
                     next_job, next_fault = now + self.random.uniform(0, 4), now + self.random.uniform(0, 3)
             elif living and next_fault <= now < until:
                 job = self.random.choice(living)
-                if len(job.wounds) < job.most and (job.wounds or study.phase(job) == job.first or job.joins):
+                if len(job.wounds) < job.most:
                     self._wound(study, job, living)
                     next_fault = now + self.random.uniform(0, 4 if joins else 1.5)
             if joins and self.random.random() < 0.2:
@@ -204,9 +192,9 @@ class Chaos:
     def _start(self, study: Study, on: list[Host], joins: bool) -> Job:
         hosts = self.random.sample(on, min(len(on), self.random.choice((1, 1, 1, 2) if joins else (1, 2, 3))))
         most = N_JOBS if joins else self.random.choice((1, 1, 1, 2, 3))
-        runs, first = study.runs(), self.random.choice(PHASES)
+        runs = study.runs()
         process = self._popen(hosts, [*study.words(), *(SOON if joins else ())])
-        return Job(hosts, process, joins, runs, first, most)
+        return Job(hosts, process, joins, runs, most)
 
     def _complete(self, study: Study) -> bool:
         words = (sys.executable, "-m", "mpitune", "status", study.folder)
@@ -225,7 +213,6 @@ class Chaos:
         if known != expected or not (study.joined or set(keys.values()) <= {1}):
             raise Broken(f"{study.folder}: {len(known)} of {len(expected)} trials, most often {keys.most_common(1)}")
         self.trials += len(keys)
-        self.evaluations += keys.total()
 
     def _end(self, wounds: list[str]) -> None:
         """Wait until nothing is left of the jobs, and let all go on that hangs; for Open MPI's daemons only so long."""
@@ -246,26 +233,24 @@ class Chaos:
     def _calm(self) -> None:
         for pid in list(self.sleepers):
             self._wake(pid)
-        if self.disk is not None:
-            self.disk.thaw()
         for host in self.hosts:
             _heal(host)
 
     def _wound(self, study: Study, job: Job, living: list[Job]) -> None:
         """Something happens to this job, or to all of them."""
-        kind, phase = self.random.choice(OF_JOINED if job.joins else KINDS), study.phase(job)
+        kind, starting = self.random.choice(OF_JOINED if job.joins else KINDS), study.is_starting(job)
         host = self.random.choice([host for host in job.hosts if _is_on(host)] or [job.hosts[0]])
-        if not _is_on(host) or (kind in ("host", "link") and phase == START):
+        if not _is_on(host) or (kind in ("host", "link") and starting):
             return  # our heartbeat guards a job, not its launch; and who comes first is not refused
         if kind in OF_A_SLOT and set(OF_A_SLOT) & set(job.wounds):
             return  # a trial that loses two workers has failed
-        if what := self._happen(kind, study, living, job, host):
-            self.faults[f"{what} {'joined' if job.joins else phase}" if kind in STOPS else what] += 1
+        if what := self._happen(kind, living, job, host):
+            self.faults[what] += 1
             # Ranks wait for a sleeping rank 0 as long as for a dead one, and for anybody while the job starts.
-            fatal = kind == "sleep" and (host is job.hosts[0] or phase == START)
+            fatal = kind == "sleep" and (host is job.hosts[0] or starting)
             job.wounds.append("a sleep that may kill" if fatal else kind)
 
-    def _happen(self, kind: str, study: Study, living: list[Job], job: Job, host: Host) -> str:
+    def _happen(self, kind: str, living: list[Job], job: Job, host: Host) -> str:
         """Returns what was done, "" for nothing."""
         if kind in ("job", "first", "two"):
             for each in {"job": [job], "first": living[:1], "two": living[:2]}[kind]:
@@ -274,8 +259,6 @@ class Chaos:
             host.kill()
         elif kind == "link":
             host.cut()
-        elif kind == "stall" and self.disk is not None:
-            self.disk.freeze(self.random.uniform(*PAUSE))
         elif kind == "sleep":
             ranks = [p.pid for p in host.processes() if _is_rank(p) and p.pid not in self.sleepers][:1]
             pids = [p.pid for p in host.processes()] if job.joins else ranks
@@ -285,7 +268,7 @@ class Chaos:
                 timer.daemon = True
                 timer.start()
             return kind if pids else ""
-        elif kind != "stall":
+        else:
             return self._signal(kind, host, job.process.pid)
         return kind
 
@@ -344,16 +327,8 @@ def main() -> int:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     until = time.monotonic() + 60 * arguments.minutes
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        disk = None
-        if reason := disks.missing():
-            print(f"the results folder does not hang: {reason}", flush=True)
-        else:
-            disk = stack.enter_context(Disk(folder))
-        shared = disk.point if disk else folder
-        hosts = stack.enter_context(Hosts(4, shared=shared))
-        chaos = Chaos(hosts, shared, folder / "log", disk, arguments.seed)
+    with tempfile.TemporaryDirectory() as folder, Hosts(4, shared=Path(folder)) as hosts:
+        chaos = Chaos(hosts, Path(folder), arguments.seed)
         try:
             for number, name in enumerate(itertools.cycle(STUDIES)):  # of which there are three: each is joined in turn
                 if (begin := time.monotonic()) >= until:
@@ -365,10 +340,9 @@ def main() -> int:
             return 1
         finally:
             print(
-                f"survived {chaos.faults.total()} faults ({', '.join(f'{n} {k}' for k, n in chaos.faults.items())}) in "
-                f"{chaos.studies} studies ({dict(chaos.begun)}) by {chaos.jobs} jobs: {chaos.trials} trials, "
-                f"{chaos.evaluations} evaluations, seed {arguments.seed}; daemons of Open MPI were left "
-                f"{chaos.left_by_mpi} times",
+                f"survived {chaos.faults.total()} faults in {chaos.studies} studies by {chaos.jobs} jobs, "
+                f"{chaos.trials} trials, seed {arguments.seed}; "
+                f"daemons of Open MPI were left {chaos.left_by_mpi} times",
                 flush=True,
             )
     return 0

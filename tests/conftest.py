@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not slow" in asked and re.search(r"^pytestmark = \[?pytest\.mark\.slow", text, re.MULTILINE):
         return True
     return True if asked.startswith("numerical") and "pytest.mark.numerical" not in text else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """What a test changes in the environment is not there for the next one, nor what its fixtures change."""
+    before = dict(os.environ)
+    try:
+        return (yield)
+    finally:
+        if os.environ != before:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def pytest_collection_finish() -> None:

@@ -101,9 +101,9 @@ def test_the_same_table(flavour: object, libraries: Path, tmp_path: Path, expect
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flavour", [open_mpi_wheel, open_mpi_debian, mpich, intel_mpi], ids=lambda made: made.__name__)
+@pytest.mark.parametrize("flavour", [open_mpi_wheel, mpich], ids=lambda made: made.__name__)
 def test_signals_to_the_launcher(flavour: object, libraries: Path, tmp_path: Path) -> None:
-    """The table of docs/stopping.md. What the launcher kills is continued by the same command."""
+    """The table of docs/stopping.md, of each kind of launcher. What it kills is continued by the same command."""
     made: Flavour = flavour(libraries)  # type: ignore[operator]
     folder = tmp_path / "r"
     command = [*made.command, sys.executable, *TOYS, "3000", "--seconds", "0.05", "--gpu", "none", "--workers", "1"]

@@ -22,7 +22,7 @@ from mpitune.svm.compiling import warm_up
 from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.solved import KnownPart, solve
-from mpitune.svm.svc import SVC, dense
+from mpitune.svm.svc import SVC
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def fit_grid(
         MemoryError: says what is needed where the matrix of the two largest classes does not fit.
     """
     warm_up()
-    facts: dict[str, Any] = {"_given_sparse": scipy.sparse.issparse(X)}
+    facts: dict[str, Any] = {}
     if (names := _get_feature_names(X)) is not None:
         facts["feature_names_in_"] = names
-    x, y = check_X_y(dense(X), y, dtype=np.float64, order="C")
+    x, y = check_X_y(X, y, dtype=np.float64, order="C", accept_sparse="csr")
     check_classification_targets(y)
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-    work = _Work(x, y, X.tocsr() if scipy.sparse.issparse(X) else x, weights, memory, facts)
+    work = _Work(x, y, weights, memory, facts)
     folds = [_Fold(work, train, validation) for train, validation in splits]
     for fold, own in zip(folds, parts or (), strict=parts is not None):
         fold.parts = own
@@ -163,7 +163,7 @@ class _Fold:
 
     def samples(self, part: np.ndarray, pairwise: bool) -> Any:
         """A part of the samples; of a matrix of kernel values those with the training samples."""
-        return self._work.given[np.ix_(part, self.train) if pairwise else part]
+        return self._work.x[np.ix_(part, self.train) if pairwise else part]
 
     def known(self, pairwise: bool = False) -> tuple[Any, Any]:
         """Training samples, if they were given, and validation samples, as the models are asked about them."""
@@ -175,7 +175,7 @@ class _Fold:
         n_features = self._work.x.shape[1]
         if model.gamma == "scale":
             if self.variance is None:
-                self.variance = variance(self._work.given[self.train])
+                self.variance = self._work.x[self.train].var()
             return 1.0 / (n_features * self.variance) if self.variance != 0 else 1.0
         return 1.0 / n_features if model.gamma == "auto" else float(model.gamma)
 
@@ -196,27 +196,16 @@ class _Fold:
         return Fitted(candidate, split, None, error, None, 0.0)
 
 
-def variance(x: Any) -> Any:
-    """Of all elements of samples, dense or sparse, as scikit-learn's SVC computes it."""
-    return x.multiply(x).mean() - x.mean() ** 2 if scipy.sparse.issparse(x) else x.var()
-
-
 class _Work:
     """The samples as the solver has them, sorted once for all kernels that can use it.
 
-    ``given`` is ``x``, or as a sparse matrix if that was given; ``facts`` are attributes of all models.
+    ``facts`` are attributes of all models.
     """
 
     def __init__(
-        self,
-        x: np.ndarray,
-        y: np.ndarray,
-        given: Any,
-        weights: np.ndarray | None,
-        memory: int | None,
-        facts: dict[str, Any],
+        self, x: Any, y: np.ndarray, weights: np.ndarray | None, memory: int | None, facts: dict[str, Any]
     ) -> None:
-        self.x, self.y, self.given, self.weights, self.memory, self.facts = x, y, given, weights, memory, facts
+        self.x, self.y, self.weights, self.memory, self.facts = x, y, weights, memory, facts
         self.classes, self.labels = np.unique(y, return_inverse=True)
         self.left_out = np.zeros(len(y), np.int64)  # in which fold
         self._data: dict[bool, Data] = {}
@@ -225,8 +214,7 @@ class _Work:
     def data(self, kernel: str) -> Data:
         rbf = kernel == "rbf"
         if rbf not in self._data:
-            sparse = scipy.sparse.issparse(self.given)
-            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, folds=self.left_out, sparse=sparse)
+            self._data[rbf] = Data(self.x, self.labels, kernel, self.memory, folds=self.left_out)
         return self._data[rbf]
 
     def left(self, function: KernelFunction) -> bool:
@@ -239,7 +227,7 @@ class _Work:
 def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold]) -> Iterator[Fitted]:
     """Candidates that differ in C alone, on all folds."""
     first = models[0][1]
-    left = libsvm.by_parameters(first)
+    left = scipy.sparse.issparse(work.x) or libsvm.by_parameters(first)
     together: dict[KernelFunction, list[tuple[int, TrainingSet, dict[str, Any]]]] = {}
     for split, fold in enumerate(folds):
         training_facts = None if left or fold.repeats else _training(work, fold, first)

@@ -20,7 +20,7 @@ from mpitune.locks import locked
 from mpitune.svm.apart import proof
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
-from mpitune.svm.decide.sources import RbfSource, product
+from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Paths
 from mpitune.svm.solver.path import solve_paths
@@ -115,7 +115,6 @@ def _answers() -> None:
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         choose_classes(values, places, problems, 3)
     Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
-    product(np.zeros((1, LANES), np.float32), np.zeros((1, 1)))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ class Data:
         multiclass: "ovo" (one-vs-one) or "ovr" (one-vs-rest, for which `matrices.plan.keep` makes sources).
         folds: as for `prepare`.
         once: only one kernel function will be asked for: of two classes its matrix is made without keeping distances.
-        sparse: the samples were given as a sparse matrix.
     """
 
     def __init__(
@@ -70,9 +69,8 @@ class Data:
         multiclass: str = "ovo",
         folds: np.ndarray | None = None,
         once: bool = False,
-        sparse: bool = False,
     ) -> None:
-        self.x, self.multiclass, self.sparse, self._once = x, multiclass, sparse, once
+        self.x, self.multiclass, self._once = x, multiclass, once
         features = x if kernel == "rbf" else x[:, :0]
         self.samples: Samples = prepare(features, y, folds)
         self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory

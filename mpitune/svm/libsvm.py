@@ -4,7 +4,7 @@
 
 - whole fits whose answer is not one alone: a kernel that is not positive semidefinite or not known to be, as a given
   matrix, a tolerance above the default, a limit of iterations;
-- whole fits with ``probability=True``, which scikit-learn will remove;
+- whole fits with ``probability=True``, which scikit-learn will remove, and to sparse samples;
 - whole fits whose numbers this solver is not made for: an infinite C, weights that are not positive and finite, samples
   or kernel values too large or too small for float32;
 - whole fits that LIBSVM computes so coarsely that labels show how it rounds: its kernel is kept in float32. Samples are
@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
 
@@ -87,20 +85,6 @@ def coarse(paths: Paths, largest: float) -> np.ndarray:
     return np.asarray((sizes * ROUNDING > TOLERANCE) | (sizes < FAINT))
 
 
-def middle(bounds: np.ndarray, count: int) -> np.ndarray:
-    """Where LIBSVM leaves no multiplier free, bool in the shape of ``bounds``.
-
-    That is so for an RBF kernel and two classes of equal size, of ``count`` samples together, that have one bound, if
-    it is small. Let C be the bound and n the count. A step changes a difference of f by 2C at most, so at any time f of
-    each positive sample is at least V = 2 - Cn below f of each negative one. So LIBSVM always takes a positive sample
-    that is at 0. With it, it takes the sample whose (difference of f)^2 / q is largest, where q is the squared distance
-    in the kernel's space. Of a negative one that is at least V^2 / 2; of a positive one at most (Cn)^2, as a difference
-    of f is at most Cn sqrt(q). So if Cn < V / sqrt(2) the other is negative, and both go from 0 to C if V / 2 > C.
-    """
-    total = bounds * count
-    return np.asarray((total < 0.8) & (bounds < 0.5))
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two classes of a training set, for LIBSVM.
@@ -110,7 +94,6 @@ class Pair:
         first: how many are of the positive class.
         sample_weight: float64 (m,).
         class_weight: float64 (2,).
-        sparse: solve as for sparse samples, whose products are summed in another order.
     """
 
     x: np.ndarray
@@ -118,7 +101,6 @@ class Pair:
     function: KernelFunction
     sample_weight: np.ndarray
     class_weight: np.ndarray
-    sparse: bool
 
     def solved(self, penalty: float, tolerance: float, shrinking: bool) -> tuple[np.ndarray, float, int]:
         """LIBSVM's solution for C = ``penalty``, as it has it among more classes.
@@ -134,11 +116,10 @@ class Pair:
         labels[self.first :] = 1.0
         model.classes_, model.class_weight_, model._gamma = np.arange(2), self.class_weight, function.gamma
         model._effective_probability = False
-        given: Any = scipy.sparse.csr_matrix(self.x) if self.sparse else np.ascontiguousarray(self.x, np.float64)
-        fit = model._sparse_fit if self.sparse else model._dense_fit
+        given = np.ascontiguousarray(self.x, np.float64)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            fit(given, labels, self.sample_weight, 0, function.name, random_seed=0)
+            model._dense_fit(given, labels, self.sample_weight, 0, function.name, random_seed=0)
         betas = np.zeros(len(self.x))
-        betas[model.support_] = model.dual_coef_.data if self.sparse else model.dual_coef_[0]
+        betas[model.support_] = model.dual_coef_[0]
         return betas, -float(model.intercept_[0]), int(np.sum(model._num_iter))

@@ -263,15 +263,13 @@ class _LibsvmShare:
         even = bool((bounds == bounds[0]).all())
         open_ = paths.converged[p] & (paths.gaps[p] > tolerance * (self._rules.EVEN if even else 1))
         even = even and not self._distant  # whose thresholds are as small as values of K
-        if even and self._function.name == "rbf" and 2 * first == len(own):
-            open_ &= ~self._rules.middle(penalties * bounds[0], len(own))
         open_ |= paths.converged[p] & zero
         if not open_.any():
             return
         columns = np.searchsorted(rows, samples.row_of[indices])
         # LIBSVM's own kernel: whether rounding leaves a multiplier free depends on its last bits.
         even = even and not zero.any()
-        pair = self._rules.Pair(data.x[indices], first, self._function, weight, of_class, data.sparse)
+        pair = self._rules.Pair(data.x[indices], first, self._function, weight, of_class)
         shift = self._source.shift(rows[columns])
         every, lanes = np.zeros(len(rows)), paths.lanes[p]
         for c in np.flatnonzero(open_).tolist():

@@ -3,7 +3,7 @@
 # root). Quick when all is there.
 set -eu
 
-packages="iproute2 util-linux e2fsprogs munge slurmctld slurmd slurm-client libpmix-dev openssh-server openssh-client openmpi-bin chromium fonts-dejavu-core"
+packages="iproute2 util-linux munge slurmctld slurmd slurm-client libpmix-dev openssh-server openssh-client openmpi-bin chromium fonts-dejavu-core"
 
 missing=
 for package in $packages; do

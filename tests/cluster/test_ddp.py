@@ -44,19 +44,13 @@ def test_mpirun_fills_the_slots_of_a_hostfile(hosts: Hosts, tmp_path: Path) -> N
     assert row(tmp_path) == ("2", "4")
 
 
-@pytest.mark.parametrize("by_variables", [False, True], ids=["options", "as a TrainJob and a PyTorchJob do"])
-def test_torchrun_on_each_node(hosts: Hosts, tmp_path: Path, by_variables: bool) -> None:
+def test_torchrun_on_each_node_by_variables_as_a_trainjob_sets_them(hosts: Hosts, tmp_path: Path) -> None:
     python, *program = command(tmp_path)
-    places = {"nnodes": "2", "nproc_per_node": "2"}
-    ways: list[dict[str, str]] = [{"rdzv_backend": "c10d", "rdzv_endpoint": "node0:29400"}] * 2
-    if by_variables:
-        ways = [{"node_rank": str(rank), "master_addr": "node0", "master_port": "29400"} for rank in range(2)]
+    given = {"NNODES": "2", "NPROC_PER_NODE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29400"}
     nodes = []
-    for host, way in zip(hosts[:2], ways, strict=True):
-        given = {} if by_variables else {**places, **way}
-        environ = {f"PET_{name.upper()}": value for name, value in {**places, **way}.items() if by_variables}
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        nodes.append(host.popen(python, "-m", "torch.distributed.run", *options, *program, env=environ))
+    for rank, host in enumerate(hosts[:2]):
+        environ = {f"PET_{name}": value for name, value in {**given, "NODE_RANK": str(rank)}.items()}
+        nodes.append(host.popen(python, "-m", "torch.distributed.run", *program, env=environ))
     assert [node.wait(PATIENCE) for node in nodes] == [0, 0]
     assert row(tmp_path) == ("2", "4")
 

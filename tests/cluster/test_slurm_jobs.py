@@ -310,23 +310,6 @@ def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -
         assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
 
 
-ACCELERATED = """
-from sklearn.datasets import load_iris
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import SVC
-search = GridSearchCV(SVC(), {"C": [0.1, 10], "gamma": [0.01, 0.1]}, cv=3).fit(*load_iris(return_X_y=True))
-print(search.best_params_, round(search.best_score_, 4))
-"""
-
-
-def test_a_scikit_learn_script_unchanged_under_srun(slurm: Slurm, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(ACCELERATED)
-    plain = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m", "mpitune", "--sklearn")
-    done = slurm.run(*command, "script.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
-    assert done.stdout == plain.stdout
-
-
 def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path: Path) -> None:
     """Rank 0 and the job's own srun: a trial of two nodes has a process on each, and every rank gets the study."""
     command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m")
@@ -337,25 +320,3 @@ def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path
     for number in range(4):
         hosts = [path.read_text() for path in (results / "trials" / f"t{number:06}").glob("*.host")]
         assert len(set(hosts)) == len(hosts) == 1 + number % 2
-
-
-STUDY = """
-from mpitune import Float, search
-x = {"x": Float(0, 1)}
-for workers in (0, 2):
-    study = search(lambda trial: trial.params["x"], x, strategy="sobol", n_trials=2, minimize="loss", workers=workers)
-    print(workers, "workers:", len(study.trials), "trials", file=open("said", "a"))
-"""
-
-
-@pytest.mark.slow
-def test_a_script_runs_in_a_shell_of_srun_and_is_refused_as_its_tasks(slurm: Slurm, tmp_path: Path) -> None:
-    (tmp_path / "study.py").write_text(STUDY)
-    (tmp_path / "typed").write_text("python study.py; echo shell $? >> said; exit\n")
-    (tmp_path / "script.sh").write_text('python study.py; echo "task $SLURM_PROCID $?" >> said\n')
-    for command, more in (("bash --norc -i", {"stdin": (tmp_path / "typed").open()}), ("bash script.sh", {})):
-        asked = ("script", "-qec", f"srun --ntasks=3 --pty {command}", "/dev/null")  # which gives srun a terminal
-        slurm.run(*asked, cwd=tmp_path, check=False, **more)
-    said = (tmp_path / "said").read_text().splitlines()
-    assert said[:3] == ["0 workers: 2 trials", "2 workers: 2 trials", "shell 0"]
-    assert sorted(said[3:]) == ["task 0 2", "task 1 2", "task 2 2"]

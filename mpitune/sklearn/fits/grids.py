@@ -75,6 +75,8 @@ def why_no_grid(task: Task) -> str | None:
             return "the kernel is a Python function"
         if kernel == "precomputed" and steps is not None:
             return "a precomputed kernel comes out of a Pipeline"
+        if scipy.sparse.issparse(task.args[0]):
+            return "the samples are sparse"
     if task.given_to_fit:
         return f"fit is given {', '.join(task.given_to_fit)}"
     if steps is not None and not standard(task.kwargs["scorer"]):

@@ -6,7 +6,7 @@ validation samples, class of support vectors by class, as one matrix product per
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -127,30 +127,6 @@ class Solutions:
             support[:, rows] |= (weights != 0).T[number]
         return support.sum(axis=1)
 
-    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """By class of the support vectors: (their rows, weights (n_rows, m), the m decision values they add to)."""
-        start = np.concatenate([[0], np.cumsum([len(rho) for rho in self.rhos])])
-        first = self.samples.class_start
-        cuts = [np.searchsorted(rows, first) for rows in self.rows]
-        for c in range(len(self.samples.classes)):
-            parts = [
-                (m, self.rows[m][cut[c] : cut[c + 1]] - first[c], self.weights[m][cut[c] : cut[c + 1]])
-                for m, cut in enumerate(cuts)
-                if cut[c] < cut[c + 1]
-            ]
-            if not parts:
-                continue
-            used = np.zeros(first[c + 1] - first[c], np.bool_)
-            for _, rows, _ in parts:
-                used[rows] = True
-            position = np.cumsum(used) - 1
-            weights, at = np.zeros((int(position[-1]) + 1, sum(part.shape[1] for _, _, part in parts))), 0
-            for _, rows, part in parts:
-                weights[position[rows], at : at + part.shape[1]] = part
-                at += part.shape[1]
-            targets = np.concatenate([np.arange(start[m], start[m + 1]) for m, _, _ in parts])
-            yield np.flatnonzero(used) + first[c], weights, targets
-
 
 def keep(
     solutions: Sequence[Solutions],
@@ -203,11 +179,6 @@ def choose_classes(
     if len(problems) == 1:
         return (decisions[:, columns[0]] > 0).astype(np.int64).T
     return np.array([k - 1 - decisions[:, part[::-1]].argmax(axis=1) for part in columns.T])
-
-
-def choose_class(decisions: np.ndarray, problems: Sequence[tuple[int, int]], k: int) -> np.ndarray:
-    """As `choose_classes`, int64 (n,), of decision values (n, n_problems) for one penalty."""
-    return choose_classes(decisions, np.arange(len(problems))[:, None], problems, k)[0]
 
 
 def binary_problems(k: int, multiclass: str) -> list[tuple[int, int]]:

@@ -16,7 +16,6 @@ from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions
 from mpitune.svm.kernel.functions import KernelFunction
-from mpitune.svm.kernel.gemm import AT_ONCE, multiply_double
 from mpitune.svm.kernel.rbf import STRIP, Samples, distances_between, expm1_scaled, kernel_minus_one, panels_of
 
 CHUNK = 64 << 20  # bytes of the blocks in which decision values are computed
@@ -94,7 +93,10 @@ class RbfSource:
 
     def _computed(self, others: tuple[np.ndarray, np.ndarray], support: np.ndarray) -> np.ndarray:
         """K - 1 of samples as `Samples.some` has them, packed, with some others as features."""
-        kernel = kernel_between(*others, *self.samples.some(support), self.gamma)
+        (x, sq_norms), (panels, norms) = others, self.samples.some(support)
+        kernel = aligned_zeros((LANES * len(panels), LANES * len(x)))
+        distances_between(panels, norms, x, sq_norms, np.full(len(kernel), -1), kernel)
+        expm1_scaled(kernel, self.gamma, kernel)
         return panels_of(kernel, np.arange(len(support)), np.arange(kernel.shape[1]))
 
     def _panels(self, rows: np.ndarray, support: np.ndarray) -> np.ndarray:
@@ -164,12 +166,12 @@ class DoubleSource:
         return self._shift[rows]
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        blocks, offsets = list(solved.blocks()), np.concatenate(solved.rhos)
-        for part in parts(len(rows), max([len(support) for support, _, _ in blocks] + [len(offsets)])):
-            values = np.tile(-offsets, (part.stop - part.start, 1))
-            for support, weights, targets in blocks:
-                values[:, targets] += self.between(rows[part], support) @ weights
-            yield part, values
+        support = np.unique(np.concatenate(solved.rows))
+        each = zip(solved.rows, solved.weights, solved.rhos, strict=True)
+        problems = [(np.searchsorted(support, own), weights, rhos) for own, weights, rhos in each]
+        for part in parts(len(rows), max(len(support), sum(map(len, solved.rhos)))):
+            kernel = self.between(rows[part], support)
+            yield part, np.hstack([kernel[:, own] @ weights - rhos for own, weights, rhos in problems])
 
 
 def fill_pair(
@@ -194,29 +196,3 @@ def parts(count: int, widest: int, size: int = CHUNK) -> Iterator[slice]:
     step = max(LANES, size // (8 * widest) // LANES * LANES)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
-
-
-def product(samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Samples, columns of float32 (n_features or more, n), n a multiple of LANES, times ``weights`` (n_features, m).
-
-    Returns float64 (m, n).
-    """
-    n_features, m = weights.shape
-    columns = np.zeros((n_features, -(-m // AT_ONCE) * AT_ONCE))
-    columns[:, :m] = weights
-    values = aligned_zeros((columns.shape[1], samples.shape[1]), np.float64)
-    multiply_double(samples, columns, values)
-    return values[:m]
-
-
-def kernel_between(
-    x: np.ndarray, sq_norms: np.ndarray, support: np.ndarray, norms: np.ndarray, gamma: float
-) -> np.ndarray:
-    """K - 1 of support vectors, in rows, with samples: float32 (LANES x panels of support, LANES x panels of x).
-
-    Both are as `Samples.some` has them, with their squared lengths.
-    """
-    out = aligned_zeros((LANES * len(support), LANES * len(x)))
-    distances_between(support, norms, x, sq_norms, np.full(len(out), -1), out)
-    expm1_scaled(out, gamma, out)
-    return out

@@ -20,11 +20,10 @@ from numba.extending import intrinsic
 
 from mpitune._jit import LANES, padded
 from mpitune._jit.llvm import F32, broadcast, fused, llvm_type, load_vector, store_vector
-from mpitune._jit.simd import aligned_zeros, compiled, fma, item, load, part, splat, store, widen
+from mpitune._jit.simd import aligned_zeros, compiled, part
 
 # Rows and vectors of columns of a tile: its accumulators and operands should fill the vector registers.
 ROWS, VECTORS = (8, 2) if LANES == 16 else (4, 3)
-AT_ONCE = 4  # columns of weights whose sums are in registers at a time
 GROUP = 8  # row panels that are multiplied with one column tile after the other; they stay in the L2 cache
 DEPTH = 192  # features of a column tile that are multiplied at a time; they stay in the L1 cache
 
@@ -147,29 +146,6 @@ def multiply(a, b, out):
                     else:
                         _narrow(a, sample, b, q * size, size, places, first, end, more, out, place, stride)
                 q += VECTORS if q < wide else VECTORS - 1
-
-
-@compiled
-def multiply_double(samples, weights, out):
-    """``out[m, s]`` = sum of the features of sample s, each times its row of ``weights[:, m]``.
-
-    Samples are columns, float32 (n_features or more, n). Weights and ``out`` are float64, in which it calculates, and
-    (n_features, any) and (any, n): a multiple of AT_ONCE, and of LANES.
-    """
-    depth, width, stride = weights.shape[0], weights.shape[1], out.shape[1]
-    for first in range(0, stride, LANES):
-        for m in range(0, width, AT_ONCE):
-            sum_0, sum_1, sum_2, sum_3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            for k in range(depth):
-                value, at = widen(load(samples, k * stride + first)), k * width + m
-                sum_0 = fma(splat(item(weights, at)), value, sum_0)
-                sum_1 = fma(splat(item(weights, at + 1)), value, sum_1)
-                sum_2 = fma(splat(item(weights, at + 2)), value, sum_2)
-                sum_3 = fma(splat(item(weights, at + 3)), value, sum_3)
-            store(out, m * stride + first, sum_0)
-            store(out, (m + 1) * stride + first, sum_1)
-            store(out, (m + 2) * stride + first, sum_2)
-            store(out, (m + 3) * stride + first, sum_3)
 
 
 def packed(x: np.ndarray) -> np.ndarray:

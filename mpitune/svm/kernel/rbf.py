@@ -73,11 +73,6 @@ class Samples:
         panels = packed(self.x(rows))
         return panels, np.resize(self.sq_norms[rows], LANES * len(panels))
 
-    def run(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `some`, of rows one after the other from the first of a class on, without a copy."""
-        last = -(-(first + count) // LANES) * LANES
-        return self.panels[first // LANES : last // LANES], self.sq_norms[first:last]
-
     def others(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `some`, of other samples (n, n_features)."""
         centred = (x - self.centre).astype(np.float32)

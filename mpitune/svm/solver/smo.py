@@ -11,8 +11,7 @@ the space of the kernel, with which a pair has its curvature in one number. Of a
 keeps its precision in float32 when gamma is tiny.
 ``f`` and ``b`` are double over the one float32 matrix: they are updated, never recomputed.
 
-An iteration, lane by lane, where ``up`` and ``low`` are the lanes whose b may rise and fall (`reference.py` beside the
-tests is this in plain Python):
+An iteration, lane by lane, where ``up`` and ``low`` are the lanes whose b may rise and fall:
 
     i = argmin of f over up
     stop if max f over low - f_i < tolerance

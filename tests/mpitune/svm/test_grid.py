@@ -12,7 +12,7 @@ from common.data import load
 from common.images import standardised
 from mpitune.svm import Data, TrainingSet
 from mpitune.svm import solve as solve_sets
-from mpitune.svm.decide.multiclass import binary_problems, choose_class
+from mpitune.svm.decide.multiclass import binary_problems, choose_classes
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
 from mpitune.svm.matrices.plan import choose_plan, keep
@@ -142,12 +142,18 @@ class TestAwkwardInput:
         assert fit_and_predict(x, y, x, 10.0, 0.1, multiclass).predictions == y.tolist()
 
 
-def test_ties_are_broken_as_in_libsvm_and_scikit_learn():
-    circle = np.array([[1.0, -1.0, 1.0]])  # 0 beats 1, 2 beats 0, 1 beats 2: one vote each
-    assert choose_class(circle, binary_problems(3, "ovo"), 3).tolist() == [0]
-    assert choose_class(np.zeros((1, 3)), binary_problems(3, "ovo"), 3).tolist() == [2]
-    assert choose_class(np.array([[0.5, -1.0, 0.5]]), binary_problems(3, "ovr"), 3).tolist() == [2]
-    assert choose_class(np.array([[0.0], [0.1]]), binary_problems(2, "ovr"), 2).tolist() == [0, 1]
+@pytest.mark.parametrize(
+    ("values", "multiclass", "k", "chosen"),
+    [
+        ([[1.0, -1.0, 1.0]], "ovo", 3, [0]),  # 0 beats 1, 2 beats 0, 1 beats 2: one vote each
+        ([[0.0, 0.0, 0.0]], "ovo", 3, [2]),
+        ([[0.5, -1.0, 0.5]], "ovr", 3, [2]),
+        ([[0.0], [0.1]], "ovr", 2, [0, 1]),
+    ],
+)
+def test_ties_are_broken_as_in_libsvm_and_scikit_learn(values, multiclass, k, chosen):
+    places = np.arange(len(values[0]))[:, None]
+    assert choose_classes(np.array(values), places, binary_problems(k, multiclass), k).tolist() == [chosen]
 
 
 def test_an_unknown_way_to_many_classes_is_refused():

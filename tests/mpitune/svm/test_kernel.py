@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpitune._jit import LANES, padded
+from mpitune._jit import LANES
 from mpitune._jit.simd import aligned_zeros
-from mpitune.svm.decide.sources import product
 from mpitune.svm.kernel.gemm import DEPTH, VECTORS, multiply, packed
 from mpitune.svm.kernel.rbf import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
 from tests.mpitune.svm.problems import random_samples
@@ -25,16 +24,6 @@ def test_products_are_those_of_numpy(n, m, n_features):
     multiply(packed_a, packed_b, out)
     np.testing.assert_allclose(out[:n, :m], a @ b.T, atol=1e-4)
     assert not out[n:].any() and not out[:, m:].any()
-
-
-@pytest.mark.parametrize(("n", "n_features", "m"), [(5, 3, 1), (16, 7, 4), (100, 50, 9)])
-def test_products_with_weights_are_in_double(n, n_features, m):
-    rng = np.random.default_rng(0)
-    x, weights = rng.normal(size=(n, n_features)).astype(np.float32), rng.normal(size=(n_features, m))
-    columns = np.zeros((n_features, padded(n)), np.float32)
-    columns[:, :n] = x.T
-    expected = x.astype(np.float64) @ weights
-    np.testing.assert_allclose(product(columns, weights)[:, :n].T, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("n_panels", range(VECTORS - 1, 9))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -22,7 +20,7 @@ from mpitune.engine.queue import Queue
 from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
 from mpitune.svm.matrices.plan import keep
-from tests.helpers import PATIENCE, ROOT, begun, maps_of_sharers, table_without_run, wait_for_the_end_of
+from tests.helpers import PATIENCE, ROOT, table_without_run
 from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
 
 GB = 10**9
@@ -187,23 +185,3 @@ def test_the_table_is_the_same_with_one_worker_and_with_three(
 def assert_same_study(one: Path, other: Path) -> None:
     assert table_without_run(one / "results.csv") == table_without_run(other / "results.csv")
     assert (one / "best.json").read_text() == (other / "best.json").read_text()
-
-
-def test_shared_memory_has_no_name_and_ends_with_its_processes(tmp_path: Path) -> None:
-    options = ("--train-size", "200", "--multiclass", "ovr", "--workers", "2", "--results", str(tmp_path))
-    job = begun("-m", "mnist_svm", "100", *DIGITS, *options, stdout=subprocess.DEVNULL)
-    journal = tmp_path / "journal.jsonl"
-    while job.poll() is None and not (journal.exists() and journal.stat().st_size > 3000):
-        time.sleep(0.02)
-    maps = maps_of_sharers(job.pid, 3)
-    members = set(maps)
-    mapped = {pid: set(MAPPED.findall(text)) for pid, text in maps.items()}
-    assert len(mapped[job.pid]) == 4 + 3, "data, and a kernel matrix for each worker, and squared distances"
-    assert sum(of == mapped[job.pid] for of in mapped.values()) == 3, "the rank and its workers see the same"
-    os.kill(job.pid, signal.SIGKILL)
-    _, stderr = job.communicate(timeout=PATIENCE)
-    assert "resource_tracker" not in stderr
-    wait_for_the_end_of(members)
-
-
-MAPPED = re.compile(r"(\d+) +/memfd:search \(deleted\)$", re.MULTILINE)  # inodes

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from mpitune._jit import LANES
-from mpitune._jit.simd import aligned_zeros, compiled
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare
 from mpitune.svm.solver.gathered import MAX_ACTIVE
 from mpitune.svm.solver.path import solve_paths
-from mpitune.svm.solver.smo import iterate, set_masks
 from tests.mpitune.svm.problems import require_optimal, solve_path
-from tests.mpitune.svm.reference import smo
 
 pytestmark = pytest.mark.numerical
 
 TOLERANCE = 1e-3
-
-
-@cache
-def called(part):
-    """A function that only compiled ones call, for Python."""
-    return compiled(part.py_func)
 
 
 def objective(kernel, y, beta):
@@ -99,24 +87,6 @@ def test_solutions_are_optimal(problem, tolerance):
         assert objective(kernel, y, beta) <= best + allowed + 1e-12
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5, 20, 100])
-@pytest.mark.parametrize("gamma", [0.01, 0.3])
-def test_iterations_move_the_pairs_of_the_plain_reference(gamma, limit):
-    x, y = separable(90)
-    matrix, signs = problem(x, y, gamma)
-    n = len(signs)
-    bounds = np.where(np.arange(n) % 3, 1.0, 0.2)
-    f, beta, marks = aligned_zeros((n,), np.float64), np.zeros(n), np.empty((2, n), np.uint8)
-    f[:] = -signs
-    called(set_masks)(signs, beta, bounds, *marks)
-    blocks = np.arange(n // LANES, dtype=np.int32)
-    called(iterate)(matrix, blocks, signs, f, beta, *marks, bounds, TOLERANCE, limit, np.empty(2))
-    there = signs != 0
-    expected = smo(matrix[np.ix_(there, there)], signs[there], bounds[there], TOLERANCE, limit)
-    np.testing.assert_allclose(beta[there], expected, atol=1e-9)
-    assert np.count_nonzero(beta) > 1 and not beta[~there].any()
-
-
 def separable(n, seed=0):
     rng = np.random.default_rng(seed)
     y = np.where(np.arange(n) % 2, 1, -1)
@@ -136,6 +106,20 @@ def test_long_paths_with_gathered_problems_stay_optimal(gamma):
     matrix, sign = problem(*separable(400), gamma)
     penalties = np.geomspace(1e-3, 1e4, 12)
     require_optimal(matrix, sign, solve_path(matrix, sign, penalties, TOLERANCE, 10**7), penalties, TOLERANCE)
+
+
+def test_noisy_samples_of_few_dimensions_do_not_creep_at_a_large_c() -> None:
+    """Pairs alone take 125,000 iterations."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 6))
+    y = np.where(x[:, 0] * x[:, 1] + rng.normal(size=900) > 0, 1, -1)
+    samples = prepare(x, -y)
+    sign = np.zeros(samples.width, np.int8)
+    sign[samples.row_of] = y
+    matrix, penalties = kernel_minus_one(samples, 0.02), np.array([1.0, 10.0, 100.0, 1000.0])
+    path = solve_path(matrix, sign, penalties, 1e-3, 10**7)
+    assert path.iterations[2:].sum() < 40_000
+    require_optimal(matrix, sign, path, penalties, 1e-3)
 
 
 def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():

@@ -28,8 +28,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from benchmarks.machine import circumstances, publish, table
-from mpitune.optimize.strategies.racing import Race
 from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.search.racing import Race
 from mpitune.sklearn.search.winner import winner_of
 
 NEW = 2000  # samples of populations, to know the truth
@@ -100,7 +100,7 @@ def races(scores: np.ndarray, repeats: int, seed: int) -> Iterator[tuple[bool, f
         [int(r) * each + f for r in rng.permutation(repeats) for f in rng.permutation(each)] for _ in range(ORDERS)
     )
     for order in permutations(range(k)) if k <= 5 else drawn:
-        race, made = Race(range(n), k, repeats=repeats, doubling=True), 0
+        race, made = Race(range(n), k, repeats=repeats), 0
         race.order = list(order)
         while pairs := race.next_folds():
             made += len(pairs)

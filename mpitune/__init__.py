@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.optimize.spaces import Constant as Constant
     from mpitune.optimize.spaces import Float as Float
     from mpitune.optimize.spaces import Int as Int
-    from mpitune.optimize.spaces import Ordinal as Ordinal
     from mpitune.optimize.spaces import Space as Space
     from mpitune.optimize.spaces import When as When
     from mpitune.options import RunOptions as RunOptions
@@ -61,7 +60,7 @@ __getattr__, __dir__, __all__ = front(
         "optimize.objectives": ("TrialStopped", "current_trial"),
         "optimize.search": ("search",),
         "settings": ("setting",),
-        "optimize.spaces": ("Choice", "Constant", "Float", "Int", "Ordinal", "Space", "When"),
+        "optimize.spaces": ("Choice", "Constant", "Float", "Int", "Space", "When"),
         "studies": ("run_study",),
         "trial": ("Trial",),
     },

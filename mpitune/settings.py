@@ -58,10 +58,7 @@ def setting(
 def window_of(header: Mapping[str, Any]) -> str:
     """The window of a search, such as "window 4", from its header; "" where trials do not depend on it."""
     settings: Mapping[str, Any] = header["settings"] if header.get("kind") == "search" else {}
-    size, strategy = settings.get("window"), str(settings.get("strategy"))
-    if strategy.startswith(("Grid(", "Random(", "Sobol(", "PopulationBased(")):
-        return ""
-    return f"window {size}" if size else ""
+    return f"window {size}" if (size := settings.get("window")) else ""
 
 
 class Parser(argparse.ArgumentParser):

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitune.errors import UsageError, named, needs, utf8
 from mpitune.optimize.search_study import COMPLETE, FAILED, TrialRecord, records
-from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.strategies.base import number_of
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.records import UNREADABLE
 from mpitune.storage.table import last_line, named_columns
@@ -250,7 +250,7 @@ def _merged(history: History) -> list[ExportedTrial]:
     """The segments of each trial of a search together."""
     outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     try:
-        numbers = {outcome.trial.key: TrialSegment.of(outcome.trial).number for outcome in outcomes}
+        numbers = {outcome.trial.key: number_of(outcome.trial) for outcome in outcomes}
         trials = records(outcomes, dict)
     except UsageError:
         raise

@@ -20,7 +20,7 @@ from mpitune.hydra.space import Swept
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.strategies.base import trial_of
 
 MOST_TRIED = 50  # values of a choice that are composed before any job begins
 SILENT = "returned nothing"  # the user attribute of a job that did
@@ -73,9 +73,9 @@ class Job:
         HydraConfig.instance().set_config(config)
         folder = Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute()
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
-        segment, pruning = TrialSegment(trial.number, {}), Pruning(trial)
-        own = AttemptFolder(segment, folder, self.joined)
-        given = ObjectiveTrial(dict(trial.params), device, 0, 0, segment, 0, own, _begin=lambda _: pruning)
+        this, pruning = trial_of(trial.number, {}), Pruning(trial)
+        own = AttemptFolder(this, folder, self.joined)
+        given = ObjectiveTrial(dict(trial.params), device, 0, 0, this, 0, own, _begin=lambda _: pruning)
         try:
             with as_current(given):
                 ended = run_job(

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mpitune.optimize.steps import LOG, StepLog
-from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.strategies.base import number_of
 from mpitune.optimize.values import FolderFault, no_fault_of_the_trial
 from mpitune.storage.files import (
     copy_folder,
@@ -35,6 +35,7 @@ from mpitune.storage.files import (
     remove_folder,
     written_whole,
 )
+from mpitune.trial import Segment, Trial
 
 FINISHED = ".finished"
 PARTS = ".*.[0-9]*.part"  # of files that were being written
@@ -42,10 +43,10 @@ TRIES, PAUSE_S = 8, 0.25  # to copy a folder that a job changes which was taken 
 
 
 class AttemptFolder:
-    """The folder of an attempt to evaluate a segment.
+    """The folder of an attempt to evaluate a trial, or a stage of it.
 
     Args:
-        segment: what it evaluates.
+        trial: what it evaluates.
         trials: the folder of all trials' folders.
         job: digits of this job where others have joined, else "": then nobody else can be at work there.
         anew: patterns of names that are not taken over from the attempt before.
@@ -62,13 +63,11 @@ class AttemptFolder:
             objective has swallowed.
     """
 
-    def __init__(
-        self, segment: TrialSegment, trials: Path, job: str = "", anew: Iterable[str] = (), like: Path | None = None
-    ):
-        own = segment.parent  # as it begins with another trial's
-        self.link = trials / (_of_stage(segment.key) if own else f"t{segment.number:06}")
-        self._stage, self._job, self._is_begun, self._is_shown = segment.stage or 0, job, False, False
-        self._begins = segment, trials, [FINISHED, PARTS, *anew], like
+    def __init__(self, trial: Trial, trials: Path, job: str = "", anew: Iterable[str] = (), like: Path | None = None):
+        own = trial.segment.parent  # as it begins with another trial's
+        self.link = trials / (_of_stage(trial.key) if own else f"t{number_of(trial):06}")
+        self._stage, self._job, self._is_begun, self._is_shown = trial.segment.stage or 0, job, False, False
+        self._begins = trial.segment, trials, [FINISHED, PARTS, *anew], like
         self._fault: FolderFault | None = None
         if own or like is not None:
             self._begin()
@@ -96,7 +95,7 @@ class AttemptFolder:
             self._fault = fault
             raise
 
-    def _take_over(self, segment: TrialSegment, trials: Path, but: list[str], like: Path | None) -> None:
+    def _take_over(self, segment: Segment, trials: Path, but: list[str], like: Path | None) -> None:
         """Begin with what is there. Raises OSError."""
         self._before = before = folder_at(self.link)
         if before == self.link:  # a folder itself, as in a copy that has followed links

@@ -42,7 +42,7 @@ from mpitune.errors import mended
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, is_stop
-from mpitune.optimize.strategies.base import Problem, TrialSegment
+from mpitune.optimize.strategies.base import Problem, number_of, trial_of
 from mpitune.optimize.values import InvalidReturnValue, NoAttribute, NoValue, as_json, values_of
 from mpitune.processes.keeper import scratch_folder
 from mpitune.trial import PLAIN, Batch, Ending, Evaluation, Trial, halves, seed_of
@@ -64,7 +64,7 @@ class ObjectiveTrial:
     device: str
     start: int
     until: int
-    _segment: TrialSegment  # which has the parameters as a journal holds them
+    _trial: Trial  # which has the parameters as a journal holds them
     _study_seed: int
     _attempt: AttemptFolder
     _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
@@ -93,7 +93,7 @@ class ObjectiveTrial:
     def number(self) -> int:
         """Of the trial, from 0."""
         self._read.add("number")
-        return self._segment.number
+        return number_of(self._trial)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -103,13 +103,13 @@ class ObjectiveTrial:
     @property
     def limits(self) -> Sequence[tuple[int, float]]:
         """What its strategy says of when to stop, see `Segment.limits`."""
-        return self._segment.limits
+        return self._trial.segment.limits
 
     @cached_property
     def seed(self) -> int:
         """For its random numbers: made of the study's seed and the trial alone."""
         self._read.add("seed")
-        return int(seed_of(self._study_seed, f"objective/{self._segment.number}").generate_state(1)[0])
+        return int(seed_of(self._study_seed, f"objective/{number_of(self._trial)}").generate_state(1)[0])
 
     @cached_property
     def folder(self) -> Path:
@@ -144,7 +144,7 @@ class ObjectiveTrial:
             return
         self._steps.add(values, step)
         if self._steps.is_over:
-            raise TrialStopped(f"trial {self._segment.number} has all the steps of its stage")
+            raise TrialStopped(f"trial {number_of(self._trial)} has all the steps of its stage")
 
 
 _running: ObjectiveTrial | None = None
@@ -166,7 +166,7 @@ def current_trial() -> ObjectiveTrial:
 
 
 def _nobody(begin: Callable[[ObjectiveTrial], Any] | None = None) -> ObjectiveTrial:
-    return ObjectiveTrial({}, "cpu", 0, 0, TrialSegment(0, {}), 0, cast(Any, None), _begin=begin)
+    return ObjectiveTrial({}, "cpu", 0, 0, trial_of(0, {}), 0, cast(Any, None), _begin=begin)
 
 
 @contextmanager
@@ -224,8 +224,7 @@ class TrialEvaluator:
                 yield invalid.failure(trial.key)
 
     def _result(self, trial: Trial) -> Evaluation:
-        segment = TrialSegment.of(trial)
-        given = self._given(segment, self._begun)
+        given = self._given(trial, self._begun)
         with as_current(given):
             values = self._values(given)
         given._attempt.finish()
@@ -237,17 +236,17 @@ class TrialEvaluator:
             trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs, ending=ending
         )
 
-    def _given(self, segment: TrialSegment, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
+    def _given(self, trial: Trial, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
         return ObjectiveTrial(
-            self._problem.space.given(segment.point), self._worker.device,
-            segment.start, segment.until, segment, self._problem.seed,
-            AttemptFolder(segment, self._folder, self._job, self._anew),
-            _begin=begin, _tell=TellSteps(self._worker.send, segment.key) if self._tracked else None,
+            self._problem.space.given(trial.params), self._worker.device,
+            trial.segment.start, trial.segment.until, trial, self._problem.seed,
+            AttemptFolder(trial, self._folder, self._job, self._anew),
+            _begin=begin, _tell=TellSteps(self._worker.send, trial.key) if self._tracked else None,
         )  # fmt: skip
 
     def _begun(self, given: ObjectiveTrial) -> Steps:
         log = StepLog(given._attempt.path)
-        return Steps(self._names, given._segment, log, self._worker, given.user_attrs, given._tell)
+        return Steps(self._names, given._trial.segment, log, self._worker, given.user_attrs, given._tell)
 
     def _values(self, given: ObjectiveTrial) -> Any:
         """What the objective returns, or the values of its steps."""
@@ -280,7 +279,7 @@ class GroupEvaluator(TrialEvaluator):
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         try:
-            given = {segment.place or 0: self._given(segment, _no_steps) for segment in map(TrialSegment.of, batch)}
+            given = {trial.segment.place or 0: self._given(trial, _no_steps) for trial in batch}
             assert len(given) == len(batch)
             returned = self._returned(given)
         except InvalidReturnValue as invalid:
@@ -306,7 +305,7 @@ class GroupEvaluator(TrialEvaluator):
         """
         n, first = self._problem.together, next(iter(given.values()))
         with TemporaryDirectory(dir=scratch_folder(), prefix="copies-") as scratch, as_current(_nobody(_no_steps)):
-            folders = [AttemptFolder(first._segment, Path(scratch, str(place))) for place in range(n)]
+            folders = [AttemptFolder(first._trial, Path(scratch, str(place))) for place in range(n)]
             trials = [given.get(n) or replace(first, _attempt=own, user_attrs={}) for n, own in enumerate(folders)]
             returned = self._call(asked := Trials(trials))
         if any(trial is not other for trial, other in zip(trials, asked, strict=True)):

@@ -196,7 +196,7 @@ def search(
             problem = replace(problem, together=int(together or 0))
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
-            chosen.begin(problem)
+            learns = not all(scheduler.at_once for scheduler in chosen.begin(problem))
             if options.results is not None:
                 require_identity(*problem.space.things(), *problem.enqueued)
             _check_objective(objective, problem, options)
@@ -217,7 +217,7 @@ def search(
             strategy=chosen.describe(problem),
             objectives=described(problem.objectives),
             seed=problem.seed,
-            window=problem.window,
+            window=problem.window if learns else None,
             enqueued=tuple(said(dict(point)) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, job, bool(options.track)),

@@ -12,7 +12,7 @@ from mpitune.errors import UsageError, needs
 from mpitune.identity import label_of, texts_of
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import short
-from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.strategies.base import number_of
 from mpitune.storage.table import last_line, named_columns, write_table
 from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, state_of
 
@@ -100,27 +100,6 @@ class SearchStudy:
                 front.append((losses, trial))
         return sorted((trial for _, trial in front), key=lambda trial: trial.number)
 
-    # The names that Optuna's studies have for the same things.
-
-    @property
-    def best_trial(self) -> TrialRecord:
-        """`best`."""
-        return self.best
-
-    @property
-    def best_params(self) -> Mapping[str, Any]:
-        """The parameters of `best`."""
-        return self.best.params
-
-    @property
-    def best_value(self) -> float:
-        """The value of `best` that was searched for."""
-        return self.best.values[next(iter(self.objectives))]
-
-    def trials_dataframe(self) -> pandas.DataFrame:
-        """`to_pandas`."""
-        return self.to_pandas()
-
     def _repr_html_(self) -> str:
         """For notebooks."""
         return html_of(self.report())
@@ -189,27 +168,23 @@ def html_of(report: str) -> str:
 
 def records(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:
     """The trials that the engine's outcomes are segments of. given: what the objective got for a point."""
-    segments: dict[int, list[tuple[TrialSegment, Outcome]]] = {}
+    stages: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
-        segment = TrialSegment.of(outcome.trial)
-        segments.setdefault(segment.number, []).append((segment, outcome))
-    return [_record(number, of_trial, given) for number, of_trial in segments.items()]
+        stages.setdefault(number_of(outcome.trial), []).append(outcome)
+    return [_record(number, of_trial, given) for number, of_trial in stages.items()]
 
 
-def _record(
-    number: int, segments: list[tuple[TrialSegment, Outcome]], given: Callable[[Point], Mapping[str, Any]]
-) -> TrialRecord:
-    segments.sort(key=lambda pair: pair[0].stage or 0)
-    last, (_, result) = segments[-1]
-    state = state_of([outcome for _, outcome in segments])
-    results = [outcome.result for _, outcome in segments]
+def _record(number: int, stages: list[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> TrialRecord:
+    stages.sort(key=lambda outcome: outcome.trial.segment.stage or 0)
+    trial, result = stages[-1]
+    state, results = state_of(stages), [outcome.result for outcome in stages]
     steps = {step: values for each in results for step, values in each.ending.steps.items()}
     ends = [each for each in results if not each.failed]
     values = ends[-1].values if ends and state != FAILED else {}
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items()}
     error, chosen = last_line(result.error or result.ending.cause), result.ending.chosen
-    params = last.point if chosen is None else dict(chosen)
+    params = dict(trial.params if chosen is None else chosen)
     return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, result.ending.constraints)
 
 

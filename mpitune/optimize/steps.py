@@ -12,10 +12,10 @@ from typing import Any
 
 from mpitune.engine.messages import STEP_SECONDS
 from mpitune.experiment import WorkerContext
-from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.optimize.values import InvalidReturnValue, NoValue, no_fault_of_the_trial, values_of
 from mpitune.storage.files import read_at_most, regular_file
 from mpitune.track.tracker import STEPS
+from mpitune.trial import Segment
 
 LOG = "steps.jsonl"  # in a trial's folder: the values of its steps
 MOST_OF_LOG = 64 << 20  # bytes of it
@@ -62,7 +62,7 @@ class Steps:
     def __init__(
         self,
         names: Sequence[str],
-        segment: TrialSegment,
+        segment: Segment,
         log: StepLog,
         worker: WorkerContext,
         user_attrs: dict[str, Any],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,16 @@ from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import GroupEvaluator, TrialEvaluator
 from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
-from mpitune.optimize.spaces import Space
+from mpitune.optimize.spaces import Point, Space
 from mpitune.optimize.spaces.parameters import shown
-from mpitune.optimize.strategies.base import Feedback, KnownTrial, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, number_of
 from mpitune.optimize.strategies.from_optuna import with_constraints
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.values import InvalidReturnValue, refuse_faults, require_same_names
 from mpitune.optimize.window import Proposed, rounds
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
-from mpitune.trial import Evaluation, Fault, Gang, Outcome, Result, Rounds, Trial
+from mpitune.trial import Batch, Evaluation, Fault, Gang, Outcome, Result, Rounds, Trial
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`
 Callback = Callable[[SearchStudy, TrialRecord], bool | None]
@@ -59,13 +59,13 @@ class Counts:
         self._schedulers = schedulers
         self._total = None if all(scheduler.at_once for scheduler in schedulers) else n_trials
 
-    def add(self, segments: Iterable[TrialSegment]) -> None:
-        stages = {segment.key: segment.number for segment in segments if segment.stage is not None}
+    def add(self, trials: Iterable[Trial]) -> None:
+        stages = {trial.key: number_of(trial) for trial in trials if trial.segment.stage is not None}
         self._open.update(stages)
         self._begun.update(stages.values())
 
-    def remove(self, segment: TrialSegment) -> None:
-        self._open.pop(segment.key, None)
+    def remove(self, trial: Trial) -> None:
+        self._open.pop(trial.key, None)
 
     def __call__(self) -> tuple[int | None, int | None]:
         """See `Port.counted`."""
@@ -102,7 +102,7 @@ class Tuning(Experiment):
     strategy: str = field(metadata=SELECTS)
     objectives: tuple[str, ...] = field(metadata=SELECTS)
     seed: int = field(metadata=SELECTS)
-    window: int = field(metadata=SELECTS)
+    window: int | None = field(metadata=SELECTS)  # None where trials do not depend on it
     enqueued: tuple[str, ...] = field(metadata=SELECTS)
     task: WorkersPart = field(metadata={"changes_results": False})
     plan: LeadersPart | None = field(metadata={"changes_results": False})
@@ -129,21 +129,17 @@ class Tuning(Experiment):
         folder, uses = self.task.folder, not isinstance(self.plan.strategy, PopulationBased)
 
         def go_on(trial: Trial, old: Path) -> None:
-            segment = TrialSegment.of(trial)
-            if not (folder / f"t{segment.number:06}").exists():
-                AttemptFolder(segment, folder, self.task.job, like=old).finish()
+            if not (folder / f"t{number_of(trial):06}").exists():
+                AttemptFolder(trial, folder, self.task.job, like=old).finish()
 
         self.plan.carried[:] = [Carried(self.task.problem, earlier, uses, go_on, self._with_constraints)]
         return self.plan.carried[0]
 
-    def _known(self) -> list[KnownTrial]:
-        """Trials of earlier studies."""
-        carried, problem = self.plan.carried if self.plan is not None else (), self.task.problem
-        return [
-            KnownTrial(dict(point), Feedback.of(result, problem), again, pruned)
-            for each in carried
-            for point, result, again, pruned in each.known()
-        ]
+    def _known(self) -> Iterator[tuple[Point, Feedback, bool]]:
+        """Trials of earlier studies, see `Problem.known`."""
+        for each in self.plan.carried if self.plan is not None else ():
+            for point, result, again, pruned in each.known():
+                yield dict(point), Feedback.of(result, self.task.problem, pruned), again
 
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
@@ -168,7 +164,7 @@ class Tuning(Experiment):
     def _gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:
             return None
-        return self.plan.gang_of(self.task.problem.space.given(TrialSegment.of(trial).point))
+        return self.plan.gang_of(self.task.problem.space.given(trial.params))
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> Result | None:
         """An objective that returns what it must not ends the search; one without a value in its first trial."""
@@ -218,45 +214,44 @@ class _Source:
     def ask(self, most: int) -> list[Proposed]:
         if self._told.stop:
             return []
-        segments = self._scheduler.ask(self.least if self._problem.together and self.least else most)
-        self._plan.counts.add(segments)
+        trials = self._scheduler.ask(self.least if self._problem.together and self.least else most)
+        self._plan.counts.add(trials)
         self._told.call_back(self._scheduler)
-        return [
-            Proposed(tuple(segment.trial() for segment in group), group[0].cost, group)
-            for group in self._groups(segments)
-        ]
+        costs = ((batch, batch[0].segment) for batch in self._groups(trials))
+        return [Proposed(batch, max(1, first.until - first.start)) for batch, first in costs]
 
     def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
-        for segment, result in zip(proposed.segments, results, strict=True):
-            self._scheduler.tell(segment, Feedback.of(result, self._problem))
-            self._plan.counts.remove(segment)
-            self._told.add(self._scheduler, segment, result)
+        for trial, result in zip(proposed.batch, results, strict=True):
+            self._scheduler.tell(trial, Feedback.of(result, self._problem))
+            self._plan.counts.remove(trial)
+            self._told.add(self._scheduler, Outcome(trial, result))
 
-    def _groups(self, segments: Sequence[TrialSegment]) -> list[list[TrialSegment]]:
-        """Segments as they are evaluated: those that are alike, `together` at most; without groups each by itself.
+    def _groups(self, trials: Sequence[Trial]) -> list[Batch]:
+        """Trials as they are evaluated: those that are alike, `together` at most; without groups each by itself.
 
         The place of a trial follows from how many of its kind were asked for before it, since bits may depend on it.
         """
         together = self._problem.together
         if not together:
-            return [[segment] for segment in segments]
-        groups, filling = list[list[TrialSegment]](), dict[str, list[TrialSegment]]()
-        for segment in segments:
-            kind = self._kind(segment)
+            return [(trial,) for trial in trials]
+        groups, filling = list[list[Trial]](), dict[str, list[Trial]]()
+        for trial in trials:
+            kind = self._kind(trial)
             if len(filling.get(kind, ())) in (0, together):
                 groups.append([])
                 filling[kind] = groups[-1]
-            filling[kind].append(replace(segment, place=self._numbers[kind] % together))
+            segment = trial.segment._replace(place=self._numbers[kind] % together)
+            filling[kind].append(Trial(trial.key, trial.params, segment))
             self._numbers[kind] += 1
-        return groups
+        return [tuple(group) for group in groups]
 
-    def _kind(self, segment: TrialSegment) -> str:
+    def _kind(self, trial: Trial) -> str:
         """What `alike` says of a trial, as a text in which 1, 1.0, True and "1" differ."""
         if self._plan.alike is None:
             return ""
-        fix = f"for trial {segment.number}: give a number, a text or a tuple of them for all parameters"
+        fix = f"for trial {number_of(trial)}: give a number, a text or a tuple of them for all parameters"
         try:
-            kind = self._plan.alike(self._problem.space.given(segment.point))
+            kind = self._plan.alike(self._problem.space.given(trial.params))
         except Exception as error:
             raise UsageError(f"alike raised {error!r} {fix}") from error
         if not _is_plain(kind):
@@ -274,10 +269,11 @@ class _Told:
         self._study = SearchStudy([], problem.objectives, plan.results)
         self.stop = False  # said by one
 
-    def add(self, scheduler: TrialScheduler, segment: TrialSegment, result: Result) -> None:
+    def add(self, scheduler: TrialScheduler, outcome: Outcome) -> None:
         if self._plan.callbacks:
-            self._open.setdefault(segment.number, []).append(Outcome(segment.trial(), result))
-            self.call_back(scheduler, [segment.number] if segment.last or result.failed else [])
+            number = number_of(outcome.trial)
+            self._open.setdefault(number, []).append(outcome)
+            self.call_back(scheduler, [number] if outcome.trial.segment.last or outcome.result.failed else [])
 
     def call_back(self, scheduler: TrialScheduler, ended: Sequence[int] = ()) -> None:
         """Tell the callbacks of trials that have ended, and of those that are pruned by now."""

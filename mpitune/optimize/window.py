@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
 
-from mpitune.optimize.strategies.base import TrialSegment
 from mpitune.trial import Batch, Result, Rounds, Window
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """A batch to evaluate; cost: how long it takes, in virtual time; segments: what its trials are, in a search."""
+    """A batch to evaluate; cost: how long it takes, in virtual time."""
 
     batch: Batch
     cost: int = 1
-    segments: Sequence[TrialSegment] = ()
 
 
 class Source(Protocol):

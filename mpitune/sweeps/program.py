@@ -62,7 +62,7 @@ class Program(Command):
         early, sign = self.content.get("early_terminate", {}), -1 if self._maximize else 1
 
         # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
-        run = f"{self.sweep_id}-t{trial._segment.number:06}-{os.urandom(4).hex()}"
+        run = f"{self.sweep_id}-t{trial._trial.segment.number:06}-{os.urandom(4).hex()}"
 
         def look(ended: bool) -> tuple[Metric, int | None]:
             metric = self._metric(folder, run, ended)
@@ -93,7 +93,7 @@ class Program(Command):
         few = {n: {name: value} for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
         kept = at_bands([sign * value for _, value in steps], early)
         ending = Ending("" if band is None else PRUNED, steps=few, kept=kept)
-        return Evaluation(trial._segment.key, {name: end}, read=("folder",), ending=ending)
+        return Evaluation(trial._trial.key, {name: end}, read=("folder",), ending=ending)
 
     @property
     def _maximize(self) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler
 from mpitune.optimize.strategies.plain import Points, WholeTrials
-from mpitune.trial import PRUNED
+from mpitune.trial import Trial
 
 MOST_BANDS = 100
 
@@ -40,17 +40,18 @@ class _Comparing(WholeTrials):
         self._eta = eta
         self._known: dict[int, list[float]] = {}  # losses at each band
 
-    def ask(self, most: int) -> list[TrialSegment]:
+    def ask(self, most: int) -> list[Trial]:
         limits = []
         for band, losses in self._known.items():
             if (place := int((len(losses) + 1) / self._eta)) < len(losses):  # 1: the trial's own
                 limits.append((band, sorted(losses)[place]))
-        return [replace(segment, limits=tuple(sorted(limits))) for segment in super().ask(most)]
+        segments = ((trial, trial.segment._replace(limits=tuple(sorted(limits)))) for trial in super().ask(most))
+        return [Trial(trial.key, trial.params, segment) for trial, segment in segments]
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        for band, loss in feedback.ending.kept or ():
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        for band, loss in feedback.kept or ():
             self._known.setdefault(band, []).append(loss)
-        self._points.tell(segment, feedback, pruned=feedback.ending.state == PRUNED)
+        super().tell(trial, feedback)
 
 
 def bands_of(early: Mapping[str, Any], most: int = 10**9) -> tuple[int, ...]:

@@ -155,7 +155,7 @@ class Rebuilt:
             params, space = trial.relative_params, trial.relative_search_space or {}
         except Exception as error:  # the sampler's own
             raised = error
-        if getattr(getattr(asked.sampler, "_base_sampler", asked.sampler), "_constant_liar", False) and not space:
+        if getattr(getattr(asked.sampler, "_base_sampler", asked.sampler), "_constant_liar", False) and not params:
             for name, drawn_from in intersection_search_space(asked.get_trials()).items():
                 trial._suggest(name, drawn_from)
         self.trials[number], self.study._stop_flag = asked.trials[number], self.study._stop_flag or asked._stop_flag

@@ -1,4 +1,4 @@
-"""Optuna's distributions as parts of a space, and the other way."""
+"""Parts of a space, and points of it, as Optuna has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpitune.errors import needs
-from mpitune.optimize.spaces.parameters import Choice, Float, Int, Ordinal, Part, Quantile
+from mpitune.optimize.spaces.parameters import Choice, Float, Int, Part, Quantile
 from mpitune.trial import Parameter
 
 
@@ -19,23 +19,9 @@ def optuna() -> Any:
     return library
 
 
-def part_of(distribution: Any) -> Part | None:
-    """What a distribution of Optuna is; None for anything else."""
-    kind = type(distribution).__name__
-    if kind == "CategoricalDistribution":
-        return Choice([*distribution.choices])
-    if kind not in ("FloatDistribution", "IntDistribution"):
-        return None
-    low, high, log, step = (getattr(distribution, name) for name in ("low", "high", "log", "step"))
-    steps = {} if log or step is None else {"step": step}
-    return (Float if kind[0] == "F" else Int)(low, high, log=log, **steps)
-
-
 def distribution_of(part: Part) -> Any:
     """What a part is to Optuna."""
     distributions = optuna().distributions
-    if isinstance(part, Ordinal):
-        return distributions.IntDistribution(0, len(part.labels) - 1)
     if isinstance(part, Choice):
         return distributions.CategoricalDistribution(choices_of(part))
     if isinstance(part, Int):
@@ -59,7 +45,7 @@ def suggested(trial: Any, name: str, part: Part) -> Parameter:
     """What a trial of Optuna says for a parameter."""
     drawn = trial._suggest(name, distribution_of(part))
     if isinstance(part, Choice):
-        return part.labels[drawn if isinstance(part, Ordinal) else choices_of(part).index(drawn)]
+        return part.labels[choices_of(part).index(drawn)]
     if isinstance(part, Int):
         return int(drawn)
     return part.at(drawn) if isinstance(part, Quantile) else float(drawn)
@@ -75,8 +61,7 @@ def told(parts: Mapping[str, Part], point: Mapping[str, Parameter]) -> dict[str,
 def nearest(part: Part, value: Parameter, distribution: Any) -> Any:
     """What Optuna is told for a value of a parameter: beside its steps the nearest that is on one."""
     if isinstance(part, Choice):
-        place = part.index(value)
-        return place if isinstance(part, Ordinal) else distribution.choices[place]
+        return distribution.choices[part.index(value)]
     if isinstance(part, Quantile):
         return part.place(float(value))
     if isinstance(part, Float):

@@ -250,10 +250,6 @@ class Choice:
         return next((n for n, o in enumerate(self.options) if o is value or names[n] == value), None)
 
 
-class Ordinal(Choice):
-    """One of several things whose order means something: `Ordinal(16, 64, 512)`."""
-
-
 Part = Float | Int | Choice
 
 

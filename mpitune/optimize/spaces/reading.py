@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.optimize.spaces import optunas
 from mpitune.optimize.spaces.parameters import Choice, Float, Int, Part, shown
 
-# What ranges of scipy.stats, scikit-optimize, Ray Tune and Hyperopt have, and hardly anything else.
-SIGNS = ("rvs", "low", "get_sampler", "pos_args")
+# What ranges of scipy.stats, Optuna, scikit-optimize, Ray Tune and Hyperopt have, and hardly anything else.
+SIGNS = ("rvs", "low", "to_internal_repr", "get_sampler", "pos_args")
 
 
 class When:
@@ -45,7 +43,7 @@ class Constant:
 def part_of(name: str, part: Any) -> Any:
     """The part of a space, or the constant, that a user's value stands for. Raises UsageError where that is not clear.
 
-    A list is a choice. Distributions of scipy.stats and of Optuna are the ranges that they describe.
+    A list is a choice.
     """
     if isinstance(part, Constant | Float | Int):
         return part.value if isinstance(part, Constant) else part
@@ -64,8 +62,6 @@ def part_of(name: str, part: Any) -> Any:
             one = f'"{name}.{inner}": {shown(part[inner])}'
             raise UsageError(f"{name} is a dict with ranges in it: give each a name of its own in the space, as {one}")
         return part
-    if (known := of_distribution(part)) is not None:
-        return known
     if isinstance(part, type | np.generic):
         return part
     if isinstance(part, range | tuple | set | frozenset) or hasattr(part, "tolist"):
@@ -81,17 +77,4 @@ def _is_drawn_from(value: Any) -> bool:
     """Whether a value in another one is a part of a space, which nobody would draw from there."""
     if isinstance(value, Mapping):
         return any(map(_is_drawn_from, value.values()))
-    return isinstance(value, Part | When) or of_distribution(value) is not None
-
-
-def of_distribution(part: Any) -> Part | None:
-    """The range that a distribution of scipy.stats or Optuna is; None for anything else."""
-    name = getattr(getattr(part, "dist", None), "name", "")
-    if name not in ("uniform", "loguniform", "reciprocal", "randint"):
-        return optunas.part_of(part)
-    low, high = (end.item() for end in part.support())
-    if name == "randint":
-        return Int(low, high)
-    log = name != "uniform"
-    moved = log and not math.isclose(part.median() ** 2, low * high)  # by loc
-    return None if moved else Float(float(low), float(high), log=log)
+    return isinstance(value, Part | When)

@@ -32,8 +32,7 @@ class Space:
     """Parameters by name.
 
     Args:
-        parts: Float, Int, Choice, Ordinal, a list (a choice), a distribution of Optuna, a uniform one of scipy.stats,
-            `When` of one of these, or a constant; as a mapping or as pairs.
+        parts: Float, Int, Choice, a list (a choice), `When` of one of these, or a constant; as a mapping or as pairs.
         constraints: Functions of a point (as the objective gets it), true where it is allowed.
 
     Raises:

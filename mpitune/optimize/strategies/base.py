@@ -1,10 +1,11 @@
-"""What a strategy is: something that proposes segments of work and is told what became of them.
+"""What a strategy is: something that proposes trials, or stages of them, and is told what became of each.
 
     Strategy.begin(problem) -> trial schedulers, each independent of the others
-    TrialScheduler.ask(most) -> segments; no segment: the scheduler has ended, or waits for what it has asked for
-    TrialScheduler.tell(segment, feedback), in an order that is the same on any layout
+    TrialScheduler.ask(most) -> trials; none: the scheduler has ended, or waits for what it has asked for
+    TrialScheduler.tell(trial, feedback), in an order that is the same on any layout
 
-A *segment* is what a worker does at a time: a whole trial, or one stage of it (steps up to a number).
+What a worker does at a time is a `Trial` of the engine: a whole one, or a stage of it (steps up to a number). Its
+`segment` says which, its parameters are the point, `trial_of` makes it.
 A *sampler* draws points; a strategy that evaluates whole trials needs nothing more (`plain.py`), others take one.
 Everything here runs on rank 0 and depends on the seed and on what was told, never on time or place.
 """
@@ -24,7 +25,7 @@ import numpy as np
 from mpitune.errors import UsageError, named
 from mpitune.identity import said
 from mpitune.optimize.spaces import Point, Space
-from mpitune.trial import PLAIN, Ending, Result, Segment, Trial, seed_of
+from mpitune.trial import PRUNED, Result, Segment, Trial, seed_of
 
 OPTUNA = ("optuna.samplers", "optuna.pruners", "optuna.search_space")
 OURS = ("_seed", "_mpitune")  # attributes that are no settings
@@ -38,10 +39,11 @@ class Problem:
     objectives: Mapping[str, bool]  # names of values; True for those to be maximized
     seed: int = 0
     n_trials: int | None = None  # the most; None for as many as the strategy has
-    window: int = 1  # segments that are open at a time
+    window: int = 1  # trials, or stages of them, that are open at a time
     staged: bool = False  # whether the objective can stop after some steps and go on later
     enqueued: Sequence[Mapping[str, Any]] = ()  # points to begin with
-    known: Callable[[], Sequence[KnownTrial]] = tuple  # of earlier studies, for a sampler that learns
+    # Of earlier studies, for a sampler that learns, each with whether one that is asked for has its result.
+    known: Callable[[], Iterable[tuple[Point, Feedback, bool]]] = tuple
     together: int = 0  # trials that are evaluated as one; 0: each by itself
 
     def rng(self, key: str) -> np.random.Generator:
@@ -76,92 +78,50 @@ class Problem:
             raise UsageError(f"{what} stops trials early, so the command must have {{until}}, the step to stop after")
 
 
-@dataclass(frozen=True)
-class TrialSegment:
-    """What a worker does at a time.
-
-    Attributes:
-        number: of the trial.
-        stage: of the trial, counted from 0; None where the trial is evaluated whole.
-        last: whether the trial is complete with this segment.
-        start, until: steps done before and to be done after it; until 0: as many as the objective has.
-        parent, limits, place: see `mpitune.trial.Segment`.
-    """
-
-    number: int
-    point: Point
-    stage: int | None = None
-    last: bool = True
-    start: int = 0
-    until: int = 0
-    parent: str = ""
-    limits: tuple[tuple[int, float], ...] = ()
-    place: int | None = None
-
-    @property
-    def key(self) -> str:
-        return f"t{self.number:06}" + ("" if self.stage is None else f"/{self.stage}")
-
-    @property
-    def cost(self) -> int:
-        """How long it takes, as far as its steps say."""
-        return max(1, self.until - self.start)
-
-    def trial(self) -> Trial:
-        """As the engine knows it."""
-        how = {name: getattr(self, name) for name in OF_ENGINE}
-        return Trial(self.key, self.point, Segment(**how))
-
-    @classmethod
-    def of(cls, trial: Trial) -> TrialSegment:
-        """The segment that made this trial. Raises ValueError for a trial of no search."""
-        how = {name: getattr(trial.segment, name) for name in OF_ENGINE}
-        if how["number"] is None:
-            raise ValueError(f"trial {trial.key} has no number")
-        return cls(point=dict(trial.params), **how)
+def trial_of(number: int, point: Point, stage: int | None = None, **how: Any) -> Trial:
+    """The trial of this number, or a stage of it; `how` is what else its segment says, see `mpitune.trial.Segment`."""
+    key = f"t{number:06}" + ("" if stage is None else f"/{stage}")
+    return Trial(key, point, Segment(number, stage=stage, **how))
 
 
-OF_ENGINE = ("number", "stage", "last", "start", "until", "parent", "place", "limits")  # what a segment says to it
+def number_of(trial: Trial) -> int:
+    """Of a trial of a search. Raises ValueError for any other."""
+    if trial.segment.number is None:
+        raise ValueError(f"trial {trial.key} has no number")
+    return trial.segment.number
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What became of a segment.
+    """What became of a trial, or a stage of it.
 
     Attributes:
         losses: of each objective, to be minimized, infinite ones too; None where it failed.
         steps: the first loss after each step, as far as the objective says it.
         user_attrs: what the objective has said of the trial by `set_user_attr`.
-        ending: what else it has said.
+        pruned: whether the trial was stopped early.
+        kept: what else the objective has said, see `mpitune.trial.Ending`.
     """
 
     losses: tuple[float, ...] | None
     steps: Mapping[int, float] = field(default_factory=dict)
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
-    ending: Ending = PLAIN
+    pruned: bool = False
+    kept: Any = None
 
     @classmethod
-    def of(cls, result: Result, problem: Problem) -> Feedback:
+    def of(cls, result: Result, problem: Problem, pruned: bool = False) -> Feedback:
         if result.failed:
             return cls(None)
         name, sign = next((name, -1 if maximized else 1) for name, maximized in problem.objectives.items())
         steps = {step: sign * values[name] for step, values in result.ending.steps.items() if name in values}
-        return cls(problem.losses(result.values), steps, result.user_attrs, result.ending)
+        pruned, kept = pruned or result.ending.state == PRUNED, result.ending.kept
+        return cls(problem.losses(result.values), steps, result.user_attrs, pruned, kept)
 
     @property
     def loss(self) -> float:
         """The first loss; infinite where it failed, so that it never wins."""
         return math.inf if self.losses is None else self.losses[0]
-
-
-@dataclass(frozen=True)
-class KnownTrial:
-    """A trial of an earlier study. `again`: one that is asked for has its result. `pruned`: it was stopped early."""
-
-    point: Point
-    feedback: Feedback
-    again: bool = False
-    pruned: bool = False
 
 
 def said_of(part: Any) -> str:
@@ -203,25 +163,25 @@ class Sampler(ABC):
     def point(self, index: int) -> Point | None:
         """The point of the trial `index`, counted without those that were enqueued; None where there is no more."""
 
-    def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:  # noqa: B027 - most do not learn
+    def tell(self, index: int, point: Point, feedback: Feedback) -> None:  # noqa: B027 - most do not learn
         """Hear what became of a trial, also of one that was enqueued (index below 0) or known before."""
 
 
 class TrialScheduler(ABC):
-    """Proposes segments, and decides how each trial goes on."""
+    """Proposes trials and stages of them, and decides how each trial goes on."""
 
     at_once = False  # whether it asks for all that it can, and is asked again when it was told of them
 
     @abstractmethod
-    def ask(self, most: int) -> list[TrialSegment]:
-        """About `most` next segments; more where waiting for the results of some would change nothing.
+    def ask(self, most: int) -> list[Trial]:
+        """About `most` next ones; more where waiting for the results of some would change nothing.
 
         None where it needs to be told of more first. If it was told of all, it has ended.
         """
 
     @abstractmethod
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        """Hear what became of a segment."""
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        """Hear what became of one."""
 
     def undecided(self) -> set[int]:
         """Numbers of trials that have been told and will go on, or may once others are told too."""

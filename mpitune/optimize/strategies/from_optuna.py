@@ -114,14 +114,14 @@ class _Asking(Sampler):
                         raise UsageError(f"the sampler draws {name} = {point[name]}, not in {part}: correct it")
         return trial, point
 
-    def tell(self, index: int, point: Point, feedback: Feedback, pruned: bool = False) -> None:
+    def tell(self, index: int, point: Point, feedback: Feedback) -> None:
         states, trial = self._states, self._open.pop(index, None) or self._begun(point)[0]
         with _quiet():
             for step, loss in feedback.steps.items() if len(self._problem.objectives) == 1 else ():
                 trial.report(*self._problem.values([loss]), step)
             for name, value in feedback.user_attrs.items():
                 trial.set_user_attr(name, value)
-        state = states.FAIL if feedback.losses is None else states.PRUNED if pruned else states.COMPLETE
+        state = states.FAIL if feedback.losses is None else states.PRUNED if feedback.pruned else states.COMPLETE
         values = self._problem.values(feedback.losses or ())
         self._view.tell(trial.number, values if state == states.COMPLETE else None, state)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, number_of, trial_of
 from mpitune.optimize.strategies.plain import Points, Sampling
+from mpitune.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ class _Bracket(TrialScheduler):
     def __init__(self, points: Points, rungs: Sequence[int], eta: int, n: int):
         self._points, self._rungs, self._eta, self._n = points, rungs, eta, n
         self._stage, self._begun, self._open = 0, 0, 0
-        self._feedback: list[tuple[TrialSegment, Feedback]] = []
+        self._feedback: list[tuple[Trial, Feedback]] = []
 
-    def ask(self, most: int) -> list[TrialSegment]:
+    def ask(self, most: int) -> list[Trial]:
         if self._stage == 0 and self._begun < self._n:
             most = min(most, self._n - self._begun) if self._points.sampler.adaptive else self._n
             new = [_staged(number, point, 0, self._rungs) for number, point in self._points.take(most)]
@@ -126,23 +127,22 @@ class _Bracket(TrialScheduler):
         keep = max(1, len(self._feedback) // self._eta)
         order = sorted((pair for pair in self._feedback if pair[1].losses is not None), key=lambda pair: pair[1].loss)
         going, ended = order[:keep], order[keep:]
-        for segment, feedback in ended:
-            self._points.tell(segment, feedback, pruned=True)
+        for trial, feedback in ended:
+            self._points.tell(trial, replace(feedback, pruned=True))
         self._feedback = []
-        segments = sorted(
-            (segment for segment, feedback in going if feedback.loss < math.inf), key=lambda segment: segment.number
-        )
-        self._open = len(segments)
-        return [_staged(segment.number, segment.point, self._stage, self._rungs) for segment in segments]
+        trials = sorted((trial for trial, feedback in going if feedback.loss < math.inf), key=number_of)
+        self._open = len(trials)
+        return [_staged(number_of(trial), trial.params, self._stage, self._rungs) for trial in trials]
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
         self._open -= 1
-        self._feedback.append((segment, feedback))
-        if segment.last or feedback.losses is None:
-            self._points.tell(segment, feedback)
+        self._feedback.append((trial, feedback))
+        if trial.segment.last or feedback.losses is None:
+            self._points.tell(trial, feedback)
 
     def undecided(self) -> set[int]:
-        return {s.number for s, feedback in self._feedback if not s.last and feedback.losses is not None}
+        told = (t.segment for t, feedback in self._feedback if feedback.losses is not None)
+        return {segment.number for segment in told if segment.number is not None and not segment.last}
 
 
 class _OneByOne(TrialScheduler):
@@ -152,15 +152,15 @@ class _OneByOne(TrialScheduler):
         self._schedulers = schedulers
         self._of: dict[str, TrialScheduler] = {}
 
-    def ask(self, most: int) -> list[TrialSegment]:
+    def ask(self, most: int) -> list[Trial]:
         for scheduler in self._schedulers:
-            if segments := scheduler.ask(most):
-                self._of.update((segment.key, scheduler) for segment in segments)
-                return segments
+            if trials := scheduler.ask(most):
+                self._of.update((trial.key, scheduler) for trial in trials)
+                return trials
         return []
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._of.pop(segment.key).tell(segment, feedback)
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        self._of.pop(trial.key).tell(trial, feedback)
 
     def undecided(self) -> set[int]:
         return set().union(*(scheduler.undecided() for scheduler in self._schedulers))
@@ -184,54 +184,54 @@ class _Promoting(TrialScheduler):
     def __init__(self, points: Points, rungs: Sequence[int], eta: int):
         self._points, self._rungs, self._eta = points, rungs, eta
         self._open, self._ended = set[str](), False
-        self._feedback: list[list[tuple[TrialSegment, Feedback]]] = [[] for _ in rungs]
+        self._feedback: list[list[tuple[Trial, Feedback]]] = [[] for _ in rungs]
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
-    def ask(self, most: int) -> list[TrialSegment]:
-        segments: list[TrialSegment] = []
-        while len(segments) < most:
-            segment = self._onward()
-            if segment is None and (new := self._points.take(1)):
-                segment = _staged(*new[0], 0, self._rungs)
-            if segment is None and not self._open and not self._any_complete():
-                segment = self._onward(1)
-            if segment is None:
+    def ask(self, most: int) -> list[Trial]:
+        trials: list[Trial] = []
+        while len(trials) < most:
+            trial = self._onward()
+            if trial is None and (new := self._points.take(1)):
+                trial = _staged(*new[0], 0, self._rungs)
+            if trial is None and not self._open and not self._any_complete():
+                trial = self._onward(1)
+            if trial is None:
                 break
-            segments.append(segment)
-            self._open.add(segment.key)
+            trials.append(trial)
+            self._open.add(trial.key)
         self._ended = not self._open
-        return segments
+        return trials
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._open.discard(segment.key)
-        self._feedback[segment.stage or 0].append((segment, feedback))
-        if segment.last or feedback.losses is None:
-            self._points.tell(segment, feedback)
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        self._open.discard(trial.key)
+        self._feedback[trial.segment.stage or 0].append((trial, feedback))
+        if trial.segment.last or feedback.losses is None:
+            self._points.tell(trial, feedback)
 
-    def _onward(self, divisor: int = 0) -> TrialSegment | None:
+    def _onward(self, divisor: int = 0) -> Trial | None:
         """The next stage of a trial among the best, one in `divisor` of each stage; 0: in eta."""
         for stage in range(len(self._rungs) - 2, -1, -1):
-            for segment in self._best(stage, len(self._feedback[stage]) // (divisor or self._eta)):
-                self._promoted[stage].add(segment.number)
-                return _staged(segment.number, segment.point, stage + 1, self._rungs)
+            for trial in self._best(stage, len(self._feedback[stage]) // (divisor or self._eta)):
+                self._promoted[stage].add(number_of(trial))
+                return _staged(number_of(trial), trial.params, stage + 1, self._rungs)
         return None
 
     def undecided(self) -> set[int]:
         """Those that may be among the best of their stage when all trials have come to it."""
         most = max((self._points.n_trials or sys.maxsize) // self._eta, not self._any_complete())
         stages = range(0 if self._ended else len(self._rungs) - 1)
-        return {segment.number for stage in stages for segment in self._best(stage, most)}
+        return {number_of(trial) for stage in stages for trial in self._best(stage, most)}
 
     def _any_complete(self) -> bool:
         return any(feedback.losses is not None for _, feedback in self._feedback[-1])
 
-    def _best(self, stage: int, most: int) -> list[TrialSegment]:
+    def _best(self, stage: int, most: int) -> list[Trial]:
         """Those among the first `most` of a stage that have not gone on and may."""
-        ranked = sorted(self._feedback[stage], key=lambda pair: (pair[1].loss, pair[0].number))[:most]
+        ranked = sorted(self._feedback[stage], key=lambda pair: (pair[1].loss, number_of(pair[0])))[:most]
         gone = self._promoted[stage]
-        return [segment for segment, told in ranked if segment.number not in gone and told.loss < math.inf]
+        return [trial for trial, told in ranked if number_of(trial) not in gone and told.loss < math.inf]
 
 
-def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> TrialSegment:
+def _staged(number: int, point: Any, stage: int, rungs: Sequence[int]) -> Trial:
     start = rungs[stage - 1] if stage else 0
-    return TrialSegment(number, point, stage, stage == len(rungs) - 1, start, rungs[stage])
+    return trial_of(number, point, stage, last=stage == len(rungs) - 1, start=start, until=rungs[stage])

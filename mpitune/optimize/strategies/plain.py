@@ -12,7 +12,8 @@ from itertools import chain, islice
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
-from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, number_of, trial_of
+from mpitune.trial import Trial
 
 MANY = 10_000  # the most schedulers that trials are dealt to where there is nothing to learn
 
@@ -48,12 +49,12 @@ class Points:
     def __init__(self, sampler: Sampler, problem: Problem, staged: bool = False):
         self.sampler, self.n_trials = sampler, problem.n_trials
         self._enqueued = problem.enqueued_points()
-        for n, known in enumerate(problem.known() if sampler.adaptive else ()):
-            if known.again and not staged:
+        for n, (point, feedback, again) in enumerate(problem.known() if sampler.adaptive else ()):
+            if again and not staged:
                 rest = problem.rng(f"known/{n}").random(problem.space.dimensions)
-                self._enqueued.append(problem.space.drawn(problem.space.given(known.point), rest))
+                self._enqueued.append(problem.space.drawn(problem.space.given(point), rest))
             else:
-                sampler.tell(-1, known.point, known.feedback, known.pruned)
+                sampler.tell(-1, point, feedback)
         self._next = 0
         if self.n_trials is None and not sampler.finite:
             raise UsageError("n_trials is missing: say how many trials to run, such as n_trials=100")
@@ -73,9 +74,9 @@ class Points:
         while one := self.take(1):
             yield from one
 
-    def tell(self, segment: TrialSegment, feedback: Feedback, pruned: bool = False) -> None:
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
         """Tell the sampler what became of a whole trial."""
-        self.sampler.tell(self.index_of(segment.number), segment.point, feedback, pruned)
+        self.sampler.tell(self.index_of(number_of(trial)), dict(trial.params), feedback)
 
     def index_of(self, number: int) -> int:
         """By which the sampler knows a trial: below 0 for one that was enqueued."""
@@ -92,11 +93,11 @@ class WholeTrials(TrialScheduler):
     def __init__(self, points: Points):
         self._points = points
 
-    def ask(self, most: int) -> list[TrialSegment]:
-        return [TrialSegment(number, point) for number, point in self._points.take(most)]
+    def ask(self, most: int) -> list[Trial]:
+        return [trial_of(number, point) for number, point in self._points.take(most)]
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._points.tell(segment, feedback)
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        self._points.tell(trial, feedback)
 
 
 class FixedTrials(TrialScheduler):
@@ -107,12 +108,12 @@ class FixedTrials(TrialScheduler):
     def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
         self._points, self._drawn, self._size = points, drawn, size
 
-    def ask(self, most: int) -> list[TrialSegment]:
+    def ask(self, most: int) -> list[Trial]:
         size, self._size = self._size, 0
-        return [TrialSegment(number, point) for number, point in islice(self._drawn, size)]
+        return [trial_of(number, point) for number, point in islice(self._drawn, size)]
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._points.tell(segment, feedback)
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        self._points.tell(trial, feedback)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Choice, Float, Int, Point
-from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, TrialSegment
+from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, number_of, trial_of
 from mpitune.optimize.strategies.plain import Points, Random
+from mpitune.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class _Population(TrialScheduler):
         self._losses: dict[int, float] = {}
         self._generation = 0
 
-    def ask(self, most: int) -> list[TrialSegment]:
+    def ask(self, most: int) -> list[Trial]:
         start = self._generation * self._how.every
         if start >= self._how.max_steps:
             return []
@@ -75,12 +76,12 @@ class _Population(TrialScheduler):
         stage, last = self._generation, until == self._how.max_steps
         self._generation += 1
         return [
-            TrialSegment(number, point, stage, last, start, until, parent=self._parents[number])
+            trial_of(number, point, stage, last=last, start=start, until=until, parent=self._parents[number])
             for number, point in self._points.items()
         ]
 
-    def tell(self, segment: TrialSegment, feedback: Feedback) -> None:
-        self._losses[segment.number] = feedback.loss
+    def tell(self, trial: Trial, feedback: Feedback) -> None:
+        self._losses[number_of(trial)] = feedback.loss
 
     def undecided(self) -> set[int]:
         return set(self._points) if self._generation * self._how.every < self._how.max_steps else set()

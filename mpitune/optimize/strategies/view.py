@@ -147,7 +147,7 @@ class View(InMemoryStorage):
         params = dict(trial.relative_params)
         space = dict(trial.relative_search_space or {})
         sampler = getattr(study.sampler, "_base_sampler", study.sampler)
-        lies = isinstance(sampler, TPESampler) and sampler._constant_liar and not space and self.several
+        lies = isinstance(sampler, TPESampler) and sampler._constant_liar and not params and self.several
         if lies or not is_optunas(sampler):  # it looks at the parameters of running trials, or keeps a state
             for name, drawn_from in intersection_search_space(study.get_trials(deepcopy=False)).items():
                 trial._suggest(name, drawn_from)

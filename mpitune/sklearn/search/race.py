@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.racing import Race
 from mpitune.sklearn.fits.answers import Answer, decoded
 from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.search.racing import Race
 from mpitune.storage.history import History
 from mpitune.trial import Batch, Result
 
@@ -48,7 +48,7 @@ def asked(
     """
     numbers, splits = sorted(together), folds["splits"]
     repeats, confidence = folds["repeats"], folds["race"]
-    race = Race(numbers, splits, confidence=confidence, repeats=repeats, doubling=True, together=together)
+    race = Race(numbers, splits, confidence=confidence, repeats=repeats, together=together)
     found = {(number, split) for number in numbers if together[number] is None for split in range(splits)}
     while pairs := race.next_folds():
         found.update(pairs)

@@ -16,13 +16,13 @@ from mpitune import RunOptions
 from mpitune.errors import StorageError
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.strategies import Halving
-from mpitune.optimize.strategies.base import TrialSegment
+from mpitune.optimize.strategies.base import trial_of
 from tests.mpitune.optimize.objectives import SPACE, searched
 
 
 def began(trials: Path, job: str, stage: int | None = None, wrote: str = "") -> AttemptFolder:
     """An attempt at trial 7 that has written its name, after those that it has found."""
-    attempt = AttemptFolder(TrialSegment(7, {}, stage), trials, job)
+    attempt = AttemptFolder(trial_of(7, {}, stage), trials, job)
     state = attempt.make() / "state"
     state.write_text((state.read_text() if state.exists() else "") + (wrote or job))
     return attempt
@@ -79,8 +79,8 @@ def test_work_that_is_gone_is_said(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / ".t000007.1-a")
     died = began(tmp_path, "a", 0)
     shutil.rmtree(died.path)
-    of_parent = TrialSegment(8, {}, 1, parent="t000007/0")
-    for segment, job in ((TrialSegment(7, {}, 0), "a"), (TrialSegment(7, {}, 1), "b"), (of_parent, "a")):
+    of_parent = trial_of(8, {}, 1, parent="t000007/0")
+    for segment, job in ((trial_of(7, {}, 0), "a"), (trial_of(7, {}, 1), "b"), (of_parent, "a")):
         with pytest.raises(
             StorageError, match=r"t\d+(-1)? cannot .*t000007 leads to \.t000007\.1-a, which is not there"
         ):
@@ -90,7 +90,7 @@ def test_work_that_is_gone_is_said(tmp_path: Path) -> None:
 
 def test_a_fault_that_an_objective_swallows_is_raised_in_the_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "t000007")
-    attempt = AttemptFolder(TrialSegment(7, {}), tmp_path)
+    attempt = AttemptFolder(trial_of(7, {}), tmp_path)
     attempt.finish()  # as it has not asked for the folder
     with suppress(StorageError):
         attempt.make()

@@ -5,27 +5,17 @@ from typing import Any
 
 import pytest
 
-from mpitune import Choice, Float, search
+from mpitune import Choice, Float
 from mpitune.optimize.search_study import SearchStudy
 from tests.helpers import PATIENCE, ROOT
-
-
-def shown(objective: Any, *names: str) -> str:
-    space = {"x": Float(0, 4), "kind": Choice("a", "<b>")}
-    return search(objective, space, n_trials=20, minimize=names, workers=0)._repr_html_()
+from tests.mpitune.optimize.objectives import searched
 
 
 def test_a_study_shows_its_report() -> None:
-    text = shown(lambda trial: {"loss": (trial.params["x"] - 1) ** 2}, "loss")
-    assert (
-        text.startswith('<pre style="white-space: pre-wrap">20 trials: 20 complete\nthe best:\n  trial ')
-        and "<b>" not in text
-    )
-    study = SearchStudy([], {"loss": False})
-    assert study._repr_html_().endswith(">no trials</pre>")
-    assert repr(study) == "<SearchStudy of 0 trials for loss: report() tells more>"
-    text = shown(lambda trial: {"loss": trial.params["x"], "cost": -trial.params["x"]}, "loss", "cost")
-    assert "the Pareto front:" in text
+    space = {"x": Float(0, 4), "kind": Choice("a", "<b>")}
+    text = searched(lambda trial: trial.params["x"], space, n_trials=9)._repr_html_()
+    assert text.startswith('<pre style="white-space: pre-wrap">9 trials: 9 complete\nthe best:') and "<b>" not in text
+    assert repr(SearchStudy([], {"loss": False})) == "<SearchStudy of 0 trials for loss: report() tells more>"
 
 
 CELL = """

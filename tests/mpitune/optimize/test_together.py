@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mpitune import Choice, Float, RunOptions, current_trial, search
 from mpitune.engine.worker import answers, unpacked
-from mpitune.errors import StudyError, UsageError
+from mpitune.errors import UsageError
 from mpitune.optimize.strategies import ASHA
 from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
-from tests.mpitune.optimize.groups import SPACE, TOGETHER, grouped, units
 from tests.mpitune.optimize.objectives import searched
 
-SCRIPT = ("-m", "tests.mpitune.optimize.groups")
 X = {"x": Float(0, 1)}
+TOGETHER, SPACE = 5, {"x": Float(0, 1), "units": Choice(16, 32)}
 
 
-def said(text: str) -> list[str]:
-    """What each rank has printed of its study."""
-    return [line for line in text.splitlines() if line.startswith("[[")]
-
-
-@pytest.mark.slow
-def test_networks_have_the_same_bits_on_any_layout(program: Any, tmp_path: Path) -> None:
-    """Weights of five networks in one tensor; the last group has three."""
-    pytest.importorskip("torch")
-    how: dict[str, Any] = {"networks": True, "n_trials": 8}
-    (one,) = said(program(*SCRIPT, json.dumps({**how, "workers": 1})).stdout)
-    assert said(program(*SCRIPT, json.dumps(how)).stdout) == [one]
-    assert said(program(*SCRIPT, json.dumps({**how, "workers": 1}), ranks=3).stdout) == [one] * 3
-    for n in (3, 8):  # the first group gets its last two trials by a second call
-        (last,) = said(program(*SCRIPT, json.dumps({**how, "n_trials": n, "results": str(tmp_path / "r")})).stdout)
-    assert last == one and len({loss for _, loss, _ in json.loads(one)}) == 8
+def units(params: Any) -> int:
+    return int(params["units"])
 
 
 def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:
@@ -119,25 +100,6 @@ def test_copies_leave_no_trace(tmp_path: Path) -> None:
     assert all(result.read == ("folder", "seed") for result in history.results.values())
 
 
-def test_copies_of_a_killed_list_go_with_their_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-    def objective(trials: Any) -> list[float]:
-        for trial in trials:
-            (trial.folder / "checkpoint").write_text("")
-        if not (mark := tmp_path / "killed").exists():
-            mark.write_text(str(len(list((tmp_path / "tmp").rglob("checkpoint")))))
-            os.kill(os.getpid(), signal.SIGKILL)
-        return [trial.params["x"] for trial in trials]
-
-    searched(objective, X, n_trials=2, together=9, workers=1, results=tmp_path / "r")
-    left = [path.name for path in (tmp_path / "tmp").rglob("*")]
-    assert (tmp_path / "killed").read_text() == "7"
-    assert all(name.startswith(("pymp-", "listener-")) for name in left)  # of the server, which waits for a next search
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_known_result_counts_for_its_place(workers: int, tmp_path: Path) -> None:
     def objective(trials: Any) -> list[float]:
@@ -147,31 +109,6 @@ def test_a_known_result_counts_for_its_place(workers: int, tmp_path: Path) -> No
     searched(objective, {"x": Choice(0.2, 0.3)}, results=tmp_path / "r", **how)
     adapted = searched(objective, {"x": Choice(0.1, 0.2, 0.3)}, results=tmp_path / "r", adapt=True, **how)
     assert [trial.values["loss"] for trial in adapted.trials] == [0.1, 10.2, 20.3]
-
-
-@pytest.mark.slow
-def test_many_that_kill_their_worker_fail_alone(tmp_path: Path) -> None:
-    """Before the first success no death of a list says that the study is broken."""
-
-    class Objective:
-        keeps_worker = False
-
-        def __call__(self, trials: Any) -> list[float]:
-            if any(trial.number % 10 == 3 for trial in trials):
-                raise ValueError("diverged")
-            return [trial.params["x"] for trial in trials]
-
-    study = searched(Objective(), X, n_trials=80, workers=1, together=20)
-    assert [trial.number for trial in study.trials if trial.state == "failed"] == list(range(3, 80, 10))
-    with pytest.raises(StudyError):
-        searched(Broken(), X, n_trials=80, workers=1, together=20)
-
-
-class Broken:
-    keeps_worker = False
-
-    def __call__(self, trials: Any) -> list[float]:
-        raise ValueError("always")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -185,18 +122,6 @@ def test_what_one_trial_says_wrongly_is_its_own_fault(workers: int) -> None:
 
     study = searched(objective, X, n_trials=12, together=4, workers=workers)
     assert [trial.number for trial in study.trials if trial.state == "failed"] == [6]
-
-
-def test_what_setup_draws_is_the_same_in_this_process_and_in_workers() -> None:
-    class Draws:
-        def setup(self, device: str) -> None:
-            self.drawn = float(np.random.random())
-
-        def __call__(self, trials: Any) -> list[float]:
-            return [self.drawn] * len(trials)
-
-    here, there = (searched(Draws, X, n_trials=2, together=2, workers=workers) for workers in (0, 1))
-    assert [trial.values for trial in here.trials] == [trial.values for trial in there.trials]
 
 
 def evaluates(wrong: set[int], calls: list[int], error: type[Exception] = ValueError) -> Callable[..., Any]:
@@ -302,12 +227,6 @@ def sorting(trials: Any) -> list[float]:
 def test_what_cannot_be_together_is_refused_in_one_line(change: dict[str, Any], told: str, tmp_path: Path) -> None:
     how: dict[str, Any] = {"n_trials": 6, "minimize": "loss", "workers": 0, "together": 3, "results": tmp_path / "r"}
     with pytest.raises(UsageError) as error:
-        search(**{"objective": grouped, "space": X, **how, **change})
+        search(**{"objective": lambda trials: [1.0] * len(trials), "space": X, **how, **change})
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "r").exists()
-
-
-@pytest.mark.slow
-def test_a_script_ends_with_status_2(program: Any) -> None:
-    done = program(*SCRIPT, '{"strategy": "random", "devices": 2}', ranks=2, status=2)
-    assert "Traceback" not in done.stderr and done.stderr.count("together=5 evaluates whole trials as a list") == 1

@@ -237,7 +237,7 @@ def test_an_objective_may_name_modules_of_own_classes_and_cached_functions() -> 
     found = search(
         objective, {"x": Float(0, 1)}, n_trials=2, minimize="loss", workers=2, options=replace(TWO, workers=None)
     )
-    assert study.best_value == found.best_value == 20 and states(study) == "CC"
+    assert study.best_value == found.best.values["loss"] == 20 and states(study) == "CC"
 
 
 def held_sources() -> tuple[Any, ...]:
@@ -923,17 +923,48 @@ def test_a_state_that_begins_anew_in_another_process_is_told(monkeypatch: pytest
     assert said == ["Climbing is not of Optuna: what it keeps begins anew, as an earlier process ran trials of s"]
 
 
-@pytest.mark.parametrize("more", [{"multivariate": n == 1, "constant_liar": n == 2} for n in range(3)])
-def test_a_search_of_a_declared_space_is_the_same_study(more: dict[str, Any]) -> None:
-    study = new(sampler=optuna.samplers.TPESampler(seed=1, n_startup_trials=4, **more))
-    optimize(study, lambda trial: square(trial) + trial.suggest_int("n", 1, 9, step=2), 14, window=3, options=HERE)
+DECLARED: dict[str, Callable[..., Any]] = {
+    **{
+        f"tpe {n}": partial(optuna.samplers.TPESampler, n_startup_trials=4, multivariate=n < 2, constant_liar=n % 2 > 0)
+        for n in range(4)
+    },
+    "cmaes": lambda **how: optuna.samplers.CmaEsSampler(n_startup_trials=2, **how),
+    "two goals": lambda **how: optuna.samplers.NSGAIISampler(population_size=4, **how),
+    "constraints": lambda **how: optuna.samplers.NSGAIISampler(
+        population_size=4, constraints_func=lambda trial: trial.user_attrs["over"], **how
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_search_of_a_declared_space_is_the_same_study(name: str) -> None:
+    """With reports, values to be maximized, and constraints, which both have of user attributes."""
+    ways = ["minimize", "maximize"] if name in ("two goals", "constraints") else ["maximize"]
+
+    def objective(trial: Any, params: Any) -> list[float]:
+        trial.set_user_attr("over", [0.5 - params["x"], params["n"] - 8])
+        losses = [params["x"] ** 2 + params["n"], -((params["x"] - 1) ** 2)]
+        if len(ways) == 1:
+            trial.report(losses[1], 1)
+        return losses[-len(ways) :]
+
+    def suggesting(trial: Trial) -> list[float]:
+        return objective(trial, {"x": trial.suggest_float("x", -1, 1), "n": trial.suggest_int("n", 1, 9, step=2)})
+
+    study = new(sampler=DECLARED[name](seed=1), directions=ways)
+    optimize(study, suggesting, 14, window=3, options=HERE)
     found = search(
-        lambda trial: {"loss": trial.params["x"] ** 2 + trial.params["n"]},
-        {"x": Float(-1, 1), "n": Int(1, 9, step=2)}, strategy=optuna.samplers.TPESampler(n_startup_trials=4, **more),
-        n_trials=14, minimize="loss", seed=study._storage.get_study_system_attrs(0)["mpitune:seed"], window=3,
-        workers=0, options=RunOptions(quiet=True),
+        lambda trial: dict(zip("ab"[-len(ways) :], objective(trial, trial.params), strict=True)),
+        {"x": Float(-1, 1), "n": Int(1, 9, step=2)}, strategy=DECLARED[name](), n_trials=14,
+        minimize="a" if len(ways) > 1 else (), maximize="b", window=3, workers=0, options=RunOptions(quiet=True),
+        seed=study._storage.get_study_system_attrs(0)["mpitune:seed"],
     )  # fmt: skip
-    assert [dict(trial.params) for trial in found.trials] == [trial.params for trial in study.trials]
+    assert [(dict(trial.params), [*trial.values.values()]) for trial in found.trials] == [
+        (trial.params, trial.values) for trial in study.trials
+    ]
+    best = found.pareto if len(ways) > 1 else [found.best]
+    assert [trial.number for trial in best] == [trial.number for trial in study.best_trials]
+    assert any(trial.state == "infeasible" for trial in found.trials) == (name == "constraints")
 
 
 @pytest.mark.parametrize("ours_first", [True, False])

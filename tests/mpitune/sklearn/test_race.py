@@ -15,8 +15,8 @@ from sklearn.svm import SVC
 
 import mpitune
 from mpitune.errors import UsageError
-from mpitune.optimize.strategies.racing import Race, winning
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
+from mpitune.sklearn.search.racing import Race, winning
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import read_study
 from mpitune.tools.report import main as report

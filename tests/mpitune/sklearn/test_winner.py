@@ -22,13 +22,13 @@ from mpitune import load
 from mpitune.errors import UsageError
 from mpitune.figures.panels import Bars
 from mpitune.figures.winner import Winner, draws
-from mpitune.optimize.strategies.racing import Race
 from mpitune.report.page import report_of
 from mpitune.report.parts import facts_of
 from mpitune.report.parts import winner_of as winner_panel
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, careful, winner_of
 from mpitune.sklearn.search import winner
 from mpitune.sklearn.search.folds import Folds
+from mpitune.sklearn.search.racing import Race
 from mpitune.storage.history import read_study
 from tests.helpers import journal_lines
 from tests.mpitune.sklearn.iris import X, Y, table
@@ -75,7 +75,7 @@ def test_ties_within_rounding_are_those_of_scikit_learn() -> None:
         found, exact = (Winner(table, [{"a": 1}] * n) for table in (scores, np.rint(30 * scores)))
         assert found.candidate != exact.candidate or found.corrected == pytest.approx(exact.corrected / 30)
         seen += len(set(scores.mean(axis=1))) > 1
-        race = Race(range(n), k, doubling=True)
+        race = Race(range(n), k)
         while pairs := race.next_folds():
             for number, fold in pairs:
                 race.tell(number, -scores[0, fold] * (1 + rng.choice([0, 1e-15])))

@@ -85,6 +85,6 @@ def test_a_sampler_that_learns_finds_the_middle_of_a_distribution(kind: str) -> 
     (scheduler,) = strategy_of("tpe").begin(problem)
     losses = []
     while segments := scheduler.ask(1):
-        losses.append(abs(segments[0].point["x"] - aim))
+        losses.append(abs(segments[0].params["x"] - aim))
         scheduler.tell(segments[0], Feedback((losses[-1],)))
-    assert np.mean(losses[-10:]) < np.mean(losses[:10]) and part.takes(segments[0].point["x"] if segments else aim)
+    assert np.mean(losses[-10:]) < np.mean(losses[:10]) and part.takes(segments[0].params["x"] if segments else aim)

@@ -29,7 +29,6 @@ class Race:
     """Which candidates (by number) to evaluate on which folds; see `next_folds`.
 
     Args:
-        doubling: whether looks are at 1, 2, 4 ... times the first number of folds; else after each fold from then on.
         together: a name for each candidate; those of one name are dropped together, and those of None never.
     """
 
@@ -40,20 +39,15 @@ class Race:
         *,
         confidence: float = 0.95,
         repeats: int = 1,
-        doubling: bool = False,
         together: Mapping[int, Hashable] | None = None,
     ):
         self._losses: dict[int, list[float]] = {number: [] for number in candidates}
-        self._doubling, self._together = doubling, together or {}
+        self._together = together or {}
         self._folds, self._first = folds, min(max(1 + math.ceil(folds / 5), min(3, folds - 1)), folds)
         rng, each = np.random.default_rng(folds), folds // repeats
         self.order = [int(each * n + fold) for n in rng.permutation(repeats) for fold in rng.permutation(each)]
         self._left = 1 - confidence  # the chance to lose the winner that may still be taken
         self._fold = 0
-
-    def racing(self) -> set[int]:
-        """The candidates that are neither dropped nor through."""
-        return self.kept() if self._fold < self._folds else set()
 
     def kept(self) -> set[int]:
         """The candidates that are not dropped."""
@@ -65,7 +59,7 @@ class Race:
             return []
         if self._fold >= self._first:
             self._drop()
-        to = min(max(self._first, 2 * self._fold if self._doubling else self._fold + 1), self._folds)
+        to = min(max(self._first, 2 * self._fold), self._folds)
         pairs = [(number, fold) for fold in self.order[self._fold : to] for number in self._losses]
         self._fold = to
         return pairs

@@ -26,9 +26,8 @@ CLUSTER = ("tests/cluster", "tests/k8s", "tests/apptainer", "tests/test_mpi_flav
 SHARED_MNIST = ROOT.parent / "shared" / "data"
 
 
-settings.register_profile("quick", max_examples=25, deadline=None)
-settings.register_profile("full", max_examples=100, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+settings.register_profile("ours", max_examples=25, deadline=None)  # others in each run
+settings.load_profile("ours")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,9 +51,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
-    if "not slow" in asked and re.search(r"^pytestmark = \[?pytest\.mark\.slow", text, re.MULTILINE):
-        return True
-    return True if asked.startswith("numerical") and "pytest.mark.numerical" not in text else None
+    is_slow = re.search(r"^pytestmark = \[?pytest\.mark\.slow", text, re.MULTILINE)
+    return True if "not slow" in asked and is_slow else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -158,6 +158,7 @@ def test_the_table_covers_all_programs() -> None:
     assert {line.split()[0] for line in REFUSED} == set(PROGRAMS)
 
 
+@pytest.mark.slow
 def test_names_that_are_no_text_reach_the_program_as_the_shell_gives_them(program: Any, tmp_path: Path) -> None:
     """From outside, with bytes that no encoding has: in a terminal's own encoding and in the plainest one."""
     for locale in ("C.UTF-8", "C"):

@@ -407,6 +407,7 @@ HOSTILE: list[tuple[tuple[str, ...], Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Path, trap: Trap) -> None:
     """CMA-ES keeps a pickle of itself in the attributes of a trial."""
     optuna = pytest.importorskip("optuna")

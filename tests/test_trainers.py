@@ -14,13 +14,10 @@ from tests.helpers import PATIENCE, ROOT
 SECTIONS = re.findall(
     r"^## (\w+)\n\n```python\n(.*?)^```", (ROOT / "docs/trainers.md").read_text(), re.DOTALL | re.MULTILINE
 )
-QUICK = ("LightGBM",)
 
 
-@pytest.mark.parametrize(
-    ("name", "script"),
-    [pytest.param(name, text, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, text in SECTIONS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "script"), SECTIONS, ids=[name for name, _ in SECTIONS])
 def test_a_trainer_is_stopped(program: Any, name: str, script: str, tmp_path: Path) -> None:
     if find_spec(name.lower()) is None:
         pytest.skip(f"{name} is not installed")

@@ -239,6 +239,7 @@ def test_what_cannot_be_fetched_leaves_nothing_behind(
         assert part in line
 
 
+@pytest.mark.slow
 def test_the_sums_are_those_that_torchvision_knows() -> None:
     datasets = pytest.importorskip("torchvision").datasets
     for name, kind in (("mnist", datasets.MNIST), ("fashion-mnist", datasets.FashionMNIST)):

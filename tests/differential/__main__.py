@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -22,9 +20,6 @@ from threadpoolctl import threadpool_limits
 from tests.differential import ways
 from tests.differential.case import Case, case_of
 from tests.differential.compare import Difference, differences, explained
-
-RANKS = 3
-RANK = "DIFFERENTIAL_RANK"  # set in a process that mpirun has started
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None]) -> list[
             shown = time.monotonic()
             print(f"\r{number} of {len(seeds)} searches, {len(found)} differ", end="", file=sys.stderr, flush=True)
         with threadpool_limits(1):  # on small samples threads of several processes only wait for each other
-            if RANK not in os.environ and not ways.ends(case):  # ranks were given searches that end
+            if not ways.ends(case):
                 endless += 1
                 continue
             seen = list(compared(case, names, reasons=reasons))
@@ -88,20 +83,6 @@ def run(seeds: list[int], names: list[str], say: Callable[[str], None]) -> list[
     return found
 
 
-def under_mpirun(arguments: list[str]) -> int:
-    """The same command by three ranks, of which the first one prints."""
-    from tests.helpers import ROOT, mpirun_command
-
-    command = [*mpirun_command(RANKS), sys.executable, "-m", "tests.differential", *arguments]
-    environ = {**os.environ, RANK: "1", "PYTHONPATH": str(ROOT)}
-    differ = False
-    with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True) as job:
-        for line in job.stdout or ():
-            say(line.rstrip("\n"))
-            differ = differ or line.startswith("ranks:")
-    return int(differ or job.returncode != 0)
-
-
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -112,35 +93,13 @@ def main() -> int:
     parser.add_argument("--searches", type=int, default=200, metavar="N", help="how many (default 200)")
     parser.add_argument("--first", type=int, default=0, metavar="I", help="number of the first of them (default 0)")
     parser.add_argument("--case", type=int, action="append", metavar="C", help="the search of this integer alone")
-    parser.add_argument(
-        "--ways", default="here,workers,journal,ranks", help="of here, workers, journal, ranks (default all)"
-    )
+    parser.add_argument("--ways", default=",".join(ways.WAYS), help=f"of {', '.join(ways.WAYS)} (default all)")
     chosen = parser.parse_args()
     names = chosen.ways.split(",")
     if unknown := [name for name in names if name not in ways.WAYS]:
         parser.error(f"--ways {unknown[0]!r}: give some of {', '.join(ways.WAYS)}")
     seeds = chosen.case or [seed_of(chosen.seed, chosen.first + number) for number in range(chosen.searches)]
-    if RANK in os.environ:
-        return as_rank(seeds)
-    status = 0
-    if alone := [name for name in names if name != "ranks"]:
-        status = int(bool(run(seeds, alone, say)))
-    if "ranks" in names:
-        given = [part for seed in seeds if ways.ends(case_of(seed)) for part in ("--case", str(seed))]
-        status = under_mpirun(["--ways", "ranks", *given]) or status
-    return status
-
-
-def as_rank(seeds: list[int]) -> int:
-    """One rank of several: all make the searches, the first one compares."""
-    from mpitune.ranks.launch import launched
-
-    if launched().rank:
-        for seed in seeds:
-            ways.ranks(case_of(seed))
-        return 0
-    run(seeds, ["ranks"], say)
-    return 0  # another status would end the job as a crash; what was printed tells
+    return int(bool(run(seeds, names, say)))
 
 
 if __name__ == "__main__":

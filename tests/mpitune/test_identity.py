@@ -187,6 +187,7 @@ def test_pairs_are_told_apart_by_what_they_are() -> None:
     assert alike > 200
 
 
+@pytest.mark.slow
 def test_each_process_has_the_same() -> None:
     """Whatever the order of its sets and the places of its objects."""
     code = "from tests.mpitune.test_identity import parts, said; print([said(make(1)) for make in parts().values()])"

@@ -234,7 +234,7 @@ DOORS: dict[str, Callable[[RunOptions], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", ["search", *(pytest.param(n, marks=pytest.mark.slow) for n in list(DOORS)[1:])])
 def test_global_sources_of_random_numbers_are_seeded_for_each_trial(door: str) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()
     found = [DOORS[door](RunOptions(gpu="none", workers=n, quiet=True)) for n in (0, 1, 2)]

@@ -80,7 +80,8 @@ def script(text: str, folder: Path, *arguments: str, status: int = 0) -> subproc
     return done
 
 
-@pytest.mark.parametrize(("workers", "safe"), [("0", 0), pytest.param("1", 4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "safe"), [("0", 0), ("1", 4)])
 def test_a_search_and_a_fit_leave_their_script_alone(tmp_path: Path, workers: str, safe: int) -> None:
     """Workers alone keep machine code in folders of ours; figures of the user are the user's there, too."""
     done = script("import sklearn\n" + START + SEARCH + FIT + END, tmp_path, str(tmp_path), workers)

@@ -150,6 +150,7 @@ def test_a_large_array_is_in_memory_that_workers_share(two: None, fortran: bool)
     assert changed == large.sum() != total
 
 
+@pytest.mark.slow
 def test_arrays_of_many_calls_take_no_more_memory_than_those_of_a_few(two: None) -> None:
     def calls(n: int, first: float) -> Iterator[Any]:
         return (delayed(np.sum)(np.full(LARGE // 8, first + number)) for number in range(n))
@@ -589,6 +590,7 @@ for more in ({}, {"inner_max_num_threads": 1}):
 """
 
 
+@pytest.mark.slow
 def test_variables_of_the_script_count_in_workers_as_with_loky(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(VARIABLES)
     done = program("script.py", cwd=tmp_path, env={"OMP_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "3"})

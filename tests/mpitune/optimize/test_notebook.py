@@ -29,6 +29,7 @@ search(objective, {"n": Int(0, 5)}, strategy="grid", minimize="loss", workers=1,
 """
 
 
+@pytest.mark.slow
 def test_progress_is_one_line_of_the_cell_that_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -105,6 +105,7 @@ WAYS: dict[str, Callable[[optuna.Study], Callable[[Trial], float]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("options", [HERE, TWO])
 def test_the_study_that_an_objective_holds_is_that_of_its_trial(way: str, options: RunOptions) -> None:
@@ -258,6 +259,7 @@ def held_sources() -> tuple[Any, ...]:
     return lambda: [draw(source) for draw, source in zip(draws, sources, strict=True)], hidden
 
 
+@pytest.mark.slow
 def test_sources_that_an_objective_holds_begin_anew_with_each_trial() -> None:
     drawn, (uniform, rand) = held_sources()
     first = drawn()
@@ -413,6 +415,7 @@ def test_parameters_may_go_under_cma_es() -> None:
     assert states(study) == "C" * 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "more"),
     [("TPE", {"multivariate": False}), ("TPE", {}), ("NSGAII", {"population_size": 4}), ("QMC", {})],
@@ -495,6 +498,7 @@ def test_attributes_are_never_compared_but_packed() -> None:
         optimize(new(), circular, 3, options=TWO)
 
 
+@pytest.mark.slow
 def test_tuples_are_lists_in_a_database_as_by_optuna_alone(tmp_path: Path) -> None:
     def objective(trial: Trial) -> float:
         return sum(trial.suggest_categorical("h", [(50,), (100, 50)])) + trial.suggest_float("x", 0, 1)
@@ -783,6 +787,7 @@ def test_a_sampler_of_ones_own_has_each_result_before_the_next_trial(monkeypatch
     assert len(said) == 1 and "Annealing is not of Optuna" in said[0] and "window=4" in said[0]
 
 
+@pytest.mark.slow
 def test_studies_of_one_name_have_folders_in_the_order_of_the_script(tmp_path: Path) -> None:
     options, storage = replace(HERE, results=tmp_path / "r"), f"sqlite:///{tmp_path}/s.db"
 
@@ -810,6 +815,7 @@ def test_each_study_of_a_script_has_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "study-2" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_has_one_study_with_all_trials_of_its_script(tmp_path: Path) -> None:
     def run(name: str = "svm", n: int = 2, **more: Any) -> int:
         optimizing._studies_in.clear()  # as in another process
@@ -901,6 +907,7 @@ def branching(trial: Trial) -> float:
     return float(trial.suggest_int("y", 1, 3) + trial.suggest_int("z", 0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 3, 20])
 def test_brute_force_tries_each_point_once(window: int) -> None:
     digests = set()
@@ -967,6 +974,7 @@ def test_a_search_of_a_declared_space_is_the_same_study(name: str) -> None:
     assert any(trial.state == "infeasible" for trial in found.trials) == (name == "constraints")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_generations_go_on_from_their_parents_here_and_with_optuna_alone(ours_first: bool, tmp_path: Path) -> None:
     """They are kept by the ids of a storage, which are no numbers of trials where it has another study."""

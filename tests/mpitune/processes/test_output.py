@@ -95,6 +95,7 @@ def test_what_a_script_prints_itself_is_its_own_affair(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_errors_and_letters_that_cannot_be_written_keep_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_the_report_of_the_journal_is_that_of_the_search(
     assert str(search.winner_) == str(found) and found.candidate == search.best_index_
 
 
+@pytest.mark.slow
 def test_candidates_that_cost_nothing_stay(capsys: pytest.CaptureFixture[str]) -> None:
     """Those of one forest leave together, and no part of a grid that is solved as one leaves."""
     forest = RandomForestClassifier(random_state=0, max_depth=1)

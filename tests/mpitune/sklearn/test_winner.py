@@ -282,6 +282,7 @@ def test_the_score_is_named(model: Any, how: Any, name: str) -> None:
         assert text.startswith(f"best of 1{f' by {name}' if name else ''}: {{}}: ")
 
 
+@pytest.mark.slow
 def test_halving_and_several_scores() -> None:
     search = HalvingGridSearchCV(TREE, [{}, GRID], cv=5, random_state=0, workers=0).fit(X, Y)
     assert search.winner_.candidate == search.best_index_ and "of the last iteration" in str(search.winner_)
@@ -384,6 +385,7 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     assert len(bars.marked) == len(search.winner_.as_good) < 13
 
 
+@pytest.mark.slow
 def test_careful_knows_the_splits_as_the_winner_does() -> None:
     differ = 0
     for seed in range(4):

@@ -18,8 +18,6 @@ from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
 from mpitune.svm.matrices.plan import choose_plan, keep
 from tests.mpitune.svm.problems import Point, Sized, folds_of, points_of, solve_folds
 
-pytestmark = pytest.mark.numerical
-
 GB = 10**9
 
 

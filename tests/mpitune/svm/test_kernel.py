@@ -11,8 +11,6 @@ from mpitune.svm.kernel.gemm import DEPTH, VECTORS, multiply, packed
 from mpitune.svm.kernel.rbf import expm1_scaled, kernel_minus_one, panels_of, prepare, squared_distances
 from tests.mpitune.svm.problems import random_samples
 
-pytestmark = pytest.mark.numerical
-
 
 @pytest.mark.parametrize("n_features", [1, 7, DEPTH, 2 * DEPTH + 1])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (16, 40), (100, 130)])

@@ -13,8 +13,6 @@ from mpitune.svm.solver.gathered import MAX_ACTIVE
 from mpitune.svm.solver.path import solve_paths
 from tests.mpitune.svm.problems import require_optimal, solve_path
 
-pytestmark = pytest.mark.numerical
-
 TOLERANCE = 1e-3
 
 
@@ -122,6 +120,7 @@ def test_noisy_samples_of_few_dimensions_do_not_creep_at_a_large_c() -> None:
     require_optimal(matrix, sign, path, penalties, 1e-3)
 
 
+@pytest.mark.slow
 def test_paths_of_more_active_samples_than_are_gathered_stay_optimal():
     matrix, sign = problem(*separable(MAX_ACTIVE + 1000, seed=1), 0.01)
     penalties = np.geomspace(1e-2, 1e3, 6)

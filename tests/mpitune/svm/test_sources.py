@@ -9,8 +9,6 @@ from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import STRIP, kernel_minus_one, prepare, squared_distances
 from tests.mpitune.svm.problems import random_samples
 
-pytestmark = pytest.mark.numerical
-
 CLASSES = 3
 PER_CLASS = STRIP + STRIP // 2  # a class has more rows than a strip, and not a multiple
 

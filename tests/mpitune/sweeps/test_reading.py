@@ -143,6 +143,7 @@ def test_the_schema_is_published_and_takes_what_is_read() -> None:
             assert not validator.is_valid(given), given
 
 
+@pytest.mark.slow
 def test_arguments_are_those_of_wandbs_agent() -> None:
     utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
     config = {"lr": 1e-05, "fast": True, "slow": False, "none": None, "net": {"units": [1, 2]}, "text": "a b"}

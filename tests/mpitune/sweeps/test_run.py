@@ -118,6 +118,7 @@ def test_a_run_is_found_wherever_it_is_and_has_a_name(tmp_path: Path) -> None:
     assert "it has logged nothing" in ran(file, "--workers", 2, "--restart", status=2)
 
 
+@pytest.mark.slow
 def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:
     parameters = {"lr": {"values": [0.1, 0.5]}, "units": {"min": 1, "max": 3}}
     file = written(tmp_path, method="grid", parameters=parameters, run_cap=None)
@@ -246,6 +247,7 @@ sys.exit("no memory" if float(sys.argv[-1].split("=")[1]) > 0.7 else 0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", ["json", "tensorboard"])
 def test_an_attempt_is_known_by_what_it_has_logged_itself(read: str, tmp_path: Path) -> None:
     """The one before died of its own, and left other values. And a variable's value stands nowhere but its name."""

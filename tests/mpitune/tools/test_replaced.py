@@ -41,7 +41,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
 def test_a_script_prints_the_same_once(
     program: Any, tmp_path: Path, ranks: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     assert "failed     t1 at" in text and "exit code 7" in text
 
 
+@pytest.mark.slow
 def test_one_look_for_scripts_and_lines_that_print_speed_up(
     program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from mpitune.sklearn.sharing.family import SplitPart
 from tests.mpitune.sklearn.sharing.beside import compared
 
 drawn = settings(
-    max_examples=max(1, settings().max_examples // 100),  # each is whole searches: one here, three in make check
+    max_examples=1,  # which is whole searches
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -64,6 +64,7 @@ def test_neighbours_of_numbers(caplog: Any, seed: int, whole: bool, p: int) -> N
     compared(caplog, KNeighborsRegressor(), grid, X, y.astype(float), atol=1e-12)
 
 
+@pytest.mark.slow
 @drawn
 @given(seed=FEW, metric=st.sampled_from(["euclidean", "manhattan", "chebyshev"]), share=st.sampled_from([1, 10, 100]))
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -75,6 +76,7 @@ def test_neighbours_equally_far(caplog: Any, order: Any, seed: int, metric: str,
     compared(caplog, kind, grid, np.asarray(X / share, order=order), y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "seed"), [("cosine", 14), ("cosine", 22), ("correlation", 14)])
 def test_neighbours_whose_distances_are_rounded(caplog: Any, metric: str, seed: int) -> None:
     """Samples on one line are equally far, but for the rounding of a matrix product; or their distance is NaN."""
@@ -102,9 +104,10 @@ def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
     assert np.isfinite(tables[0]).tolist() == [False, True, True]
 
 
+@pytest.mark.slow
 @drawn
 @given(seed=FEW, tall=st.booleans())
-@pytest.mark.parametrize("solver", ["full", pytest.param("covariance_eigh", marks=pytest.mark.slow), "auto"])
+@pytest.mark.parametrize("solver", ["full", "covariance_eigh", "auto"])
 def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall: bool) -> None:
     """Shared on both levels; the size 99 fails alone."""
     X, y = samples(seed, whole=False, n=90 if tall else 60, p=5 if tall else 12)

@@ -147,14 +147,14 @@ def nvidia_smi(*arguments: str) -> str | None:
 
 def mps_answers() -> bool:
     """Whether a daemon of MPS answers here, through which the processes of a user compute on a GPU at the same time."""
-    said = _output("nvidia-cuda-mps-control", said="get_server_list\n")
-    return said is not None and "Cannot find MPS" not in said
+    answer = _output("nvidia-cuda-mps-control", stdin="get_server_list\n")
+    return answer is not None and "Cannot find MPS" not in answer
 
 
-def _output(*command: str, said: str = "") -> str | None:
+def _output(*command: str, stdin: str = "") -> str | None:
     """The output of a command that is told something; None where it is absent or fails."""
     try:
-        done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=ASK_S)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ASK_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -210,9 +210,9 @@ def _entry(part: str, gpus: list[str]) -> str:
     raise UsageError(f"{typed('gpu', part)}: give positions such as 0,1, names such as GPU-..., all, or none")
 
 
-def _no_gpu(asked: str) -> UsageError:
+def _no_gpu(gpu: str) -> UsageError:
     fix = f"give {typed('gpu', 'none')}, or check CUDA_VISIBLE_DEVICES"
-    return UsageError(f"{typed('gpu', asked)}, but no GPU is visible{why_no_gpu()}: {fix}")
+    return UsageError(f"{typed('gpu', gpu)}, but no GPU is visible{why_no_gpu()}: {fix}")
 
 
 def _device(entry: str) -> Device:

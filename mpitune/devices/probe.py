@@ -110,7 +110,7 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def asked(what: str) -> dict[str, object]:
+def answer_to(what: str) -> dict[str, object]:
     """The answer to "names", "gpu", "driver", or the name of a library."""
     if what == "names":
         return {"names": Driver().names()}
@@ -123,7 +123,7 @@ def main(parent: int, what: str) -> None:
     """Print the answer as JSON."""
     die_with(parent)
     try:
-        print(json.dumps(asked(what)), flush=True)
+        print(json.dumps(answer_to(what)), flush=True)
     except Exception as error:  # whatever a broken installation raises is the answer
         print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}), flush=True)
     os._exit(0)  # as a worker ends

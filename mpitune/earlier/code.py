@@ -27,10 +27,10 @@ def digests(called: Mapping[str, Any]) -> dict[str, str]:
     """Digests by name of the sources that `called` leads to; "" where there is none. A text in it is a source, too."""
     texts: dict[str, set[str]] = {}
     home = {"__main__", *(getattr(thing, "__module__", None) for thing in called.values())}
-    said = {name: thing for name, thing in called.items() if isinstance(thing, str)}
+    as_text = {name: thing for name, thing in called.items() if isinstance(thing, str)}
     text_of_file.cache_clear()  # files may have been edited
     sources = (source for name, thing in _walk(called) for source in _sources(name, thing, home))
-    for name, text in (*said.items(), *sources):
+    for name, text in (*as_text.items(), *sources):
         texts.setdefault(name, set()).update([text] if text else [])
     joined = {name: "\n".join(sorted(some)) for name, some in sorted(texts.items())}
     return {name: text if text.startswith(IS) else _digest(text) if text else "" for name, text in joined.items()}

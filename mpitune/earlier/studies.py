@@ -53,14 +53,14 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
     return studies
 
 
-def succeeds(experiment: Experiment, options: RunOptions, folder: Path, history: History, mine: Settings) -> bool:
+def succeeds(experiment: Experiment, options: RunOptions, folder: Path, history: History, settings: Settings) -> bool:
     """For `Journal`: whether this study comes after the one there, and uses its results. False for the same study.
 
     Raises:
         UsageError: adapt is asked for, but no result could count; or it would be a way out, which the message names.
     """
     before = history.header["settings"]
-    differing = differing_settings(mine, before)
+    differing = differing_settings(settings, before)
     fixed = [name for name in differing if name not in selecting(experiment)]
     if not differing or (fixed and not options.adapt):
         return False
@@ -69,7 +69,7 @@ def succeeds(experiment: Experiment, options: RunOptions, folder: Path, history:
         anew = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
         use = or_typed("adapt", then=" to use its results in this one")
         fix = f"results depend on it, so none can be used: {anew}" if fixed else f"{anew}{use}"
-        require_same_study(folder, {first: before.get(first)}, {first: mine.get(first)}, fix=fix)
+        require_same_study(folder, {first: before.get(first)}, {first: settings.get(first)}, fix=fix)
     studies = [*earlier_studies(folder, history.header), Earlier(folder, history)]
     runs = [run for study in studies for run in study.history.runs]
     code = digests(experiment.called())
@@ -90,25 +90,25 @@ def code_note(experiment: Experiment, options: RunOptions, history: History, ear
     Both are in the note of each start, as the header cannot change. `earlier`: the starts of earlier studies. Raises
     UsageError for names that none has.
     """
-    mine, before = digests(experiment.called()), _code_of(history.runs)
-    _require_called(options, [*earlier, *history.runs], mine)
-    changed = changes(before, mine) if history.results else []
+    digests_now, before = digests(experiment.called()), _code_of(history.runs)
+    _require_called(options, [*earlier, *history.runs], digests_now)
+    changed = changes(before, digests_now) if history.results else []
     open_ = [name for name in changed if name not in options.changed]
     if not open_:
-        return {"code": {name: digest or before.get(name, "") for name, digest in mine.items()}}
+        return {"code": {name: digest or before.get(name, "") for name, digest in digests_now.items()}}
     option = typed("changed", open_)
     log.error(
         "%s changed since the known results (%d) were made; these are kept. If they %s, begin anew with another "
-        "results folder%s", named(told(before, mine, name) for name in open_), len(history.results),
+        "results folder%s", named(told(before, digests_now, name) for name in open_), len(history.results),
         f"still count, say {option}; if not" if option else "do not count any more", or_typed("restart"),
     )  # fmt: skip
-    closed = {name: mine.get(name, "") for name in changed if name not in open_}
+    closed = {name: digests_now.get(name, "") for name in changed if name not in open_}
     return {"code": {name: digest for name, digest in {**before, **closed}.items() if digest}, "changed": open_}
 
 
-def _require_called(options: RunOptions, runs: Runs, mine: Mapping[str, str]) -> None:
+def _require_called(options: RunOptions, runs: Runs, digests_now: Mapping[str, str]) -> None:
     """Raise UsageError for a name in `changed` that the study never had."""
-    names = sorted({name for run in runs for name in run.get("code") or ()}.union(mine))
+    names = sorted({name for run in runs for name in run.get("code") or ()}.union(digests_now))
     if unknown := [name for name in options.changed if name not in names]:
         raise UsageError(f"{typed('changed', unknown)}: the study calls no such function, but {named(names)}")
 
@@ -158,10 +158,10 @@ class KnownBefore:
     def find(self, trial: Trial) -> Result | None:
         """The result that a trial has by an earlier study, None without one. `write` makes it durable."""
         index = self._index
-        found = next((index[q] for q in self._matching.questions(trial) if q in index), None) if index else None
-        if found is None:
+        entry = next((index[q] for q in self._matching.questions(trial) if q in index), None) if index else None
+        if entry is None:
             return None
-        study, key = found
+        study, key = entry
         result = replace(study.history.results[key], key=trial.key)
         result = self._matching.taken(Outcome(trial, result), study, key)
         self._fresh.append((trial, result))

@@ -79,7 +79,7 @@ class JoinedStudy(Study):
         self._free: set[str] = set()  # names of open batches that nobody has claimed
         self._order: list[tuple[float, int, str]] = []  # a heap: the costliest batch first
         self._numbers = count()
-        self._mine: set[str] = set()  # names of open batches that the coordinator has
+        self._handed: set[str] = set()  # names of open batches that the coordinator has
         self._n_held = 0  # of them, with nothing but failures that it keeps back
         self._able: set[str] = set()  # jobs in which a trial has succeeded
         self._n_done_here, self._seconds = 0, 0.0  # batches, and what their trials took
@@ -99,7 +99,7 @@ class JoinedStudy(Study):
     def others_work(self) -> bool:
         """Whether failures are still kept back: a batch is free, or with a job that is to tell its own first."""
         owner = self._claims.owner
-        return any(name in self._free or owner[name] < self._job for name in self._open if name not in self._mine)
+        return any(name in self._free or owner[name] < self._job for name in self._open if name not in self._handed)
 
     @property
     def others_succeed(self) -> bool:
@@ -113,7 +113,7 @@ class JoinedStudy(Study):
 
     @property
     def waits(self) -> bool:
-        return len(self._open) > len(self._mine)
+        return len(self._open) > len(self._handed)
 
     def start(self) -> list[Batch]:
         super().start()
@@ -123,7 +123,7 @@ class JoinedStudy(Study):
 
     def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         now = time.monotonic()
-        self._n_held = sum(self._open[name].keys() <= held for name in self._mine) if held else 0
+        self._n_held = sum(self._open[name].keys() <= held for name in self._handed) if held else 0
         with written_into(self._folder):
             if now >= self._next_look:
                 self._look()
@@ -191,8 +191,8 @@ class JoinedStudy(Study):
         if not self._open[name]:
             del self._open[name]
             self._free.discard(name)
-            if name in self._mine:
-                self._mine.remove(name)
+            if name in self._handed:
+                self._handed.remove(name)
                 self._n_done_here += 1
         super().record(result)
 
@@ -223,7 +223,7 @@ class JoinedStudy(Study):
 
     @property
     def _n_at_work(self) -> int:
-        return len(self._mine) - self._n_held
+        return len(self._handed) - self._n_held
 
     @property
     def _ended(self) -> set[str]:
@@ -250,7 +250,7 @@ class JoinedStudy(Study):
             if not names:
                 return []
             if self._claims.take(names):
-                self._mine.update(names)
+                self._handed.update(names)
                 return [tuple(self._open[name].values()) for name in names]
             for name in names:
                 self._put_up(name)
@@ -272,7 +272,7 @@ class JoinedStudy(Study):
         self._free.difference_update(self._claims.read())
         held: dict[str, list[str]] = {}
         for name in self._open:
-            if name not in self._mine and name not in self._free:
+            if name not in self._handed and name not in self._free:
                 held.setdefault(self._claims.owner[name], []).append(name)
         ended = held.keys() & {self._job, *self._ended}
         gone = self._lives.gone(held.keys() - ended)

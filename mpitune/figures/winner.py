@@ -276,14 +276,14 @@ def flattered(scores: np.ndarray, winner: int) -> float:
     """
     drawn, weights = draws(scores.shape[1])
     size = max(1, AT_ONCE // len(scores))
-    found = []
+    gaps = []
     for some in np.split(drawn, range(size, len(drawn), size)):
         sums, left = scores @ some.T, some == 0
         size = (np.abs(scores) @ some.T)[sums.argmax(axis=0), np.arange(len(some))]
         near = sums.max(axis=0) - 1e-12 * size  # those that differ from the best by rounding are equal to it
         best = (sums >= near).argmax(axis=0)
-        found.append(((scores[winner] - scores[best]) * left).sum(axis=1) / left.sum(axis=1))
-    return float(weights @ np.concatenate(found))
+        gaps.append(((scores[winner] - scores[best]) * left).sum(axis=1) / left.sum(axis=1))
+    return float(weights @ np.concatenate(gaps))
 
 
 def draws(k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -165,12 +165,12 @@ def _conclude(study: Study, rate: float, folder: Path) -> None:
         )
     if silent or not complete:
         return
-    found: dict[str, Any] = {"name": "mpitune"}  # as hydra-optuna-sweeper writes it
+    summary: dict[str, Any] = {"name": "mpitune"}  # as hydra-optuna-sweeper writes it
     if len(study.directions) == 1:
-        found |= {"best_params": study.best_params, "best_value": study.best_value}
+        summary |= {"best_params": study.best_params, "best_value": study.best_value}
     else:
-        found["solutions"] = [{"params": trial.params, "values": trial.values} for trial in study.best_trials]
-    _save(OmegaConf.create(found), folder / "optimization_results.yaml")
+        summary["solutions"] = [{"params": trial.params, "values": trial.values} for trial in study.best_trials]
+    _save(OmegaConf.create(summary), folder / "optimization_results.yaml")
 
 
 def _end_failed(study: Study, trial: FrozenTrial) -> None:

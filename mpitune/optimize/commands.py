@@ -112,8 +112,8 @@ class Command:
     def called(self) -> Mapping[str, Any]:
         """Its words, and the source of each program in Python among them."""
         programs = [Path(word) for word in self.words if word.endswith(".py") and Path(word).is_file()]
-        said = repr([self.words, self.result, sorted(self.environment.items())])
-        return {"command": said, **{path.name: counting(path.read_text(errors="replace")) for path in programs}}
+        text = repr([self.words, self.result, sorted(self.environment.items())])
+        return {"command": text, **{path.name: counting(path.read_text(errors="replace")) for path in programs}}
 
     def limited(self, seconds: float) -> Command:
         """The same, killed after this time if it has no limit of its own."""
@@ -133,13 +133,13 @@ class Command:
     def __call__(self, trial: ObjectiveTrial) -> Mapping[str, Any] | Evaluation:
         nodes = {"hosts": ",".join(trial.hosts), "nodes": len(trial.hosts)}
         templates = [*((self.launcher or []) if trial.hosts else []), *self.words]
-        asked = {name for text in templates for name in _names(text)} | self._names()  # no others count as read
-        asked -= set(trial.params)
-        given: dict[str, Any] = {name: getattr(trial, name, None) for name in GIVEN if name in asked}
-        given |= {**nodes, **trial.params}
-        words = [word for template in templates if (word := _filled(template, given)) is not None]
-        environment = {name: _filled(text, given) or "" for name, text in self.environment.items()}
-        path = Path(_filled(self.result or "", given) or "")
+        names = {name for text in templates for name in _names(text)} | self._names()  # no others count as read
+        names -= set(trial.params)
+        values: dict[str, Any] = {name: getattr(trial, name, None) for name in GIVEN if name in names}
+        values |= {**nodes, **trial.params}
+        words = [word for template in templates if (word := _filled(template, values)) is not None]
+        environment = {name: _filled(text, values) or "" for name, text in self.environment.items()}
+        path = Path(_filled(self.result or "", values) or "")
         before = _state_of(path)
         if failed := self.run(trial, words, environment):
             raise RuntimeError(failed)
@@ -160,7 +160,7 @@ class Command:
         words: Sequence[str],
         environment: Mapping[str, str],
         enough: Callable[[], bool] | None = None,
-        said: Sequence[str] = (),
+        words_shown: Sequence[str] = (),
     ) -> str:
         """Run a program with these variables until it ends, or `enough` says so, which is asked now and then.
 
@@ -170,7 +170,7 @@ class Command:
         if trial.hosts and trial.device == "cuda":
             del around["CUDA_VISIBLE_DEVICES"]  # names of this node's GPUs, which mean nothing on another
         status, late = _run(words, {**around, **environment}, output, self.timeout, enough)
-        failed, shown = "", shlex.join(said or words)
+        failed, shown = "", shlex.join(words_shown or words)
         if late:
             failed = f"no end within {self.timeout:g} s: {shown} was killed, see {output}"
         elif status != 0:
@@ -202,10 +202,10 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _filled(template: str, given: Mapping[str, Any]) -> str | None:
+def _filled(template: str, values: Mapping[str, Any]) -> str | None:
     """The text with its values; None where a parameter is not there."""
     try:
-        return template.format_map(given)
+        return template.format_map(values)
     except KeyError:
         return None
 

@@ -52,15 +52,15 @@ class Asking:
         self._new_attrs: list[tuple[int, dict[str, Any]]] = []  # nor that: after so many results the study got these
         self._look()
         ended = [trial for trial in self._trials if trial.state.is_finished()]
-        ours = [trial for trial in ended if OURS in trial.system_attrs]
-        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and ours:
+        proposed_here = [trial for trial in ended if OURS in trial.system_attrs]
+        if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and proposed_here:
             setattr(study.sampler, BEGUN, 0)
             log.warning(
                 "%s is not of Optuna: what it keeps begins anew, as an earlier process ran trials of %s",
                 type(study.sampler).__name__, study.study_name,
             )  # fmt: skip
         # Results of an earlier run that its trials after them may not see yet.
-        self._hidden = {trial.number: trial for trial in ours if trial.number > ended[-1].number + 1 - window}
+        self._hidden = {trial.number: trial for trial in proposed_here if trial.number > ended[-1].number + 1 - window}
         for number, trial in self._hidden.items():  # they were seen as they began
             joint = trial.system_attrs[OURS]
             params, space = unpacked_params(joint["params"])
@@ -141,16 +141,16 @@ class Asking:
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
         joint = packed_params(params, space)
         trial.system_attrs = {**trial.system_attrs, OURS: {"params": joint, "attrs": sorted(trial.system_attrs)}}
-        asked = {
+        proposal = {
             "number": number, "known": self._n_known + len(self._news),
             "user_attrs": plain(trial.user_attrs), "system_attrs": plain(trial.system_attrs),
         }  # fmt: skip
         if number in self.raised:
-            asked["raised"] = without_address(repr(self.raised[number]))
+            proposal["raised"] = without_address(repr(self.raised[number]))
         if not says_all([trial.user_attrs, trial.system_attrs, *space.values()]):
             content = packed((params, space, trial.user_attrs, trial.system_attrs))
-            asked["pickled"] = base64.b64encode(content).decode()
-        return Trial(f"t{number:06}", {}, Segment(number, given=asked))
+            proposal["pickled"] = base64.b64encode(content).decode()
+        return Trial(f"t{number:06}", {}, Segment(number, given=proposal))
 
     def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
         """Take in what became of the next trial in the order asked; the trial as the study has it from now on.
@@ -177,10 +177,10 @@ class Asking:
     def _keep(self, told: FrozenTrial) -> None:
         """Add it to the user's study."""
         storage, existing = self._study._storage, self._study.get_trials(deepcopy=False)
-        theirs = told.number < len(existing) and (
+        of_script = told.number < len(existing) and (
             told.number not in self._enqueued or existing[told.number].state != TrialState.WAITING
         )
-        if theirs or told.number > len(existing):
+        if of_script or told.number > len(existing):
             raise UsageError(
                 f"another process or a callback adds trial {told.number} to study {self._study.study_name!r} while "
                 "others run: let one job run it, and add trials between calls of optimize (or with a window of 1)"

@@ -55,9 +55,9 @@ def _functions(objective: Any) -> Iterator[tuple[types.FunctionType, Any]]:
         seen.add(thing)
         yield thing, owner
         for name in [*thing.__code__.co_names, *thing.__code__.co_freevars]:
-            found = getattr(type(owner), name, None) or _outer(thing, name)
-            if isinstance(found, types.FunctionType) and found.__module__ == thing.__module__:
-                open_.append((found, owner if hasattr(type(owner), name) else None))
+            function = getattr(type(owner), name, None) or _outer(thing, name)
+            if isinstance(function, types.FunctionType) and function.__module__ == thing.__module__:
+                open_.append((function, owner if hasattr(type(owner), name) else None))
 
 
 def _outer(function: types.FunctionType, name: str) -> Any:

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from mpitune.errors import UsageError, named
 from mpitune.optimize.window import Proposed
 from mpitune.optuna.asking import Asking, log
-from mpitune.optuna.records import json_says, read_said
+from mpitune.optuna.records import json_says, read_kept
 from mpitune.processes.process import unpacked_error
 from mpitune.trial import Result
 
@@ -73,25 +73,25 @@ class Leader:
         """Take in the next result in the order of numbers."""
         (result,) = results
         number, self.told = self.asking.open[0], True
-        raised, given, attrs = self.extras.pop(number, (b"", None, None))
-        said = result.ending.kept
-        if said is None:  # its worker has died, each time
+        raised, unsent, attrs = self.extras.pop(number, (b"", None, None))
+        kept = result.ending.kept
+        if kept is None:  # its worker has died, each time
             cause = result.error
             told = self.asking.tell(None, None, TrialState.FAIL)
         else:
-            ended, values, state, of_study = read_said(said, number, len(self.study.directions))
-            cause = said["cause"]
-            self.stopped |= said["stopped"]
-            if given is not None:
-                self._require_kept(given)
+            ended, values, state, of_study = read_kept(kept, number, len(self.study.directions))
+            cause = kept["cause"]
+            self.stopped |= kept["stopped"]
+            if unsent is not None:
+                self._require_kept(unsent)
                 if isinstance(self.study._storage, InMemoryStorage):
-                    ended, of_study = given, attrs
+                    ended, of_study = unsent, attrs
                 else:  # tuples, of which a database makes lists, as by Optuna alone
-                    ended.params, ended.distributions = given.params, given.distributions
-            elif said["texts"] and not self.told_texts:
+                    ended.params, ended.distributions = unsent.params, unsent.distributions
+            elif kept["texts"] and not self.told_texts:
                 self.told_texts = True
                 print(
-                    f"trials of an earlier process have texts for objects in their attribute {named(said['texts'])}: "
+                    f"trials of an earlier process have texts for objects in their attribute {named(kept['texts'])}: "
                     "fit the best again (study.best_params), or save each model to a file in the objective",
                     file=sys.stderr,
                 )
@@ -107,17 +107,17 @@ class Leader:
         for callback in self.callbacks:
             callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
 
-    def _require_kept(self, given: FrozenTrial) -> None:
+    def _require_kept(self, ended: FrozenTrial) -> None:
         """Raise UsageError for choices that a journal or a database cannot hold."""
         in_memory, plain = isinstance(self.study._storage, InMemoryStorage), str | float | int | None
         lost = [
-            name for name, drawn in given.distributions.items() if not (
+            name for name, drawn in ended.distributions.items() if not (
                 all(isinstance(choice, plain) for choice in getattr(drawn, "choices", ())) if self.keeps
                 else in_memory or json_says(drawn))
         ]  # fmt: skip
         if lost:
             raise UsageError(
-                f"the choices of {lost[0]} cannot be kept in a file ({given.distributions[lost[0]]}): give texts or "
+                f"the choices of {lost[0]} cannot be kept in a file ({ended.distributions[lost[0]]}): give texts or "
                 "numbers, and look up in the objective what they stand for"
             )
 

@@ -87,16 +87,16 @@ class InWorker:
                 gc.collect()
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        asked = trial.segment.given
-        of_optuna = self._begun(asked)
+        proposal = trial.segment.given
+        of_optuna = self._begun(proposal)
         before = dict(self.view.get_study_user_attrs(self.view.study_id))  # Optuna 4 gives its own
         tell = None if self._tell is None else TellSteps(self._tell, trial.key)
         self.view.reported = lambda of: tell and tell.is_due and tell(_steps(of, self.names[0]))
         values: list[float] | None = None
         state, cause, raised = TrialState.FAIL, "", b""
         try:
-            if "raised" in asked:
-                raise RuntimeError(f"the sampler raised {asked['raised']}")
+            if "raised" in proposal:
+                raise RuntimeError(f"the sampler raised {proposal['raised']}")
             returned = self._function(of_optuna)
             several = returned if isinstance(returned, Sequence) else [returned]
             if refused := _check_values_are_feasible(of_optuna.study, several):
@@ -110,9 +110,9 @@ class InWorker:
         except (Exception, KeyboardInterrupt) as error:
             cause = own_traceback(error)
             raised = packed_error(error, cause)
-        ended = self.view.get_trial(asked["number"])
+        ended = self.view.get_trial(proposal["number"])
         ended.datetime_complete, news = datetime.now(), self.view.new_attrs(before)
-        said = {
+        kept = {
             "trial": packed_trial(ended), "values": plain(values), "state": state.name, "cause": cause,
             "stopped": of_optuna.study._stop_flag, "study": plain(news),
             "texts": [
@@ -127,21 +127,21 @@ class InWorker:
         states = {TrialState.COMPLETE: "", TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
         ending = Ending(
             states[state], cause, _steps(ended, self.names[0]), plain(ended.params),
-            self._constraints(ended) if values else (), kept=said,
+            self._constraints(ended) if values else (), kept=kept,
         )  # fmt: skip
         shown = dict(zip(self.names, values or (), strict=False))
         return Evaluation(trial.key, shown, messages=messages, user_attrs=plain(ended.user_attrs), ending=ending)
 
-    def _begun(self, asked: Mapping[str, Any]) -> OptunaTrial:
+    def _begun(self, proposal: Mapping[str, Any]) -> OptunaTrial:
         """The trial that rank 0 has asked for, the last of the study as it sees it."""
-        number, known = asked["number"], asked["known"]
+        number, known = proposal["number"], proposal["known"]
         seen = {name: value for n, new in self._attrs if n <= known for name, value in new.items()}
         self.view.show(self._told[:known], number, seen)
-        if pickled := asked.get("pickled"):  # rank 0 has just made it: no journal is read for it
+        if pickled := proposal.get("pickled"):  # rank 0 has just made it: no journal is read for it
             content = base64.b64decode(pickled)
             params, space, *attrs = pickle.loads(content)
         else:
-            attrs = [whole(asked["user_attrs"]), whole(asked["system_attrs"])]
+            attrs = [whole(proposal["user_attrs"]), whole(proposal["system_attrs"])]
             params, space = unpacked_params(attrs[1][OURS]["params"])
         self.view.add([running(number, user_attrs=attrs[0], system_attrs=attrs[1])])
         trial = self.view.trial(number, (params, space))
@@ -151,10 +151,10 @@ class InWorker:
 
     def _constraints(self, trial: FrozenTrial) -> tuple[float, ...]:
         """What `set_constraint` of Optuna 5 was told, or the sampler's function says, as journals have it."""
-        said = [value for name, value in sorted(trial.system_attrs.items()) if name.startswith("constraints:")]
+        constraints = [value for name, value in sorted(trial.system_attrs.items()) if name.startswith("constraints:")]
         with suppress(Exception):  # which rank 0 raises when the trial is told
-            said = said or list(self.constraints(trial) if self.constraints else ())
-        return finite(said)
+            constraints = constraints or list(self.constraints(trial) if self.constraints else ())
+        return finite(constraints)
 
 
 def _sent(number: int, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class _Trial(Struct):
     system_attrs: _Attrs
 
 
-class _Said(Struct):
+class _Kept(Struct):
     """What a worker says of a trial. Anyone may have written the journal that has it."""
 
     trial: _Trial
@@ -50,12 +50,12 @@ class _Said(Struct):
     texts: list[str]  # user attributes of the trial and the study that are texts here
 
 
-def read_said(said: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState, Any]:
+def read_kept(kept: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState, Any]:
     """The trial of this number, its values, what became of it, and new attributes of the study. Raises UsageError."""
     try:
-        msgspec.convert(said, _Said)
-        trial, values, state = unpacked_trial(said["trial"]), whole(said["values"]), TrialState[said["state"]]
-        of_study = whole(said["study"])
+        msgspec.convert(kept, _Kept)
+        trial, values, state = unpacked_trial(kept["trial"]), whole(kept["values"]), TrialState[kept["state"]]
+        of_study = whole(kept["study"])
         fit = values is None if state != TrialState.COMPLETE else (
             len(values) == n_values and all(type(value) is float and value == value for value in values)
         )  # fmt: skip

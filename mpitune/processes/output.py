@@ -62,13 +62,13 @@ def outliving() -> Iterator[None]:
     """As `outlive_readers`, for as long as a script is in what this decorates. What it prints itself is its own."""
     _hold_numbers()
     before = {name: getattr(sys, name) for name in STREAMS}
-    ours = {name: _Outliving(name) for name in STREAMS}
-    for name, stream in ours.items():
+    streams = {name: _Outliving(name) for name in STREAMS}
+    for name, stream in streams.items():
         setattr(sys, name, stream)
     try:
         yield
     finally:
-        for name, stream in ours.items():
+        for name, stream in streams.items():
             stream.flush()
             if getattr(sys, name) is stream:  # another thread may be in such a call too
                 setattr(sys, name, before[name])

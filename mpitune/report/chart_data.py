@@ -78,7 +78,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     begins = {bar.key: bar.begin for bar, _ in bars}
     places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
-    ours: dict[str, Any] = {
+    own_columns: dict[str, Any] = {
         **_folds([trial.segment.fold for trial, _ in trials]),
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
@@ -88,12 +88,12 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     }
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
     for name in params:
-        taken = name in columns or name in ours
+        taken = name in columns or name in own_columns
         columns[f"{name} (parameter)" if taken else name] = _column([trial.params.get(name) for trial, _ in trials])
     for name in values:
-        taken = name in columns or name in ours
+        taken = name in columns or name in own_columns
         columns[f"{name} (value)" if taken else name] = _column([r.values.get(name) for _, r in trials])
-    columns |= ours
+    columns |= own_columns
     whole: dict[str, Any] = {
         "name": study.name,
         "goal": goal and {"name": goal.name, "maximize": goal.maximize, "percent": goal.percent},

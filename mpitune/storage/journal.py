@@ -82,7 +82,7 @@ class Journal:
         *,
         durable: bool = True,
         locks: bool = True,
-        succeeds: Callable[[History, Settings], bool] = lambda theirs, mine: False,
+        succeeds: Callable[[History, Settings], bool] = lambda stored, current: False,
         files: Collection[str] = (),
     ):
         self._files = files
@@ -106,14 +106,14 @@ class Journal:
                     sync_folder(folder)
             else:
                 fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
-                theirs, mine = history.header["settings"], header["settings"]
-                if succeeds(history, mine):
+                stored, current = history.header["settings"], header["settings"]
+                if succeeds(history, current):
                     before = [*history.header.get("before", ()), keep_before(folder, history.size)]
                     self._begin_after({**header, "before": before})
                     history = read_journal(folder)
                     assert history is not None
                 else:
-                    require_same_study(folder, theirs, mine, fix=fix)
+                    require_same_study(folder, stored, current, fix=fix)
                 self.history = history
                 self._cut(history.size)
             _remove_parts(folder, files, alone=True)

@@ -68,9 +68,9 @@ class Weighted(Choice):
         return self.labels[min(len(self.labels) - 1, bisect_right(self._ends, u))]
 
 
-def part_of(kind: str, given: Mapping[str, Any], method: str) -> Any:
+def part_of(kind: str, keys: Mapping[str, Any], method: str) -> Any:
     """The part of a space that a parameter of a sweep file is. Raises UsageError."""
-    arguments = {name: value for name, value in given.items() if name != "distribution"}
+    arguments = {name: value for name, value in keys.items() if name != "distribution"}
     if method == "grid" and kind not in IN_GRIDS:
         raise UsageError("it has no grid: give values, int_uniform or q_uniform, or method: random")
     if kind == "categorical_w_probabilities":

@@ -106,8 +106,8 @@ def _near(folder: Path, run: str) -> Iterator[Path]:
     yield from (path.resolve().parent for path in sorted(folder.glob(f"wandb/*run-*-{run}*")))
     output = (folder / OUTPUT).read_text(errors="replace") if (folder / OUTPUT).exists() else ""
     for line in (line for line in output.splitlines() if run in line):
-        if said := re.search(rf"(/.*?|\S*?){RUN.pattern}{run}", line):
-            yield Path(said[0]).parent
+        if match := re.search(rf"(/.*?|\S*?){RUN.pattern}{run}", line):
+            yield Path(match[0]).parent
 
 
 def _below(folder: Path, run: str) -> Iterator[Path]:

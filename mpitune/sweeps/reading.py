@@ -37,11 +37,11 @@ def read(path: Path) -> tuple[dict[str, Any], Space, Paths, Strategy]:
     try:
         content = checked("", _content(path), SCHEMA)
         parts, paths = dict[str, Any](), Paths()
-        for at, given in _flat(content["parameters"]):
+        for at, part in _flat(content["parameters"]):
             if (name := ".".join(at)) in paths:
                 raise UsageError(f"parameters has {name} twice: keep one")
             try:
-                parts[name], paths[name] = part_of(_kind(given), given, content["method"]), at
+                parts[name], paths[name] = part_of(_kind(part), part, content["method"]), at
             except (UsageError, ValueError, OverflowError) as error:
                 raise UsageError(f"parameters.{name}: {error}") from error
         _check_command(content["command"], content.get("program", ""))
@@ -109,66 +109,66 @@ def _whole_size(node: Any, known: dict[Any, int]) -> int:
     return known[node]
 
 
-def checked(where: str, given: Any, rule: Mapping[str, Any]) -> Any:
+def checked(where: str, value: Any, rule: Mapping[str, Any]) -> Any:
     """What is given there, with defaults. Raises UsageError unless it is as the schema says."""
     what = where or "it"
     if "$ref" in rule:
         rule = SCHEMA["definitions"][rule["$ref"].rpartition("/")[2]]
     if "anyOf" in rule:
-        if not isinstance(given, dict):
-            raise UsageError(f"{what} is {shown(given)}: write {{value: {given}}}, or values, or min and max")
-        if (kind := _kind(given)) not in KINDS:
+        if not isinstance(value, dict):
+            raise UsageError(f"{what} is {shown(value)}: write {{value: {value}}}, or values, or min and max")
+        if (kind := _kind(value)) not in KINDS:
             raise UsageError(f"{what} has distribution {shown(kind)}: give one of {named([*KINDS][1:])}")
         rule = KINDS[kind]
     if "not" in rule:
         raise UsageError(f"{what} is not supported: {rule['description']}")
     kind = rule.get("type", "")
-    if kind and (not isinstance(given, TYPES[kind]) or (isinstance(given, bool) and kind != "boolean")):
+    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         kind = {"object": "names with values", "array": "a list"}.get(kind, f"a value of type {kind}")
-        raise UsageError(f"{what} is {'empty' if given is None else shown(given)}: give {kind}")
-    if "enum" in rule and given not in rule["enum"]:
-        raise UsageError(f"{what} is {shown(given)}: give {' or '.join(rule['enum'])}")
+        raise UsageError(f"{what} is {'empty' if value is None else shown(value)}: give {kind}")
+    if "enum" in rule and value not in rule["enum"]:
+        raise UsageError(f"{what} is {shown(value)}: give {' or '.join(rule['enum'])}")
     low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
-    if (low is not None and given < low) or (above is not None and given <= above):
-        raise UsageError(f"{what} is {given}: give " + (f"at least {low}" if above is None else f"more than {above}"))
-    if kind == "array" and len(given) < rule.get("minItems", 0):
+    if (low is not None and value < low) or (above is not None and value <= above):
+        raise UsageError(f"{what} is {value}: give " + (f"at least {low}" if above is None else f"more than {above}"))
+    if kind == "array" and len(value) < rule.get("minItems", 0):
         raise UsageError(f"{what} is empty: give it at least one")
-    for n, each in enumerate(given if "items" in rule else ()):
+    for n, each in enumerate(value if "items" in rule else ()):
         checked(f"{where}[{n}]", each, rule["items"])
-    return _checked_inside(where, given, rule) if kind == "object" else given
+    return _checked_inside(where, value, rule) if kind == "object" else value
 
 
-def _checked_inside(where: str, given: dict[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_inside(where: str, section: dict[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
     what, known = where or "it", rule.get("properties", {})
-    if len(given) < rule.get("minProperties", 0):
+    if len(section) < rule.get("minProperties", 0):
         raise UsageError(f"{what} is empty: give it at least one")
     whole = {key: each["default"] for key, each in known.items() if "default" in each}
-    for key, value in given.items():
+    for key, value in section.items():
         inside = known.get(key, rule.get("additionalProperties", {}))
         if inside is False:
             raise UsageError(f"{what} has {key!r}: {mended(key, known)}")
         whole[key] = checked(f"{where}.{key}".lstrip("."), value, inside)
-    if missing := [key for key in rule.get("required", ()) if key not in given]:
+    if missing := [key for key in rule.get("required", ()) if key not in section]:
         raise UsageError(f"{what} has no {missing[0]}: it needs {named(rule['required'])}")
     return whole
 
 
-def _kind(given: Mapping[str, Any]) -> str:
+def _kind(part: Mapping[str, Any]) -> str:
     """The definition of a parameter: its distribution, or the one that it has by its keys."""
-    if "distribution" in given or "parameters" in given:
-        return str(given.get("distribution", "nested"))
-    if "value" in given or "values" in given:
-        return "constant" if "value" in given else "categorical" + "_w_probabilities" * ("probabilities" in given)
-    return "int_uniform" if all(isinstance(given.get(end, 0), int) for end in ("min", "max")) else "uniform"
+    if "distribution" in part or "parameters" in part:
+        return str(part.get("distribution", "nested"))
+    if "value" in part or "values" in part:
+        return "constant" if "value" in part else "categorical" + "_w_probabilities" * ("probabilities" in part)
+    return "int_uniform" if all(isinstance(part.get(end, 0), int) for end in ("min", "max")) else "uniform"
 
 
 def _flat(
     parameters: Mapping[str, Any], outer: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """The parameters with the place of each; those of a group are inside it."""
-    for name, given in parameters.items():
+    for name, part in parameters.items():
         at = (*outer, str(name))
-        yield from _flat(given["parameters"], at) if "parameters" in given else [(at, given)]
+        yield from _flat(part["parameters"], at) if "parameters" in part else [(at, part)]
 
 
 def _check_command(command: list[Any], program: str) -> None:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (OSError, SyntaxError, ValueError) as error:
             raise UsageError(f"{options.script} cannot be run: {error}") from error
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
-        ours = RunOptions(
+        run_options = RunOptions(
             gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
             worker_folders=options.worker_folders,
         )  # fmt: skip
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
     hide()
-    sys.meta_path.insert(0, OnImport("optuna", functools.partial(_take_over, ours, options.window)))
+    sys.meta_path.insert(0, OnImport("optuna", functools.partial(_take_over, run_options, options.window)))
 
     @of_this_process
     def end() -> None:
@@ -101,17 +101,17 @@ def _replace() -> None:
     for home in (_search, _search_successive_halving):
         for name in mpitune.sklearn.__all__:
             if hasattr(home, name):
-                ours = getattr(mpitune.sklearn, name)
-                setattr(sklearn.model_selection, name, ours)
-                setattr(home, name, ours)
+                replacement = getattr(mpitune.sklearn, name)
+                setattr(sklearn.model_selection, name, replacement)
+                setattr(home, name, replacement)
     sklearn.svm.SVC = mpitune.svm.SVC
 
 
 def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType) -> None:
     """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`, or runs within a study or a child."""
-    theirs = optuna.study.Study.optimize
+    optunas = optuna.study.Study.optimize
 
-    @functools.wraps(theirs)
+    @functools.wraps(optunas)
     def optimize(
         self: Any,
         func: Any,
@@ -121,7 +121,7 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
         *args: Any,
         **more: Any,
     ) -> None:
-        from mpitune.optuna.optimizing import optimize as ours
+        from mpitune.optuna.optimizing import optimize as on_engine
         from mpitune.optuna.optimizing import say_idle
         from mpitune.studies import leads
 
@@ -129,10 +129,10 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
         if n_jobs == 1 and not is_own:
             say_idle(options)
         if n_jobs == 1 or is_own:
-            theirs(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
+            optunas(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:
             with called_from(Caller.SCRIPT):
-                ours(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
+                on_engine(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
 
     optuna.study.Study.optimize = optimize
 
@@ -162,7 +162,7 @@ def _run(code: types.CodeType, script: Path, main: types.ModuleType) -> int:
         sys.excepthook(type(error), error.with_traceback(inside), inside)
         if not isinstance(error, KeyboardInterrupt):
             return Exit.ERROR
-        sys.excepthook = lambda *said: None
+        sys.excepthook = lambda *raised: None
         raise  # which ends Python by the signal
     return Exit.DONE
 

@@ -214,8 +214,8 @@ def described(status: Status) -> list[str]:
 def now(seen: Seen) -> str:
     """What rank 0 said last, in a line; that it has been silent, where it has."""
     silent = time.time() - seen.time
-    said = note_of(seen.overview) if seen.doing == AT_TRIALS else seen.doing
-    return said + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT else "")
+    note = note_of(seen.overview) if seen.doing == AT_TRIALS else seen.doing
+    return note + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT else "")
 
 
 def look(folder: Path) -> Status:

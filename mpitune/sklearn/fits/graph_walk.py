@@ -37,8 +37,8 @@ def walked(tasks: Mapping[int, Any], fits: tuple[StepFit, ...]) -> Iterator[tupl
     train, test = first.kwargs["train"], first.kwargs["test"]
     X_train, y_train = _safe_split(first.estimator, X, y, train)
     X_test, y_test = _safe_split(first.estimator, X, y, test, train)
-    given = {name: value for name, value in first.kwargs["fit_params"].items() if value is not None}
-    weights = _validation._check_method_params(X, params=given, indices=train)
+    fit_params = {name: value for name, value in first.kwargs["fit_params"].items() if value is not None}
+    weights = _validation._check_method_params(X, params=fit_params, indices=train)
     scored = X_train if first.kwargs["return_train_score"] else None
     again = scored is not None or isinstance(first.kwargs["scorer"], _MultimetricScorer)
     part = SplitPart(X_train, y_train, weights.get(first.weight_name), X_test, y_test, scored, again)
@@ -121,10 +121,10 @@ class _Made:
         if model is None:
             return (self.part.X, self.part.X_test, self.part.X_train), 0.0
         X, begin = transformed_X(), time.perf_counter()
-        asked = _own(self.part, model)
-        X_test = model.transform(asked.X_test)
-        X_train = None if asked.X_train is None else model.transform(asked.X_train)
-        _check_unwritten(asked, self.part)
+        samples = _own(self.part, model)
+        X_test = model.transform(samples.X_test)
+        X_train = None if samples.X_train is None else model.transform(samples.X_train)
+        _check_unwritten(samples, self.part)
         return (X, X_test, X_train), time.perf_counter() - begin
 
 

@@ -39,8 +39,8 @@ class Task:
         if context is None:
             return
         split = cache(lambda: _safe_split(self.estimator, X, y, kwargs["train"]))  # made for a hook that asks for it
-        given = _check_method_params(X, params=kwargs["fit_params"], indices=kwargs["train"])
-        metadata = {name: given[name] for name in ("sample_weight",) if given.get(name) is not None} or None
+        fit_params = _check_method_params(X, params=kwargs["fit_params"], indices=kwargs["train"])
+        metadata = {name: fit_params[name] for name in ("sample_weight",) if fit_params.get(name) is not None} or None
         what = {"estimator": search, "X": lambda: split()[0], "y": lambda: split()[1], "metadata": metadata}
         context.call_on_fit_task_begin(**what)
         context.call_on_fit_task_end(**what)
@@ -71,8 +71,8 @@ class Task:
     @property
     def given_to_fit(self) -> list[str]:
         """The arguments of `fit` other than samples, labels and weights."""
-        given = [name for name, value in self.kwargs["fit_params"].items() if value is not None]
-        return [name for name in given if name != self.weight_name]
+        names = [name for name, value in self.kwargs["fit_params"].items() if value is not None]
+        return [name for name in names if name != self.weight_name]
 
     def trial(self, labels: Mapping[str, Parameter], types: Any) -> Trial:
         """It has the candidate's parameters as a journal holds them, see `labels`."""

@@ -40,8 +40,8 @@ def place_of(search: Any, tasks: Sequence[Task]) -> Place:
     """Where fits are made. "here first" if they are likely to be short, and nothing asked needs workers."""
     if all_here(search):
         return "here"
-    asked = (search.results, search.workers, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
-    if launched().size > 1 or any(argument is not None for argument in asked):
+    arguments = (search.results, search.workers, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
+    if launched().size > 1 or any(argument is not None for argument in arguments):
         return "workers"
     X, estimator = tasks[0].args[0], tasks[0].estimator
     if _num_samples(X) > SMALL[0] or math.prod(getattr(X, "shape", ())) > SMALL[1]:

@@ -21,12 +21,12 @@ def on_all_ranks(transport: Transport, search: Any, fit: Callable[[], Any]) -> N
         try:
             fit()
             own = {*search.get_params(deep=False), "_skl_callbacks"}
-            found = _packed({name: value for name, value in vars(search).items() if name not in own})
+            content = _packed({name: value for name, value in vars(search).items() if name not in own})
         except BaseException as error:
             transport.broadcast(("error", packed_error(error, own_traceback(error))))
             transport.settle()
             raise
-        transport.broadcast(("done", found))
+        transport.broadcast(("done", content))
         transport.settle()
         return
     while (message := transport.broadcast(None))[0] == "study":

@@ -26,7 +26,7 @@ ONE = "taken for one cross-validation of {} folds: give the fitted search, or re
 
 
 def winner_of(
-    found: Any,
+    search: Any,
     metric: str | None = None,
     *,
     repeats: int | None = None,
@@ -36,11 +36,11 @@ def winner_of(
     """What the best candidate of any search of scikit-learn is worth.
 
     Args:
-        found: the fitted search, or its `cv_results_`, which does not say how samples were split; of a halving search
+        search: the fitted search, or its `cv_results_`, which does not say how samples were split; of a halving search
             the candidates of the last iteration count.
         metric: the scorer's name where there are several; None for that of the refit.
-        repeats: of the cross-validation, where `found` does not know.
-        ratio: samples of a fold by those of its training, where splits are random and `found` does not know.
+        repeats: of the cross-validation, where `search` does not know.
+        ratio: samples of a fold by those of its training, where splits are random and `search` does not know.
         level: of the intervals.
 
     Raises:
@@ -60,21 +60,21 @@ def winner_of(
         the default: 0.9600; the winner is better by +0.0067, corrected for the choice -0.0055 +- 0.0439: not shown to \
 be more than chance
     """
-    given: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
-    given |= {} if ratio is None else {"ratio": ratio}
-    if isinstance(found, Mapping):
-        winner = _of_results(found, metric or "score", level=level, **given)
-        if not given and any(winner.n_folds % n == 0 for n in range(2, winner.n_folds // 2 + 1)):
+    folds: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
+    folds |= {} if ratio is None else {"ratio": ratio}
+    if isinstance(search, Mapping):
+        winner = _of_results(search, metric or "score", level=level, **folds)
+        if not folds and any(winner.n_folds % n == 0 for n in range(2, winner.n_folds // 2 + 1)):
             winner.notes.append(ONE.format(winner.n_folds))
         winner.notes += [NAMELESS] * (metric not in get_scorer_names())
         return winner
-    if not hasattr(found, "cv_results_"):
-        raise UsageError(NO_TABLE.format(type(found).__name__))
-    results, refit = found.cv_results_, getattr(found.refit, "metric", found.refit)
+    if not hasattr(search, "cv_results_"):
+        raise UsageError(NO_TABLE.format(type(search).__name__))
+    results, refit = search.cv_results_, getattr(search.refit, "metric", search.refit)
     metric = metric or (refit if isinstance(refit, str) and f"mean_test_{refit}" in results else "score")
-    how = {"name": score_name(found, metric), **splits_known(found, given), **given}
-    winner = _of_results(results, metric, level=level, raced=getattr(found, "race", None) is not None, **how)
-    winner.refitted = getattr(found, "best_index_", winner.candidate)
+    how = {"name": score_name(search, metric), **splits_known(search, folds), **folds}
+    winner = _of_results(results, metric, level=level, raced=getattr(search, "race", None) is not None, **how)
+    winner.refitted = getattr(search, "best_index_", winner.candidate)
     return winner
 
 
@@ -117,7 +117,7 @@ def score_name(search: Any, metric: str | None = None) -> str:
     return "neg_" * (getattr(scoring, "_sign", 1) < 0) + name.removesuffix("_score") if name.isidentifier() else ""
 
 
-def splits_known(search: Any, given: Collection[str] = ()) -> dict[str, Any]:
+def splits_known(search: Any, folds: Collection[str] = ()) -> dict[str, Any]:
     """How a fitted search has split its samples, see `splits_of`. UsageError if it does not know, but what is given."""
     if own := getattr(search, "_splits", None):
         return dict(own)
@@ -126,13 +126,13 @@ def splits_known(search: Any, given: Collection[str] = ()) -> dict[str, Any]:
         return splits_of(cv, 1 + max(int(np.max(part)) for pair in cv for part in pair))
     if isinstance(cv, PredefinedSplit):
         return splits_of(list(cv.split()), len(cv.test_fold))
-    theirs = cv is None or isinstance(cv, numbers.Integral) or type(cv).__module__.startswith("sklearn.")
-    if theirs and not isinstance(cv, BaseShuffleSplit | TimeSeriesSplit | LeavePOut | LeavePGroupsOut):
+    of_sklearn = cv is None or isinstance(cv, numbers.Integral) or type(cv).__module__.startswith("sklearn.")
+    if of_sklearn and not isinstance(cv, BaseShuffleSplit | TimeSeriesSplit | LeavePOut | LeavePGroupsOut):
         return {"repeats": getattr(cv, "n_repeats", 1)}
     how = {"kind": "windows" if isinstance(cv, TimeSeriesSplit) else ""}
-    if "ratio" not in given and "repeats" not in given:
+    if "ratio" not in folds and "repeats" not in folds:
         sizes = [getattr(cv, name, None) for name in ("test_size", "train_size", "max_train_size", "p", "n_groups")]
-        if not theirs or any(isinstance(size, numbers.Integral) for size in sizes):
+        if not of_sklearn or any(isinstance(size, numbers.Integral) for size in sizes):
             raise UsageError(UNKNOWN.format(cv))
         how["ratio"] = splits_of(list(cv.split(np.zeros(n), np.zeros(n), np.arange(n))), n)["ratio"]
     return how

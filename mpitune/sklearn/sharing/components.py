@@ -40,11 +40,11 @@ class Components(Family):
         sizes = [setting.get("n_components", model.n_components) for setting in settings]
         solver = self._solver(model, sizes, part.X)
         whole = clone(model).set_params(n_components=None, svd_solver=solver)
-        asked = vars(whole).pop(_OUTPUT, None)  # for DataFrames: they are made of the columns that are kept
+        output = vars(whole).pop(_OUTPUT, None)  # for DataFrames: they are made of the columns that are kept
         with config_context(transform_output="default"):
             X = whole.fit_transform(part.X)
-        if asked is not None:
-            setattr(whole, _OUTPUT, asked)
+        if output is not None:
+            setattr(whole, _OUTPUT, output)
         made: list[Transformed | None] = []
         for size, setting in zip(sizes, settings, strict=True):
             n = len(whole.components_)

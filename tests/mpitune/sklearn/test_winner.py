@@ -214,7 +214,7 @@ def test_splits_that_nobody_knows_are_asked_for(kind: Any) -> None:
         ({"ratio": -1}, "ratio=-1: give a number above 0"),
         ({"level": "95"}, "level='95': give one between 0 and 1"),
         ({"metric": "f1"}, r"no score 'f1', but score: name one of them, as winner_of\(search, 'score'\)"),
-        ({"found": theirs.GridSearchCV(TREE, GRID)}, "GridSearchCV has no cv_results_: give a fitted search, or these"),
+        ({"search": theirs.GridSearchCV(TREE, GRID)}, "GridSearchCV has no cv_results_: give a fitted search"),
     ],
 )
 def test_what_winner_of_cannot_use_is_said(given: dict[str, Any], said: str) -> None:
@@ -222,7 +222,7 @@ def test_what_winner_of_cannot_use_is_said(given: dict[str, Any], said: str) -> 
     results |= {"params": [{}, {"a": 1}], "mean_test_score": [1, 1]}
     assert "which score it is, is not known" in str(winner_of(results))
     with pytest.raises(UsageError, match=said):
-        winner_of(**{"found": results, **given})
+        winner_of(**{"search": results, **given})
 
 
 def test_r2_is_corrected_where_that_is_more_than_small_folds_take() -> None:

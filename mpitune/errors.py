@@ -223,7 +223,7 @@ def print_error(prog: str, error: Exception, rank: int = 0) -> Exit:
     return error.status if isinstance(error, UsageError) else Exit.ERROR
 
 
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
 _CALL = re.compile(r'^  File "(.*)", line \d+, in .*\n(?:    .*\n)*', re.MULTILINE)
 
@@ -231,7 +231,7 @@ _CALL = re.compile(r'^  File "(.*)", line \d+, in .*\n(?:    .*\n)*', re.MULTILI
 def own_traceback(error: BaseException) -> str:
     """A traceback as text, without the calls of this package that come before the first of others."""
     whole = traceback.TracebackException.from_exception(error)
-    others = (n for n, call in enumerate(whole.stack) if not call.filename.startswith(_OURS))
+    others = (n for n, call in enumerate(whole.stack) if not call.filename.startswith(_PACKAGE))
     del whole.stack[: next(others, 0)]
     return "".join(whole.format())
 
@@ -240,7 +240,7 @@ def own_lines(text: str) -> str:
     """Of a traceback the exception and, below it, the user's own calls: not those of libraries, if there are others."""
     _, _, last = text.rpartition("Traceback (most recent call last):\n")
     calls = list(_CALL.finditer(last))
-    others = [call for call in calls if not call[1].startswith(_OURS)]
+    others = [call for call in calls if not call[1].startswith(_PACKAGE)]
     own = [call for call in others if not call[1].startswith(_INSTALLED)] or others
     error = last[calls[-1].end() :] if calls else last
     return "\n".join([error.strip(), *(call[0].rstrip("\n") for call in own)])

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NAME = "mpitune"
-LIBRARIES = {  # variable that says where a library keeps things: our folder for it
+FOLDER_NAME = "mpitune"
+CACHES_OF = {  # variable that says where a library keeps things: our folder for it
     "NUMBA_CACHE_DIR": "numba",
     "MPLCONFIGDIR": "matplotlib",
     "TRITON_CACHE_DIR": "triton",
@@ -47,21 +47,21 @@ def private_folder(local: bool = False) -> Path:
     if inherited and not _flaw(Path(inherited), 0o077):
         return Path(inherited)
     temporary = Path(tempfile.gettempdir())
-    candidates = [temporary / f"{NAME}-{os.getuid()}"]
+    candidates = [temporary / f"{FOLDER_NAME}-{os.getuid()}"]
     if not local:
         homes = [os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")]
-        candidates[:0] = [Path(home) / NAME for home in homes if os.path.isabs(home)]
+        candidates[:0] = [Path(home) / FOLDER_NAME for home in homes if os.path.isabs(home)]
     for chosen in candidates:
         if not (flaw := _flaw(chosen, 0o077)):
             return chosen
         _warn_once("%s is not used to keep compiled code or locks: %s", chosen, flaw)
-    fresh = tempfile.mkdtemp(prefix=f"{NAME}-")
+    fresh = tempfile.mkdtemp(prefix=f"{FOLDER_NAME}-")
     atexit.register(shutil.rmtree, fresh, ignore_errors=True)
     os.environ[variable] = fresh
     return Path(fresh)
 
 
-def set_cache_variables(variables: Iterable[str] = LIBRARIES) -> None:
+def set_cache_variables(variables: Iterable[str] = CACHES_OF) -> None:
     """Have libraries keep their things in private folders; where a variable names another folder, only if it is safe.
 
     To be called before they are imported, by our own programs only: processes that this one starts inherit it.
@@ -86,7 +86,7 @@ def safe_caches() -> Iterator[None]:
         private_folder()  # a fresh one is for all that this process starts
     before = dict(os.environ)
     try:
-        set_cache_variables(variable for variable in LIBRARIES if variable != "MPLCONFIGDIR")
+        set_cache_variables(variable for variable in CACHES_OF if variable != "MPLCONFIGDIR")
         yield
     finally:
         for name in {name for name, value in os.environ.items() if before.get(name) != value}:
@@ -105,7 +105,7 @@ def library_folder(variable: str) -> Path:
         if not (flaw := why_unsafe(Path(named))):
             return Path(os.path.realpath(named))
         _warn_once("%s=%s is not used: %s", variable, named, flaw)
-    folder = private_folder() / LIBRARIES[variable]
+    folder = private_folder() / CACHES_OF[variable]
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 

@@ -31,7 +31,7 @@ VALUES: dict[str, dict[Any, Options]] = {
     }.items()},
 }  # fmt: skip
 # The option that takes the value of an entry; of two entries for one option, the later one here wins, as there.
-NAMES = {
+OPTION_NAMES = {
     "train_micro_batch_size_per_gpu": "batch-size",
     "train_batch_size": "total-batch-size",
     "steps_per_print": "log-interval",
@@ -88,7 +88,7 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
     for name in ("warmup_max_lr", "total_num_steps") if options.get("schedule") == "linear" else ():
         if f"scheduler.params.{name}" not in theirs:
             raise UsageError(f"scheduler.params.{name} is missing: give it")
-    options |= {option: theirs.pop(name) for name, option in NAMES.items() if name in theirs}
+    options |= {option: theirs.pop(name) for name, option in OPTION_NAMES.items() if name in theirs}
     if "total-batch-size" in options and "batch-size" not in options:
         raise UsageError("train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too")
     if other := sorted(name for name, value in theirs.items() if value not in OFF and not _is_known(name)):
@@ -99,7 +99,7 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
 
 
 def _is_known(name: str) -> bool:
-    return name in VALUES or name in NAMES or name.startswith(UNUSED)
+    return name in VALUES or name in OPTION_NAMES or name.startswith(UNUSED)
 
 
 def _is_off(name: str, section: Mapping[str, Any]) -> bool:

@@ -33,7 +33,7 @@ COLOUR_MAP = "viridis_r"
 DPI = 100
 PNG_DPI = 2 * DPI  # for screens with two pixels where there was one
 
-FEWEST = 5  # values of which a box says anything
+FEWEST_FOR_BOX = 5  # values of which a box says anything
 STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
     "figure.dpi": DPI,
@@ -128,10 +128,10 @@ def boxes(
     """
     of = list(zip(np.asarray(positions, float).tolist(), columns, colours, strict=True))
     for place, column, colour in of:
-        if points or len(column) < FEWEST:
+        if points or len(column) < FEWEST_FOR_BOX:
             beside = np.linspace(-0.3, 0.3, len(column)) * width if len(column) > 1 else 0.0
             axes.plot(place + beside, column, "o", markersize=2.8, color=colour, markeredgewidth=0, zorder=3)
-    if not (of := [each for each in of if len(each[1]) >= FEWEST]):
+    if not (of := [each for each in of if len(each[1]) >= FEWEST_FOR_BOX]):
         return
     x, colours = np.array([place for place, _, _ in of]), [colour for _, _, colour in of]
     low, lower, median, upper, high = np.array([np.percentile(column, (0, 25, 50, 75, 100)) for _, column, _ in of]).T

@@ -19,7 +19,7 @@ from mpitune.processes.process import unpacked_error
 from mpitune.trial import Result
 
 MOST_IDLE = 8  # arrays kept for later calls
-SMALL = 1 << 28  # bytes of them for which there always is room
+KEPT_SIZE = 1 << 28  # bytes of them for which there always is room
 
 # Arrays that one caller has sent, with their names, by identity.
 Known = dict[int, tuple[weakref.ref[np.ndarray], str]]
@@ -77,7 +77,7 @@ class Arrays:
                 self._kept[name] = self._kept.pop(name)
             idle = [name for name in self._kept if not self._n_open[name]]
             n_bytes = sum(self._kept[name].specs[name].nbytes for name in idle)
-            if n_bytes > SMALL and n_bytes > free_memory():
+            if n_bytes > KEPT_SIZE and n_bytes > free_memory():
                 most = 0
             gone = idle[: max(len(idle) - most, 0)]
             for name in gone:

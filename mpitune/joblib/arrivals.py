@@ -18,7 +18,7 @@ from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Coordinated
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.port import Port, Scheduling
-from mpitune.ranks.transport import CHUNK, Transport
+from mpitune.ranks.transport import CHUNK_BYTES, Transport
 from mpitune.trial import Batch, Result, Trial
 
 Done = Callable[[Result | Exception], None]
@@ -101,8 +101,8 @@ class Arrivals(Coordinated):
                 if rank == transport.rank:
                     transport.send(rank, Share(name, len(content), 0, shared.again()))
                     continue
-                for start in range(0, len(content), CHUNK):
-                    transport.send(rank, Share(name, len(content), start, content[start : start + CHUNK]))
+                for start in range(0, len(content), CHUNK_BYTES):
+                    transport.send(rank, Share(name, len(content), start, content[start : start + CHUNK_BYTES]))
             transport.send(rank, message)
 
         # The script that adds trials hears a signal, too, and ends the study.

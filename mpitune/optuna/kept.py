@@ -20,7 +20,7 @@ import numpy as np
 ADDS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
 UPDATES = {"max", "min", "maximum", "minimum", "concat", "concatenate", "append", "vstack", "hstack", "union"}
 CONTAINERS = list, dict, set, deque, np.ndarray
-ORDER = ast.Lt, ast.LtE, ast.Gt, ast.GtE
+COMPARISONS = ast.Lt, ast.LtE, ast.Gt, ast.GtE
 
 
 def kept_by(objective: Callable[..., Any]) -> list[str]:
@@ -122,7 +122,7 @@ def _look(function: types.FunctionType, owner: Any, stored: dict[str, bool], rea
 
 
 def _orders(test: ast.AST) -> bool:
-    return any(isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDER) for node in ast.walk(test))
+    return any(isinstance(node, ast.Compare) and isinstance(node.ops[0], COMPARISONS) for node in ast.walk(test))
 
 
 def _updates(value: Any) -> bool:

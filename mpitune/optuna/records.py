@@ -20,13 +20,13 @@ from mpitune.identity import label_of
 from mpitune.optimize.strategies.view import running
 from mpitune.storage.records import UNREADABLE
 
-NUMBER = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
+NUMBER_MARK = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
 OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 # By name; no such dictionary stands for a number itself.
-_Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER}$)")], Any]
+_Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER_MARK}$)")], Any]
 
 
-class _Trial(Struct):
+class _PackedTrial(Struct):
     """A trial that its objective has left, as `packed_trial` makes it."""
 
     number: int
@@ -41,7 +41,7 @@ class _Trial(Struct):
 class _Kept(Struct):
     """What a worker says of a trial. Anyone may have written the journal that has it."""
 
-    trial: _Trial
+    trial: _PackedTrial
     values: list[Any] | None
     state: Literal["COMPLETE", "PRUNED", "FAIL"]
     cause: str
@@ -139,7 +139,7 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, np.generic | np.ndarray):
         thing = thing.tolist()
     if isinstance(thing, float):
-        return thing if math.isfinite(thing) else {NUMBER: str(thing)}
+        return thing if math.isfinite(thing) else {NUMBER_MARK: str(thing)}
     if isinstance(thing, Mapping):
         return {str(name): plain(value) for name, value in thing.items()}
     if isinstance(thing, list | tuple):
@@ -161,5 +161,5 @@ def says_all(thing: Any) -> bool:
 def whole(thing: Any) -> Any:
     """A thing that `plain` has made JSON of."""
     if isinstance(thing, Mapping):
-        return float(thing[NUMBER]) if thing.keys() == {NUMBER} else {n: whole(v) for n, v in thing.items()}
+        return float(thing[NUMBER_MARK]) if thing.keys() == {NUMBER_MARK} else {n: whole(v) for n, v in thing.items()}
     return [whole(value) for value in thing] if isinstance(thing, list) else thing

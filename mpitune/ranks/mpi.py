@@ -18,7 +18,7 @@ import numpy as np
 from mpitune.errors import Exit, UsageError
 from mpitune.processes.process import of_this_process
 from mpitune.ranks.heartbeat import Pulse, Silence
-from mpitune.ranks.transport import CHUNK, GivenUp, Lost, Parting, Transport
+from mpitune.ranks.transport import CHUNK_BYTES, GivenUp, Lost, Parting, Transport
 
 mpi4py.rc.finalize = False  # at exit, also of a fork, which would wait for ever
 from mpi4py import MPI  # noqa: E402
@@ -177,9 +177,9 @@ class MpiTransport(Transport):
     def broadcast_array(self, array: np.ndarray) -> None:
         content = array.reshape(-1).view(np.uint8)
         together = self.broadcast(not self._lost)  # MPI has no broadcast for those that are left
-        for start in range(0, content.size, BROADCAST if together else CHUNK):
+        for start in range(0, content.size, BROADCAST if together else CHUNK_BYTES):
             if not together:
-                chunk = content[start : start + CHUNK]
+                chunk = content[start : start + CHUNK_BYTES]
                 chunk[:] = self.broadcast(chunk)
                 self.gather(None)  # no more than one chunk is on its way
                 continue

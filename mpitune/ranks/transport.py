@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitune.errors import UsageError
 
-CHUNK = 64 << 20  # bytes of an array in one message
+CHUNK_BYTES = 64 << 20  # bytes of an array in one message
 
 
 @dataclass(frozen=True, slots=True)

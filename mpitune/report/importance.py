@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitune.report.candidates import Candidate
 
-FEWEST, MOST = 20, 2000  # candidates: of fewer a forest learns nothing, of more this many are enough
+FEWEST, MOST_TRIALS = 20, 2000  # candidates: of fewer a forest learns nothing, of more this many are enough
 TREES, REPEATS = 100, 5
 
 
@@ -50,7 +50,7 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Impo
         grid[tuple(levels)] = _ranks(values)
         means, spreads, explained = _of_grid(grid), np.zeros(len(varied)), None
     else:
-        every = slice(None, None, -(-len(candidates) // MOST))
+        every = slice(None, None, -(-len(candidates) // MOST_TRIALS))
         means, spreads, explained = _of_forest(np.stack(columns, axis=1)[every], _ranks(values[every]))
         candidates = candidates[every]
     order = np.argsort(-means, kind="stable")

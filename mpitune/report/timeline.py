@@ -65,7 +65,7 @@ class SlotTime:
         return self.busy + sum(self.idle.values())
 
 
-class _Ended(NamedTuple):
+class _Bar(NamedTuple):
     """A trial that ended, or was lost, in Unix time."""
 
     ended: float
@@ -127,13 +127,13 @@ def timeline_of(history: History) -> Timeline | None:
 def _of_runs(history: History) -> Timeline:
     results, runs = [result for result in history.results.values() if result.ended], history.runs
     begins = [float(run["began"]) for run in runs]
-    events: list[list[_Ended]] = [[] for _ in runs]
+    events: list[list[_Bar]] = [[] for _ in runs]
     for result in results:
         if history.header.get("before") and result.ended < begins[0]:
             continue  # of an earlier study, which may have had other slots
         kind = "failed" if result.failed else "done"
         events[_run_of(result.ended, begins)].append(
-            _Ended(result.ended, result.seconds, str(result.place), result.key, kind)
+            _Bar(result.ended, result.seconds, str(result.place), result.key, kind)
         )
     deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     # The journal has no time for a trial that failed with its worker: the last death at it is its end.
@@ -144,7 +144,7 @@ def _of_runs(history: History) -> Timeline:
         deaths[number].append((death.time, place, death.cause))
         if death.key:
             kind = "failed" if death.time == failed_at.get(death.key) else "lost"
-            events[number].append(_Ended(death.time, death.seconds, place, death.key, kind))
+            events[number].append(_Bar(death.time, death.seconds, place, death.key, kind))
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
     offset = 0.0
@@ -186,7 +186,7 @@ def _run_of(time: float, begins: Sequence[float]) -> int:
 
 def _lay(
     places: Sequence[str],
-    events: Sequence[_Ended],
+    events: Sequence[_Bar],
     deaths: Sequence[tuple[float, str, str]],
     slots: dict[str, SlotTime],
     shift: float,
@@ -194,7 +194,7 @@ def _lay(
     span: tuple[float, float],
 ) -> None:
     """Lay the bars of a run on its slots, and say why they were idle. last: when the last trial of all ended."""
-    of_slot: dict[str, list[_Ended]] = defaultdict(list)
+    of_slot: dict[str, list[_Bar]] = defaultdict(list)
     for event in events:
         of_slot[event.place].append(event)
     died: dict[str, list[float]] = defaultdict(list)

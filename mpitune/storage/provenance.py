@@ -16,7 +16,7 @@ import numpy as np
 _LIBRARIES = ("numpy", "scikit-learn", "numba", "torch", "torchvision", "cuml-cu11", "cuml-cu12", "cuml-cu13", "mpi4py")
 
 # What every program here stands on.
-_OURS = ("mpitune",)
+_DISTRIBUTIONS = ("mpitune",)
 
 
 def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
@@ -54,7 +54,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def code_and_libraries(*modules: str) -> dict[str, str]:
     """Versions of all that results depend on: our own code and that of these modules, Python and libraries."""
-    return {"code": fingerprint(*_OURS, *modules), **versions()}
+    return {"code": fingerprint(*_DISTRIBUTIONS, *modules), **versions()}
 
 
 def fingerprint(*modules: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mpitune.folders import NAME
+from mpitune.folders import FOLDER_NAME
 from mpitune.locks import locked, open_lock
 from tests.helpers import ROOT
 
@@ -87,23 +87,23 @@ def test_what_a_stranger_plants_is_refused_with_a_line(machine: Machine, place: 
     base = machine.temporary if place == "local" else machine.temporary / "cache"
     base.mkdir(exist_ok=True)
     base.chmod(0o1777)
-    target = base / (f"{NAME}-{VICTIM}" if place == "local" else NAME)
+    target = base / (f"{FOLDER_NAME}-{VICTIM}" if place == "local" else FOLDER_NAME)
     machine.run(STRANGER, "sh", "-c", PLANTS[plant].format(place=target, home=machine.home))
     before = identity(target)
     path, said = machine.chosen(local=place == "local", XDG_CACHE_HOME=str(base))
     assert said.count("\n") == 1 and str(target) in said
     assert identity(target) == before and not (machine.home / "made-by-following").exists()
-    assert path == machine.home / ".cache" / NAME if place == "cache" else path.parent == machine.temporary
+    assert path == machine.home / ".cache" / FOLDER_NAME if place == "cache" else path.parent == machine.temporary
 
 
 def test_a_fresh_folder_goes_with_its_process_and_is_that_of_its_children(machine: Machine) -> None:
-    (machine.temporary / f"{NAME}-{VICTIM}").mkdir()
+    (machine.temporary / f"{FOLDER_NAME}-{VICTIM}").mkdir()
     code = "import subprocess, sys; " + KEEP.format(True) + \
         f"; subprocess.run([sys.executable, '-c', {KEEP.format(True)!r}])"  # fmt: skip
     done = machine.run(VICTIM, sys.executable, "-u", "-c", code)
     mine, child = done.stdout.splitlines()
     assert mine == child and done.stderr.count("\n") == 1
-    assert [path.name for path in machine.temporary.iterdir()] == [f"{NAME}-{VICTIM}"]
+    assert [path.name for path in machine.temporary.iterdir()] == [f"{FOLDER_NAME}-{VICTIM}"]
 
 
 def test_a_folder_below_one_that_others_can_change_is_refused(machine: Machine) -> None:
@@ -117,16 +117,16 @@ def test_a_folder_below_one_that_others_can_change_is_refused(machine: Machine) 
         (machine.temporary / "link" / "x", f"{machine.temporary}/link belongs to user {STRANGER}"),
     ):
         path, said = machine.chosen(XDG_CACHE_HOME=str(base))
-        assert path == machine.home / ".cache" / NAME and reason in said and said.count("\n") == 1
+        assert path == machine.home / ".cache" / FOLDER_NAME and reason in said and said.count("\n") == 1
     assert not list(theirs.iterdir())
 
 
 def test_the_users_own_folder_is_refused_once_others_can_write_there(machine: Machine) -> None:
     path, said = machine.chosen()
-    assert path == machine.home / ".cache" / NAME and said == ""
+    assert path == machine.home / ".cache" / FOLDER_NAME and said == ""
     path.chmod(0o770)
     other, said = machine.chosen()
-    assert other == machine.temporary / f"{NAME}-{VICTIM}" and "its mode is 770" in said
+    assert other == machine.temporary / f"{FOLDER_NAME}-{VICTIM}" and "its mode is 770" in said
 
 
 def test_the_variable_of_a_library_is_heeded_only_where_it_is_safe(machine: Machine) -> None:
@@ -134,12 +134,14 @@ def test_the_variable_of_a_library_is_heeded_only_where_it_is_safe(machine: Mach
     machine.run(STRANGER, "mkdir", "-m", "777", str(planted))
     code = "import os, mpitune.folders as f; f.set_cache_variables(); print(os.environ['NUMBA_CACHE_DIR'])"
     done = machine.run(VICTIM, sys.executable, "-c", code, NUMBA_CACHE_DIR=str(planted))
-    assert done.stdout.strip() == str(machine.home / ".cache" / NAME / "numba")
+    assert done.stdout.strip() == str(machine.home / ".cache" / FOLDER_NAME / "numba")
     assert f"NUMBA_CACHE_DIR={planted} is not used: {planted} belongs to user {STRANGER}" in done.stderr
     for named in (machine.temporary, machine.temporary / "link"):
         machine.run(STRANGER, "ln", "-sfn", str(machine.home), str(machine.temporary / "link"))
         done = machine.run(VICTIM, sys.executable, "-c", code, NUMBA_CACHE_DIR=str(named))
-        assert done.stdout.strip() == str(machine.home / ".cache" / NAME / "numba") and done.stderr.count("\n") == 1
+        assert (
+            done.stdout.strip() == str(machine.home / ".cache" / FOLDER_NAME / "numba") and done.stderr.count("\n") == 1
+        )
     (machine.home / "link").symlink_to(own)
     done = machine.run(VICTIM, sys.executable, "-c", code, NUMBA_CACHE_DIR=str(machine.home / "link"))
     assert done.stdout.strip() == str(own) and done.stderr == ""

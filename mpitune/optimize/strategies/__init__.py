@@ -19,7 +19,7 @@ __all__ = [
     "Sobol", "Strategy",
 ]  # fmt: skip
 
-NAMES: dict[str, Callable[[], Strategy]] = {
+BY_NAME: dict[str, Callable[[], Strategy]] = {
     "grid": Grid,
     "random": Random,
     "sobol": Sobol,
@@ -36,13 +36,13 @@ def strategy_of(what: Any) -> Strategy:
         return replace(what, sampler=strategy_of(what.sampler))
     if isinstance(what, Strategy):
         return what
-    if isinstance(what, str) and what in NAMES:
-        return NAMES[what]()
+    if isinstance(what, str) and what in BY_NAME:
+        return BY_NAME[what]()
     if hasattr(what, "sample_relative"):
         return Optuna(what)
     name = what.__name__ if isinstance(what, type) else str(what)
     if (kind := next((kind for kind in __all__ if kind.lower() == name.lower()), None)) is not None:
         raise UsageError(f"strategy={name}: give one with its arguments, such as mpitune.strategies.{kind}(...)")
-    known = ", ".join(NAMES)
+    known = ", ".join(BY_NAME)
     made = "one of mpitune.strategies, such as ASHA(max_steps=100), or a sampler of Optuna"
     raise UsageError(f"strategy={what!r}: give {known}, {made}")

@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 from mpitune.sklearn.sharing.family import Family
 
 Find = Callable[[Any], Family | None]  # the family of an estimator
-_SAID: set[str] = set()
+_WARNED: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def _refused(family: Family, model: Any) -> bool:
     if reason is None:
         return False
     text = f"candidates of {type(model).__name__} share no fit: {reason}"
-    if text not in _SAID:
-        _SAID.add(text)
+    if text not in _WARNED:
+        _WARNED.add(text)
         warnings.warn(text, UserWarning, stacklevel=2)
     return True
 

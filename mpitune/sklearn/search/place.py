@@ -17,10 +17,10 @@ from mpitune.ranks.launch import launched
 from mpitune.sklearn.fits.task import Task
 
 # CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
-LONG = 0.25  # after which the server of workers starts: it imports meanwhile
+LONG_S = 0.25  # after which the server of workers starts: it imports meanwhile
 SOON = 2.0  # after which workers do the rest: by then they can be forked
 COMPILING_S = 30.0  # the same while the solver of grids is compiled, which takes one core 12 s
-SMALL = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
+SMALL_SEARCH = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
 LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 
 Place = Literal["here", "here first", "workers"]
@@ -44,7 +44,7 @@ def place_of(search: Any, tasks: Sequence[Task]) -> Place:
     if launched().size > 1 or any(argument is not None for argument in arguments):
         return "workers"
     X, estimator = tasks[0].args[0], tasks[0].estimator
-    if _num_samples(X) > SMALL[0] or math.prod(getattr(X, "shape", ())) > SMALL[1]:
+    if _num_samples(X) > SMALL_SEARCH[0] or math.prod(getattr(X, "shape", ())) > SMALL_SEARCH[1]:
         return "workers"
     # How long a fit of another library takes is not known.
     replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
@@ -68,7 +68,7 @@ class FirstSeconds:
     def are_over(self) -> bool:
         """Asked after each fit."""
         seconds = time.process_time() - self._begun
-        if seconds > LONG and self._modules:
+        if seconds > LONG_S and self._modules:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)
             self._modules = ()

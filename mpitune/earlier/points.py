@@ -23,7 +23,7 @@ from mpitune.trial import Outcome, Parameter, Result, Segment, Trial, exact
 if TYPE_CHECKING:  # what stands above
     from mpitune.optimize.strategies.base import Problem
 
-RANGE = re.compile(r"(When\()?(Float|Int|Choice|Any|Quantile|Weighted)\(")  # how a parameter begins
+RANGE = re.compile(r"(When\()?(Float|Int|Choice|Any|Quantile)\(")  # how a parameter begins
 READS = ("number", "seed")  # of a trial: its results may depend on them
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
 Known = tuple[Mapping[str, Parameter], Result, bool, bool]

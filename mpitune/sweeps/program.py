@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import named
 from mpitune.optimize.commands import OUTPUT, Command
@@ -18,8 +18,11 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.storage.files import written_whole
 from mpitune.sweeps.metrics import Metric, link_open_run, metric_in
-from mpitune.sweeps.stopping import at_bands, band_behind
+from mpitune.sweeps.stopping import band_behind
 from mpitune.trial import PRUNED, Ending, Evaluation
+
+if TYPE_CHECKING:
+    from mpitune.sweeps.reading import Sweep
 
 MACRO = re.compile(r"\$\{([^}]*)\}")
 VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -39,17 +42,16 @@ class Program(Command):
     """Runs a program for each trial, in W&B's offline mode.
 
     Args:
-        content: Of the sweep file, with its defaults.
+        sweep: The file.
         paths: Where each parameter is in the configuration: `("optimizer", "lr")` is nested.
         sweep_id: Begins the id of each run.
     """
 
     anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb", "events.out.tfevents.*")
 
-    def __init__(self, content: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]], sweep_id: str):
-        program = str(content.get("program"))
-        super().__init__([program if word == "${program}" else str(word) for word in content["command"]])
-        self.content, self.paths, self.sweep_id = content, paths, sweep_id
+    def __init__(self, sweep: Sweep, paths: Mapping[str, tuple[str, ...]], sweep_id: str):
+        super().__init__([sweep.program if word == "${program}" else str(word) for word in sweep.command])
+        self.sweep, self.paths, self.sweep_id = sweep, paths, sweep_id
 
     def check(self, space: Space) -> None:
         """Nothing: its macros were looked at when its file was read."""
@@ -59,51 +61,51 @@ class Program(Command):
 
     def __call__(self, trial: ObjectiveTrial) -> Evaluation:
         folder, limits = trial.folder, trial.limits
-        early, sign = self.content.get("early_terminate", {}), -1 if self._maximize else 1
+        name, early, sign = self.sweep.metric.name, self.sweep.early_terminate, -1 if self._maximize else 1
 
         # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
         run = f"{self.sweep_id}-t{trial._trial.segment.number:06}-{os.urandom(4).hex()}"
 
-        def look(ended: bool) -> tuple[Metric, int | None]:
-            metric = self._metric(folder, run, ended)
+        def look() -> tuple[Metric, int | None]:
+            metric = self._metric(folder, run)
             if trial._tell is not None:
-                trial._tell({n: {self.content["metric"]["name"]: value} for n, value in metric.steps.items()})
+                trial._tell({n: {name: value} for n, value in metric.steps.items()})
             losses = [sign * value for _, value in sorted(metric.steps.items())]
-            return metric, band_behind(losses, limits, early.get("strict", True))
+            return metric, band_behind(losses, limits)
 
         def enough() -> bool:
             link_open_run(folder, run)
-            return bool(limits or trial._tell) and look(False)[1] is not None
+            return bool(limits or trial._tell) and look()[1] is not None
 
         self._write_parameters(trial, folder)
         words, said = self._words(trial, folder), self._words(trial, folder, str)
         try:
             failed = self._named(self.run(trial, words, self._variables(folder, run), enough, said))
-            metric, band = look(True)
+            metric, band = look()
         except OSError as error:  # there is no such program, for instance
             raise RuntimeError(self._named(str(error))) from None
         finally:
             self._name_in_output(folder / OUTPUT)
         if band is None and (failed or metric.end is None):
             raise self._error(failed, metric)
-        name, steps = self.content["metric"]["name"], sorted(metric.steps.items())[:band]
+        steps = sorted(metric.steps.items())[:band]
         end = metric.end if band is None else steps[-1][1]
         assert end is not None
         every = -(-len(steps) // MOST_STEPS)
         few = {n: {name: value} for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
-        kept = at_bands([sign * value for _, value in steps], early)
+        kept = early and early.of([sign * value for _, value in steps])
         ending = Ending("" if band is None else PRUNED, steps=few, kept=kept)
         return Evaluation(trial._trial.key, {name: end}, read=("folder",), ending=ending)
 
     @property
     def _maximize(self) -> bool:
-        return bool(self.content["metric"]["goal"] == "maximize")
+        return self.sweep.metric.goal == "maximize"
 
-    def _metric(self, folder: Path, run: str, ended: bool) -> Metric:
-        name = self.content["metric"]["name"]
+    def _metric(self, folder: Path, run: str) -> Metric:
+        name = self.sweep.metric.name
         if name == NO_METRIC:
             return Metric(name, False, iter([(name, 0.0, None)]))
-        return metric_in(folder, self.content["mpitune"].get("read"), name, self._maximize, run, ended)
+        return metric_in(folder, self.sweep.mpitune.read, name, self._maximize, run)
 
     def _error(self, failed: str, metric: Metric) -> Exception:
         if ARGUMENTS.search(failed):
@@ -112,7 +114,7 @@ class Program(Command):
             return NoValue(f"{failed}: leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY")
         if failed:
             return RuntimeError(failed)
-        name, there = self.content["metric"]["name"], named(sorted(metric.others))
+        name, there = self.sweep.metric.name, named(sorted(metric.others))
         if not metric.others:
             return NoValue(f"it has logged nothing: log {name} by wandb.log, or print it as a line of JSON")
         return NoValue(f"it has logged no {name}, but {there}: name one of these in metric, or log {name}")
@@ -165,7 +167,8 @@ class Program(Command):
         own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "DIR": str(folder), "SWEEP_PARAM_PATH": str(folder / PARAMS)}
         own |= {"NAME": run.rpartition("-")[0], "SILENT": "false", "QUIET": "false"}  # W&B then says where the run is
         usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
-        usual |= {f"WANDB_{key.upper()}": self.content[key] for key in ("project", "entity") if key in self.content}
+        usual |= {"WANDB_PROJECT": self.sweep.project} if self.sweep.project else {}
+        usual |= {"WANDB_ENTITY": self.sweep.entity} if self.sweep.entity else {}
         given = {name: value for name, value in usual.items() if name not in os.environ}
         return {**given, **{f"WANDB_{name}": value for name, value in own.items()}}
 

@@ -8,7 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta, Struct, field
 
 from mpitune.errors import UsageError, mended, named, needs
 from mpitune.optimize.spaces import Space
@@ -16,53 +19,114 @@ from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies import Strategy, strategy_of
 from mpitune.sweeps.distributions import part_of
 from mpitune.sweeps.program import MACRO, MACROS, NO_METRIC
-from mpitune.sweeps.stopping import EarlyTerminate, bands_of
+from mpitune.sweeps.stopping import Bands, EarlyTerminate, Positive
 
-SCHEMA = json.loads(Path(__file__).with_name("sweep.schema.json").read_text())
-KINDS: dict[str, Any] = {"nested": SCHEMA["definitions"]["nested"]}  # what a parameter of each distribution may have
-for _rule in SCHEMA["definitions"].values():
-    KINDS.update(dict.fromkeys(_rule.get("properties", {}).get("distribution", {}).get("enum", ()), _rule))
-TYPES: dict[str, Any] = {
-    "object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": int | float,
-}  # fmt: skip
-MOST_BY_ALIASES = 100_000  # values of a file, where more than it has characters
+USUAL = "${env}", "${interpreter}", "${program}", "${args}"  # the command
 Paths = dict[str, tuple[str, ...]]
+Seconds = Annotated[float, Meta(gt=0)]
+Whole = Annotated[int, Meta(ge=0)]
+Method = Literal["grid", "random", "bayes"]
+Goal = Literal["minimize", "maximize"]
+Ours = Literal["grid", "random", "sobol", "tpe", "gp", "cmaes"]
+Read = Literal["wandb", "json", "tensorboard"]
+CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": Read, "type": Literal["hyperband"]}
+WITHOUT_EFFECT = ("name", "description", "apiVersion", "kind", "controller")
+NOT_HERE = {  # keys of W&B
+    **dict.fromkeys(("job", "image_uri"), "give program"), "scheduler": "give method", "metrics": "give one metric",
+    "impute": "a failed run teaches the search nothing here, leave it out",
+    "impute_while_running": "a value counts when its run has ended, leave it out",
+}  # fmt: skip
 
 
-def read(path: Path) -> tuple[dict[str, Any], Space, Paths, Strategy]:
-    """What a file says, with the schema's defaults; its space, the place of each parameter, its strategy.
+class Metric(Struct, forbid_unknown_fields=True):
+    """What is searched for."""
 
-    Raises UsageError.
-    """
+    name: str
+    goal: Goal = "minimize"
+    target: float | None = None
+
+
+class Own(Struct, forbid_unknown_fields=True):
+    """What stands below the key mpitune."""
+
+    strategy: Ours | None = None
+    trials: Positive | None = None
+    seed: Whole = 0
+    window: Positive | None = None
+    timeout: Seconds | None = None
+    trial_timeout: Seconds | None = None
+    devices: Positive = 1
+    nodes: Whole = 0
+    read: Read | None = None
+
+
+class Sweep(Struct, forbid_unknown_fields=True):
+    """A sweep file, but keys that have no effect."""
+
+    method: Method
+    parameters: Annotated[dict[str, Any], Meta(min_length=1)]
+    program: str = ""
+    metric: Metric = field(default_factory=lambda: Metric(NO_METRIC))
+    early_terminate: Bands | None = None
+    command: Annotated[list[Any], Meta(min_length=1)] = field(default_factory=lambda: [*USUAL])
+    run_cap: Positive | None = None
+    mpitune: Own = field(default_factory=Own)
+    project: str = ""
+    entity: str = ""
+
+
+def read(path: Path) -> tuple[Sweep, Space, Paths, Strategy]:
+    """What a file says; its space, the place of each parameter, its strategy. Raises UsageError."""
     try:
-        content = checked("", _content(path), SCHEMA)
+        sweep = checked(_content(path))
         parts, paths = dict[str, Any](), Paths()
-        for at, part in _flat(content["parameters"]):
+        for at, keys in _flat(sweep.parameters):
             if (name := ".".join(at)) in paths:
                 raise UsageError(f"parameters has {name} twice: keep one")
             try:
-                parts[name], paths[name] = part_of(_kind(part), part, content["method"]), at
+                parts[name], paths[name] = part_of(keys, sweep.method), at
             except (UsageError, ValueError, OverflowError) as error:
                 raise UsageError(f"parameters.{name}: {error}") from error
-        _check_command(content["command"], content.get("program", ""))
-        usual = {"bayes": "tpe"}.get(content["method"], content["method"])
-        strategy = strategy_of(content["mpitune"].get("strategy", usual))
-        early = content.get("early_terminate")
-        if "metric" not in content:
-            if early or content["method"] == "bayes":
-                raise UsageError("it has no metric, which bayes and early_terminate need: give metric: {name: loss}")
-            content["metric"] = {"name": NO_METRIC, "goal": "minimize"}
-        if early:
-            if not (bands := bands_of(early)):
+        _check_command(sweep.command, sweep.program)
+        usual = "tpe" if sweep.method == "bayes" else sweep.method
+        strategy, early = strategy_of(sweep.mpitune.strategy or usual), sweep.early_terminate
+        if sweep.metric.name == NO_METRIC and (early or sweep.method == "bayes"):
+            raise UsageError("it has no metric, which bayes and early_terminate need: give metric: {name: loss}")
+        if early is not None:
+            if not early.strict:
+                raise UsageError("early_terminate.strict is false: bands are strict here, leave it out")
+            if not (bands := early.upto()):
                 raise UsageError("early_terminate has no band: give min_iter, or max_iter and s")
-            strategy = EarlyTerminate(strategy, bands, early["eta"])
-        return content, Space(parts), paths, strategy
+            strategy = EarlyTerminate(strategy, bands, early.eta)
+        return sweep, Space(parts), paths, strategy
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{path}: it is nested too deeply, or contains itself") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
+
+
+def checked(content: Any) -> Sweep:
+    """What a file says, by its types. Raises UsageError for what it must not have."""
+    try:
+        known = [name for name in content if name not in WITHOUT_EFFECT] if isinstance(content, dict) else ()
+        return msgspec.convert({name: content[name] for name in known} if known else content, Sweep)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$")
+        at = re.findall(r"\w+", place)
+        name, of = next(iter(re.findall(r"`(\w+)`$", said)), ""), ".".join(at) or "it"
+        if "unknown field" in said:
+            fields = [known for each in (Sweep, Metric, Bands, Own) for known in each.__struct_fields__]
+            fix = f"which is not supported: {NOT_HERE[name]}" if name in NOT_HERE else mended(name, fields)
+            raise UsageError(f"{of} has {name!r}: {fix}") from error
+        if "missing required" in said:
+            raise UsageError(f"{of} has no {name}: give it") from error
+        for name in at:
+            content = content[int(name) if isinstance(content, list) else name]
+        choices = CHOICES.get(at[-1] if at else "")
+        fix = f"give {' or '.join(get_args(choices))}" if choices else said[:1].lower() + said[1:].replace("`", "")
+        raise UsageError(f"{of} is {'empty' if content is None else shown(content)}: {fix}") from error
 
 
 def _content(path: Path) -> Any:
@@ -85,13 +149,8 @@ def _content(path: Path) -> Any:
 
         number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-        loader = Loader(text)
-        if (node := loader.get_single_node()) is None:
-            return None
-        if _whole_size(node, {}) > max(MOST_BY_ALIASES, len(text)):
-            raise ValueError(f"its aliases stand for more than {MOST_BY_ALIASES:,} values")
-        content = loader.construct_document(node)
-        json.dumps(content)  # raises for what a program could not be given
+        content = Loader(text).get_single_data()
+        json.dumps(content)  # raises for what a program could not be keys
         return content
     except (UsageError, RecursionError):
         raise
@@ -99,76 +158,15 @@ def _content(path: Path) -> Any:
         raise UsageError(f"it cannot be read: {error}") from error
 
 
-def _whole_size(node: Any, known: dict[Any, int]) -> int:
-    """How many nodes of YAML there are with all aliases written out. Raises RecursionError for what contains itself."""
-    if isinstance(node.value, str):
-        return 1
-    if node not in known:
-        inside = [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
-        known[node] = 1 + sum(_whole_size(part, known) for part in inside)
-    return known[node]
-
-
-def checked(where: str, value: Any, rule: Mapping[str, Any]) -> Any:
-    """What is given there, with defaults. Raises UsageError unless it is as the schema says."""
-    what = where or "it"
-    if "$ref" in rule:
-        rule = SCHEMA["definitions"][rule["$ref"].rpartition("/")[2]]
-    if "anyOf" in rule:
-        if not isinstance(value, dict):
-            raise UsageError(f"{what} is {shown(value)}: write {{value: {value}}}, or values, or min and max")
-        if (kind := _kind(value)) not in KINDS:
-            raise UsageError(f"{what} has distribution {shown(kind)}: give one of {named([*KINDS][1:])}")
-        rule = KINDS[kind]
-    if "not" in rule:
-        raise UsageError(f"{what} is not supported: {rule['description']}")
-    kind = rule.get("type", "")
-    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
-        kind = {"object": "names with values", "array": "a list"}.get(kind, f"a value of type {kind}")
-        raise UsageError(f"{what} is {'empty' if value is None else shown(value)}: give {kind}")
-    if "enum" in rule and value not in rule["enum"]:
-        raise UsageError(f"{what} is {shown(value)}: give {' or '.join(rule['enum'])}")
-    low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
-    if (low is not None and value < low) or (above is not None and value <= above):
-        raise UsageError(f"{what} is {value}: give " + (f"at least {low}" if above is None else f"more than {above}"))
-    if kind == "array" and len(value) < rule.get("minItems", 0):
-        raise UsageError(f"{what} is empty: give it at least one")
-    for n, each in enumerate(value if "items" in rule else ()):
-        checked(f"{where}[{n}]", each, rule["items"])
-    return _checked_inside(where, value, rule) if kind == "object" else value
-
-
-def _checked_inside(where: str, section: dict[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
-    what, known = where or "it", rule.get("properties", {})
-    if len(section) < rule.get("minProperties", 0):
-        raise UsageError(f"{what} is empty: give it at least one")
-    whole = {key: each["default"] for key, each in known.items() if "default" in each}
-    for key, value in section.items():
-        inside = known.get(key, rule.get("additionalProperties", {}))
-        if inside is False:
-            raise UsageError(f"{what} has {key!r}: {mended(key, known)}")
-        whole[key] = checked(f"{where}.{key}".lstrip("."), value, inside)
-    if missing := [key for key in rule.get("required", ()) if key not in section]:
-        raise UsageError(f"{what} has no {missing[0]}: it needs {named(rule['required'])}")
-    return whole
-
-
-def _kind(part: Mapping[str, Any]) -> str:
-    """The definition of a parameter: its distribution, or the one that it has by its keys."""
-    if "distribution" in part or "parameters" in part:
-        return str(part.get("distribution", "nested"))
-    if "value" in part or "values" in part:
-        return "constant" if "value" in part else "categorical" + "_w_probabilities" * ("probabilities" in part)
-    return "int_uniform" if all(isinstance(part.get(end, 0), int) for end in ("min", "max")) else "uniform"
-
-
-def _flat(
-    parameters: Mapping[str, Any], outer: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _flat(parameters: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The parameters with the place of each; those of a group are inside it."""
-    for name, part in parameters.items():
+    for name, keys in parameters.items():
         at = (*outer, str(name))
-        yield from _flat(part["parameters"], at) if "parameters" in part else [(at, part)]
+        if not isinstance(keys, dict):
+            fix = f"write {{value: {keys}}}, or values, or min and max"
+            raise UsageError(f"parameters.{'.'.join(at)} is {shown(keys)}: {fix}")
+        inside = keys.get("parameters") if keys.keys() == {"parameters"} else None
+        yield from _flat(inside, at) if isinstance(inside, dict) else [(at, keys)]
 
 
 def _check_command(command: list[Any], program: str) -> None:

@@ -6,17 +6,46 @@ are stopped, and not how quickly each of them comes to a band.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler
 from mpitune.optimize.strategies.plain import Points, WholeTrials
 from mpitune.trial import Trial
 
 MOST_BANDS = 100
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Bands(Struct, forbid_unknown_fields=True):
+    """What a sweep file says below early_terminate."""
+
+    type: Literal["hyperband"]
+    min_iter: Positive | None = None
+    max_iter: Positive | None = None
+    s: Positive | None = None
+    eta: Annotated[float, Meta(gt=1)] = 3.0
+    strict: bool = True  # always
+
+    def upto(self, most: int = 10**9) -> tuple[int, ...]:
+        """How many values are logged at each band, `most` at most."""
+        bands = list[float]()
+        if self.max_iter is not None and self.s is not None:
+            while len(bands) < min(self.s, MOST_BANDS) and (band := self.max_iter / self.eta ** (len(bands) + 1)) >= 1:
+                bands.append(band)
+        elif self.min_iter is not None:
+            while len(bands) < MOST_BANDS and (band := self.min_iter * self.eta ** len(bands)) < most + 1:
+                bands.append(band)
+        return tuple(sorted({int(band) for band in bands if band < most + 1}))
+
+    def of(self, losses: Sequence[float]) -> list[tuple[int, float]]:
+        """What is kept of a trial with these losses: that at each band, as finite as JSON is."""
+        most = sys.float_info.max
+        return [(band, max(-most, min(most, losses[band - 1]))) for band in self.upto(len(losses))]
 
 
 @dataclass(frozen=True)
@@ -54,27 +83,6 @@ class _Comparing(WholeTrials):
         super().tell(trial, feedback)
 
 
-def bands_of(early: Mapping[str, Any], most: int = 10**9) -> tuple[int, ...]:
-    """How many values are logged at each band of an early_terminate."""
-    eta, begin, bands = early.get("eta", 3), float(early.get("min_iter", math.inf)), list[float]()
-    if "max_iter" in early and "s" in early:
-        while len(bands) < min(early["s"], MOST_BANDS) and (band := early["max_iter"] / eta ** (len(bands) + 1)) >= 1:
-            bands.append(band)
-    else:
-        while len(bands) < MOST_BANDS and (band := begin * eta ** len(bands)) < most + 1:
-            bands.append(band)
-    return tuple(sorted({int(band) for band in bands if band < most + 1}))
-
-
-def band_behind(losses: Sequence[float], limits: Sequence[tuple[int, float]], strict: bool) -> int | None:
+def band_behind(losses: Sequence[float], limits: Sequence[tuple[int, float]]) -> int | None:
     """The first band at which a trial with these losses is stopped, None where it goes on."""
-    for band, limit in limits:
-        if band <= len(losses) and (losses[band - 1] if strict else min(losses[:band])) > limit:
-            return band
-    return None
-
-
-def at_bands(losses: Sequence[float], early: Mapping[str, Any]) -> list[tuple[int, float]] | None:
-    """What is kept of a trial with these losses: that at each band, as finite as JSON is; None without bands."""
-    most = sys.float_info.max
-    return [(band, max(-most, min(most, losses[band - 1]))) for band in bands_of(early, len(losses))] or None
+    return next((band for band, limit in limits if band <= len(losses) and losses[band - 1] > limit), None)

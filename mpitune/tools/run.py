@@ -54,26 +54,26 @@ def _run(options: SweepOptions) -> Exit:
 
 
 def _searched(options: SweepOptions) -> SearchStudy:
-    content, space, paths, strategy = read(options.file)
-    ours, metric = content["mpitune"], content["metric"]
+    sweep, space, paths, strategy = read(options.file)
+    ours, metric = sweep.mpitune, sweep.metric
     folder = options.results or Path("results", options.file.stem)
     sweep_id = os.environ.get("WANDB_SWEEP_ID") or hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:8]
-    sign = -1 if metric["goal"] == "maximize" else 1
+    sign, target = -1 if metric.goal == "maximize" else 1, metric.target
 
     def reached(study: SearchStudy, trial: TrialRecord) -> bool:
-        return trial.state == COMPLETE and sign * trial.values[metric["name"]] <= sign * metric["target"]
+        return target is not None and trial.state == COMPLETE and sign * trial.values[metric.name] <= sign * target
 
-    n_trials = options.trials or ours.get("trials", content.get("run_cap"))
-    if n_trials is None and (method := ours.get("strategy", content["method"])) != "grid":
+    n_trials = options.trials or ours.trials or sweep.run_cap
+    if n_trials is None and (method := ours.strategy or sweep.method) != "grid":
         raise UsageError(f"{options.file}: {method} has no end: give run_cap, or --trials 50")
     return search(
-        Program(content, paths, sweep_id), space, strategy=strategy,
+        Program(sweep, paths, sweep_id), space, strategy=strategy,
         n_trials=n_trials,
-        minimize=metric["name"] if sign > 0 else (), maximize=metric["name"] if sign < 0 else (),
-        seed=ours.get("seed", 0), window=options.window or ours.get("window"),
-        timeout=options.timeout or ours.get("timeout"),
-        trial_timeout=options.trial_timeout or ours.get("trial_timeout"),
-        devices=ours.get("devices", 1), nodes=ours.get("nodes", 0),
-        callbacks=[reached] if "target" in metric else [],
+        minimize=metric.name if sign > 0 else (), maximize=metric.name if sign < 0 else (),
+        seed=ours.seed, window=options.window or ours.window,
+        timeout=options.timeout or ours.timeout,
+        trial_timeout=options.trial_timeout or ours.trial_timeout,
+        devices=ours.devices, nodes=ours.nodes,
+        callbacks=[] if target is None else [reached],
         options=replace(options, results=folder, gpu=options.gpu or (None if options.workers is None else "none")),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from mpitune.optimize.commands import OUTPUT, _run
 from mpitune.optimize.values import FolderFault
 from mpitune.sweeps.metrics import HEAD, _records
 from mpitune.sweeps.program import Program
+from mpitune.sweeps.reading import Sweep
 from tests.helpers import journal_lines, table
 from tests.mpitune.sweeps.scripts import PLAIN, WITH_WANDB, ran, written
 
@@ -190,7 +191,7 @@ def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_written_is_no_fault_of_a_trial(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    program = Program({"command": ["true"], "mpitune": {}}, {}, "sweep")
+    program = Program(Sweep("grid", {}, command=["true"]), {}, "sweep")
     with pytest.raises(FolderFault, match="cannot be read or written"):
         program._write_parameters(current_trial(), tmp_path / "file")
     with pytest.raises(FolderFault, match="cannot be read or written"):

@@ -181,13 +181,13 @@ def restored(cls: type, values: Mapping[str, Any]) -> Any:
     Raises:
         ValueError, TypeError, KeyError: The values are of another version of the class.
     """
-    hints, given = typing.get_type_hints(cls), {}
+    hints, arguments = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if field.name in values and "help" in field.metadata:
             kind, many = _kind(hints[field.name])
             value = values[field.name]
-            given[field.name] = tuple(map(kind, value)) if many else None if value is None else kind(value)
-    return cls(**given)
+            arguments[field.name] = tuple(map(kind, value)) if many else None if value is None else kind(value)
+    return cls(**arguments)
 
 
 def selecting(instance: Any) -> set[str]:

@@ -213,19 +213,19 @@ def _read(folder: Path, running: Running) -> ExportedStudy:
         trials, results = cast(dict[str, Trial], history.trials), history.results
         trials[key], results[key] = trial, Result(key, ending=Ending(steps=steps), ended=time.time())
     settings = history.header["settings"]
-    said = settings.get("objectives")
+    goal_texts = settings.get("objectives")
     searched = (
         history.header.get("kind") == "search"
-        and isinstance(said, list)
-        and all(isinstance(goal, str) for goal in said)
+        and isinstance(goal_texts, list)
+        and all(isinstance(goal, str) for goal in goal_texts)
     )
-    goals = said if searched else [history.goal]
+    goals = goal_texts if searched else [history.goal]
     objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
-    found = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
-    found = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in found]
-    found = [replace(trial, **{name: _as_utf8(getattr(trial, name)) for name in TEXTS}) for trial in found]
+    exported = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
+    exported = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in exported]
+    exported = [replace(trial, **{name: _as_utf8(getattr(trial, name)) for name in TEXTS}) for trial in exported]
     began = str(history.runs[0].get("time", "")) if history.runs else ""
-    return ExportedStudy(folder, _as_utf8(history.header), found, _as_utf8(objectives), _as_utf8(began))
+    return ExportedStudy(folder, _as_utf8(history.header), exported, _as_utf8(objectives), _as_utf8(began))
 
 
 def _as_utf8(thing: Any) -> Any:

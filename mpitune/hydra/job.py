@@ -75,15 +75,15 @@ class Job:
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
         this, pruning = trial_of(trial.number, {}), Pruning(trial)
         own = AttemptFolder(this, folder, self.joined)
-        given = ObjectiveTrial(dict(trial.params), device, 0, 0, this, 0, own, _begin=lambda _: pruning)
+        own_trial = ObjectiveTrial(dict(trial.params), device, 0, 0, this, 0, own, _begin=lambda _: pruning)
         try:
-            with as_current(given):
+            with as_current(own_trial):
                 ended = run_job(
                     self.task, config, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
                     hydra_context=self.context,
                 )  # fmt: skip
         finally:
-            for name, value in given.user_attrs.items():
+            for name, value in own_trial.user_attrs.items():
                 trial.set_user_attr(name, value)
         if ended.status != JobStatus.COMPLETED:
             raise ended._return_value

@@ -222,12 +222,12 @@ def _finished(folder: Path) -> int:
 
 def _state_of(folder: Path) -> dict[str, tuple[int, ...]]:
     """What all files in a folder look like, by their paths."""
-    found: dict[str, tuple[int, ...]] = {}
+    states: dict[str, tuple[int, ...]] = {}
     for path in (os.path.join(below, name) for below, _, names in os.walk(folder) for name in names):
         with suppress(FileNotFoundError):
             state = os.lstat(path)
-            found[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
-    return found
+            states[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
+    return states
 
 
 def _of_stage(key: str) -> str:

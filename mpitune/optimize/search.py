@@ -162,16 +162,16 @@ def search(
         raise UsageError(f"results={results!r:.100}: give the path of a folder")
     if workers is not None and gpu is None and options.gpu is None:
         gpu = "none"
-    given: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
-    given["changed"], given["join"] = changed or None, join or None
-    given["track"] = track or None
+    chosen_options: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
+    chosen_options["changed"], chosen_options["join"] = changed or None, join or None
+    chosen_options["track"] = track or None
     if not isinstance(adapt, bool):
         raise UsageError(f"adapt={adapt!r:.100}: give True or False")
-    given["adapt"] = adapt or None
-    given["results"] = None if results is None else Path(results)
+    chosen_options["adapt"] = adapt or None
+    chosen_options["results"] = None if results is None else Path(results)
     transport = wires(options)
     with transport.refusing_together():
-        options = replace(options, **{name: value for name, value in given.items() if value is not None})
+        options = replace(options, **{name: value for name, value in chosen_options.items() if value is not None})
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:

@@ -78,11 +78,11 @@ class Space:
 
     def described(self) -> tuple[str, ...]:
         """For the journal: a text for each part, its name first, and one for the constraints."""
-        parts = [f"{name}: {self._said(name, part)}" for name, part in self._parts.items()]
+        parts = [f"{name}: {self._part_text(name, part)}" for name, part in self._parts.items()]
         mark = said(self.constraints).rpartition(" ")[2]
         return (*parts, f"{len(self.constraints)} constraints {mark}") if self.constraints else tuple(parts)
 
-    def _said(self, name: str, part: Any) -> str:
+    def _part_text(self, name: str, part: Any) -> str:
         text = repr(part) if isinstance(part, Part) else said(part)
         conditions = (f"{other}={said(values)}" for other, values in self.conditions.get(name, {}).items())
         return f"When({text}, {', '.join(conditions)})" if name in self.conditions else text
@@ -122,13 +122,13 @@ class Space:
 
     def allows(self, point: Mapping[str, Parameter]) -> bool:
         """Whether a point fulfils all constraints. Raises UsageError where one of them raises."""
-        given = self.given(point) if self.constraints else {}
+        params = self.given(point) if self.constraints else {}
         try:
-            return all(constraint(given) for constraint in self.constraints)
+            return all(constraint(params) for constraint in self.constraints)
         except Exception as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UsageError(
-                f"a constraint raised {said} for {given}: correct it; a parameter whose condition fails is not there"
+                f"a constraint raised {reason} for {params}: correct it; a parameter whose condition fails is not there"
             ) from error
 
     def given(self, point: Mapping[str, Parameter]) -> dict[str, Any]:

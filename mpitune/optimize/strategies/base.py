@@ -137,8 +137,8 @@ def said_of(part: Any) -> str:
         usual: dict[str, str] = {}
         with suppress(Exception), warnings.catch_warnings(action="ignore"):  # of its own constructor
             usual = _settings(type(part)()) if type(part).__module__.startswith(OPTUNA) else {}
-        given = (f"{n.lstrip('_')}={text}" for n, text in _settings(part).items() if usual.get(n) != text)
-        return type(part).__name__ + (f"({words})" if (words := ", ".join(given)) else "")
+        arguments = (f"{n.lstrip('_')}={text}" for n, text in _settings(part).items() if usual.get(n) != text)
+        return type(part).__name__ + (f"({words})" if (words := ", ".join(arguments)) else "")
     return said(part)
 
 

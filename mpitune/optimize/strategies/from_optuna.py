@@ -99,16 +99,16 @@ class _Asking(Sampler):
         rng = self._problem.rng(f"trial/{index}")
         return space.draw(lambda: rng.random(space.dimensions))
 
-    def _begun(self, given: Point | None = None) -> tuple[Any, Point]:
+    def _begun(self, fixed: Point | None = None) -> tuple[Any, Point]:
         """The study's next trial with its point; given: one that the study's sampler has not drawn."""
         space = self._problem.space
-        known = {} if given is None else {"system_attrs": {"fixed_params": told(space.parts, given)["params"]}}
+        known = {} if fixed is None else {"system_attrs": {"fixed_params": told(space.parts, fixed)["params"]}}
         point: Point = {}
         with _quiet():
             number = len(self._view.trials)
             trial = self._view.trial(number, self._view.begin(number, **known))
             for name, part in space.parts.items():
-                if space.is_active(name, point) if given is None else name in given:
+                if space.is_active(name, point) if fixed is None else name in fixed:
                     point[name] = suggested(trial, name, part)
                     if not part.takes(point[name]):
                         raise UsageError(f"the sampler draws {name} = {point[name]}, not in {part}: correct it")
@@ -152,8 +152,8 @@ def finite(constraints: Sequence[float]) -> tuple[float, ...]:
 def constraints_func_of(thing: Any) -> Any:
     """The `constraints_func` of a sampler, or of the sampler within a strategy; None without one."""
     inner = getattr(thing, "sampler", getattr(thing, "_base_sampler", None))
-    found = getattr(thing, "_constraints_func", None)
-    return found if inner is None or found is not None else constraints_func_of(inner)
+    function = getattr(thing, "_constraints_func", None)
+    return function if inner is None or function is not None else constraints_func_of(inner)
 
 
 def _quiet() -> Any:

@@ -184,7 +184,7 @@ class View(InMemoryStorage):
 class ViewedStudy(Study):
     """A study of a view."""
 
-    def enqueue_trial(self, *given: Any, **more: Any) -> None:
+    def enqueue_trial(self, *args: Any, **more: Any) -> None:
         raise RuntimeError(READ_ONLY)
 
     add_trial = add_trials = ask = enqueue_trial

@@ -159,9 +159,9 @@ class WholeGrid(Family):
         assert method is not None
         X, y, weight, splits = _joined(part)
         models: list[Any] = [None] * len(settings)
-        asked = [(part.X if part.X_train is None else part.X_train, part.X_test)]
+        samples = [(part.X if part.X_train is None else part.X_train, part.X_test)]
         for fitted in method(
-            [cloned(setting) for setting in settings], X, y, splits, sample_weight=weight, parts=asked
+            [cloned(setting) for setting in settings], X, y, splits, sample_weight=weight, parts=samples
         ):
             models[fitted.candidate] = fitted.model if fitted.error is None else None
         return models

@@ -36,7 +36,7 @@ def check(search: Any) -> None:
         raise UsageError(ONE_SCORE)
 
 
-def asked(
+def fits_of(
     together: Mapping[int, int | None], folds: Mapping[str, Any], losses: Mapping[Place, float | None]
 ) -> tuple[set[Place], set[int]]:
     """(candidate, split) of all that a race has asked for so far, by the losses known, and who is in it.
@@ -49,16 +49,16 @@ def asked(
     numbers, splits = sorted(together), folds["splits"]
     repeats, confidence = folds["repeats"], folds["race"]
     race = Race(numbers, splits, confidence=confidence, repeats=repeats, together=together)
-    found = {(number, split) for number in numbers if together[number] is None for split in range(splits)}
+    fits = {(number, split) for number in numbers if together[number] is None for split in range(splits)}
     while pairs := race.next_folds():
-        found.update(pairs)
+        fits.update(pairs)
         if any(pair not in losses for pair in pairs):
-            return found, race.kept()
+            return fits, race.kept()
         for pair in pairs:
             race.tell(pair[0], losses[pair])
     if not race.kept():  # all have failed: scikit-learn says so, of all
         return {(number, split) for number in numbers for split in range(splits)}, set(numbers)
-    return found, race.kept()
+    return fits, race.kept()
 
 
 def counts(history: History) -> set[str] | None:
@@ -76,8 +76,8 @@ def counts(history: History) -> set[str] | None:
         value = float(failed) if result.failed and failed != "raise" else result.values.get(goal, math.nan)
         losses[place] = None if math.isnan(value) else -value
     together = {number: folds["together"].get(str(number), number) for number, _ in places.values()}
-    found, _ = asked(together, folds, losses)
-    return {key for key, place in places.items() if place in found}
+    fits, _ = fits_of(together, folds, losses)
+    return {key for key, place in places.items() if place in fits}
 
 
 class FoldRace:
@@ -122,7 +122,7 @@ class FoldRace:
 
     def wanted(self) -> tuple[list[Task], list[Task]]:
         """The tasks to do next, none at the end, and those that may be wanted later."""
-        wanted, kept = asked(self._together, self._folds, self._losses)
+        wanted, kept = fits_of(self._together, self._folds, self._losses)
         left = [task for place, task in self._tasks.items() if place not in self._losses and place[0] in kept]
         some = [task for place, task in self._tasks.items() if place not in self._losses and place in wanted]
         if some and len(left) < self._few and self._spares:
@@ -148,10 +148,10 @@ class FoldRace:
 
     def counted(self, answers: Mapping[str, Answer]) -> tuple[dict[str, Answer], str]:
         """The answers that the race wanted, and a line that says how many fits it did not want."""
-        wanted, _ = asked(self._together, self._folds, self._losses)
+        wanted, _ = fits_of(self._together, self._folds, self._losses)
         kept = {self._tasks[place].key: answers[self._tasks[place].key] for place in wanted}
-        said = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
+        note = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
         if made := len(answers) - len(kept):
-            said += f", but {made:,} of these were made, as slots would have waited"
+            note += f", but {made:,} of these were made, as slots would have waited"
         sure = f"the winner of all folds is kept in {100 * self._folds['race']:g} % of searches and orders of folds"
-        return kept, f"{said}; {sure}"
+        return kept, f"{note}; {sure}"

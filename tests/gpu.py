@@ -10,13 +10,10 @@ because a library is not there.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -42,15 +39,6 @@ class Step(NamedTuple):
     name: str
     does: Sequence[str | Path] | Callable[[], str]
     needs: str = ""
-
-
-class Done(NamedTuple):
-    """said: PASSED, or how it ended. words: the last lines of what it printed, where it failed."""
-
-    step: Step
-    said: str
-    seconds: float
-    words: str = ""
 
 
 def steps(folder: Path) -> list[Step]:
@@ -91,61 +79,20 @@ def differ(there: Path, here: Path, name: str, limit: float) -> str:
     return "" if abs(means[0] - means[1]) <= limit * means[1] else f"mean {name} {means[0]:.6g} and {means[1]:.6g}"
 
 
-def run_all(every: Sequence[Step], folder: Path, limit_s: float) -> list[Done]:
-    """Run the steps one after the other until so many seconds are over."""
-    end, done = time.monotonic() + limit_s, []
-    for number, step in enumerate(every):
-        start = time.monotonic()
-        if step.needs and find_spec(step.needs) is None:
-            done.append(Done(step, f"left out: {step.needs} is not installed", 0.0))
-        elif callable(step.does):
-            try:
-                said = step.does() or PASSED
-            except (OSError, ValueError, KeyError) as error:  # a study that was not written
-                said = f"{type(error).__name__}: {error}"
-            done.append(Done(step, said, time.monotonic() - start))
-        else:
-            done.append(_run(step, step.does, folder / f"{number:02}.txt", end - start))
-        print(f"{step.name}: {done[-1].said}, {done[-1].seconds:.0f} s", flush=True)
-    return done
-
-
-def _run(step: Step, words: Sequence[str | Path], output: Path, left: float) -> Done:
-    start = time.monotonic()
-    if left <= 0:
-        return Done(step, "no time was left", 0.0)
-    with open(output, "w") as file:
-        command = [sys.executable, "-m", *map(str, words)]
-        print(*command, end="\n\n", file=file, flush=True)
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            status = process.wait(left)
-            said = f"status {status}" if status else PASSED
-        except subprocess.TimeoutExpired:
-            said = f"not done within {left:.0f} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)  # one whose GPU hangs may not end
-    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
-    words_ = "" if said == PASSED else "\n".join(lines[-LAST_LINES:])
-    return Done(step, said, time.monotonic() - start, words_)
-
-
-def summary(done: Sequence[Done]) -> str:
-    """What can be pasted into an issue, in Markdown."""
-    rows = [{"step": one.step.name, "": one.said, "seconds": f"{one.seconds:.0f}"} for one in done]
-    gpus = nvidia_smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader") or ""
-    words = [f"\n{one.step.name}:\n\n```\n{one.words}\n```" for one in done if one.words]
-    return "\n".join([circumstances("torch", "cuml", "numpy"), gpus, table(rows), *words, ""])
-
-
-def status_of(done: Sequence[Done]) -> Exit:
-    """Whether all has passed, beside what was left out."""
-    return Exit.DONE if all(one.said == PASSED or one.said.startswith("left out") for one in done) else Exit.ERROR
+def ended(step: Step, output: Path, left: float) -> str:
+    """Run a step, and say how it ended: `PASSED`, that it was left out, or what is wrong."""
+    if step.needs and find_spec(step.needs) is None:
+        return f"left out: {step.needs} is not installed"
+    try:
+        if callable(step.does):
+            return step.does() or PASSED
+        with open(output, "w") as file:
+            command = [sys.executable, "-m", *map(str, step.does)]
+            options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+            status = subprocess.run(command, cwd=ROOT, timeout=max(1, left), **options).returncode  # type: ignore[call-overload]
+        return f"status {status}" if status else PASSED
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:  # a study that was not written
+        return f"{type(error).__name__}: {error}"
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
@@ -160,11 +107,20 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "data").exists():
         write_as_mnist(folder / "data", 600, 200)
-    done = run_all(steps(folder), folder, given.limit)
-    text = summary(done)
+    begin, rows, words = time.monotonic(), [], []
+    for number, step in enumerate(steps(folder)):
+        start, output = time.monotonic(), folder / f"{number:02}.txt"
+        said = ended(step, output, begin + given.limit - start)
+        rows.append({"step": step.name, "": said, "seconds": f"{time.monotonic() - start:.0f}"})
+        print(*rows[-1].values(), sep=", ", flush=True)
+        if not said.startswith((PASSED, "left out")):
+            lines = output.read_text(errors="replace").splitlines() if output.exists() else [said]
+            words.append(f"\n{step.name}:\n\n```\n" + "\n".join(lines[-LAST_LINES:]) + "\n```")
+    gpus = nvidia_smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader") or ""
+    text = "\n".join([circumstances("torch", "cuml", "numpy"), gpus, table(rows), *words, ""])
     (folder / "summary.md").write_text(text)
     print(f"\n{text}\nall of it: {folder}")
-    return status_of(done)
+    return Exit.ERROR if words else Exit.DONE
 
 
 if __name__ == "__main__":

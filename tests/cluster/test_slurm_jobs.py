@@ -231,22 +231,6 @@ def test_srun_without_pmix_is_refused_with_the_fix(jobs: Jobs) -> None:
     assert not jobs.results.exists()
 
 
-@pytest.mark.slow
-def test_nothing_is_begun_that_the_time_limit_would_cut(slurm: Slurm, tmp_path: Path) -> None:
-    """Of 180 s the margin leaves a part to one job and none to the other, which is not requeued for ever."""
-    some, none = Jobs(slurm, tmp_path / "some"), Jobs(slurm, tmp_path / "none")
-    study = (*TOYS, "3000", "--seconds", "0.5", *CPU, "--walltime-margin")
-    options = (*THREE, "--time=3", "--signal=B:USR1@5")
-    with_some = some.submit("search.sbatch", *study, "135", options=(*options, "--no-requeue"))
-    with_none = none.submit("search.sbatch", *study, "190", options=options)
-    said = some.wait(with_some, status=75)
-    assert "batches were not begun, as the job's time limit is near" in said
-    assert "not requeued, as Slurm refuses it" in said
-    assert 0 < len(journal_lines(some.results)) < 3000
-    assert "not requeued, as no trial was finished" in none.wait(with_none, status=75)
-    assert journal_lines(none.results) == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "environ", "text"),
     [

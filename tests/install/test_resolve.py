@@ -54,26 +54,22 @@ def check_pairs(versions: Mapping[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_versions_are_known_to_work_together(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "python"),
+    [(name, "") for name in FILES] + [(name, one) for name, pythons in PYTHONS.items() for one in pythons],
+)
+def test_versions_are_known_to_work_together(name: str, python: str) -> None:
+    """For this Python, and for each one that the README names there are wheels."""
     if not index_is_reachable():
         pytest.skip("the index of packages does not answer")
     if "cu11" in name and not cuda_11_is_reachable():
         pytest.skip("the index of PyTorch for CUDA 11 does not answer")
-    versions = resolve(name)
+    versions = resolve(name, python=python)
     check_pairs(versions)
     libraries = {match[0] for package in versions if (match := re.search(r"(?<=^nvidia-nccl-cu)\d+", package))}
     assert len(libraries) <= 1, f"two NCCLs write the same file: {libraries}"
     cuda = re.search(r"cu(\d+)", name)
     assert not cuda or libraries == {cuda[1]}, "torch is not built for the CUDA of this file"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "python"), [(name, one) for name, pythons in PYTHONS.items() for one in pythons])
-def test_there_are_wheels_for_each_python_that_the_readme_names(name: str, python: str) -> None:
-    if not index_is_reachable():
-        pytest.skip("the index of packages does not answer")
-    check_pairs(resolve(name, python=python))
 
 
 def test_the_readme_names_the_pythons() -> None:

@@ -1,16 +1,12 @@
 """What the README and the pages of docs/ show works as it is printed there."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import PATIENCE, ROOT, on_one_core, wait_until
+from tests.helpers import ROOT, on_one_core
 
 README = (ROOT / "README.md").read_text()
 
@@ -44,48 +40,22 @@ def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: 
     assert len(lines) == max(1, ranks) and set(lines) == {FOUND}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(python_blocks("docs/search.md"))))
-def test_the_blocks_about_search_run_in_an_empty_folder(program: Any, tmp_path: Path, number: int) -> None:
-    (tmp_path / "script.py").write_text(python_blocks("docs/search.md")[number])
-    program(tmp_path / "script.py", cwd=tmp_path)
+BLOCKS = {
+    "first.py": (FIRST, "64 trials: 64 complete"),
+    "staged.py": (STAGED, "27 trials: 1 complete, 26 pruned"),
+    "randomized.py": (RANDOMIZED, r"\{'gamma': 0.001, 'C': 10+\} 0.9\d+\n$"),
+    "closer.py": (CLOSER, "True\n$"),
+    **{f"search-{number}.py": (code, "") for number, code in enumerate(python_blocks("docs/search.md"))},
+}
 
 
 @pytest.mark.slow
-def test_the_tutorial_goes_on_with_more_trials(program: Any, tmp_path: Path) -> None:
-    first = tmp_path / "first.py"
-    first.write_text(FIRST)
-    output = program(first, cwd=tmp_path).stdout
-    assert output.startswith("64 trials: 64 complete") and output.count("64 trials") == 1, "one report"
-    first.write_text(FIRST.replace("n_trials=64", "n_trials=512"))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    job = subprocess.Popen([sys.executable, "first.py"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
-    journal = tmp_path / "results" / "first" / "journal.jsonl"
-    assert wait_until(lambda: '"t000070"' in journal.read_text())
-    job.send_signal(signal.SIGINT)
-    assert job.communicate(timeout=PATIENCE)[1].endswith("first.py: SIGINT: run the same command to continue\n")
-    assert job.returncode == 75
-    first.write_text(FIRST.replace("n_trials=64", "n_trials=512").replace("0.2", "0.0"))
-    assert program(first, cwd=tmp_path).stdout.startswith("512 trials: 512 complete")
-    text = journal.read_text()
-    assert text.count('"t000063"') == text.count('"t000511"') == 1, "what was known was computed again"
-
-
-@pytest.mark.slow
-def test_the_strategy_of_the_tutorial_stops_trials(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "staged.py").write_text(STAGED)
-    output = program(tmp_path / "staged.py", cwd=tmp_path).stdout
-    assert output.startswith("27 trials: 1 complete, 26 pruned")
-
-
-@pytest.mark.slow
-def test_the_searches_of_other_pages_run(program: Any, tmp_path: Path) -> None:
-    for name, code, answer in (
-        ("randomized.py", RANDOMIZED, r"\{'gamma': 0.001, 'C': 10+\} 0.9\d+\n"), ("closer.py", CLOSER, "True\n"),
-    ):  # fmt: skip
-        (tmp_path / name).write_text(code)
-        output = program(tmp_path / name, cwd=tmp_path).stdout
-        assert re.fullmatch(answer, output), output
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_of_a_page_runs_in_an_empty_folder(program: Any, tmp_path: Path, name: str) -> None:
+    code, answer = BLOCKS[name]
+    (tmp_path / name).write_text(code)
+    output = program(tmp_path / name, cwd=tmp_path).stdout
+    assert re.match(answer, output), output
 
 
 def test_the_experiment_of_the_docs_runs(program: Any, tmp_path: Any) -> None:

@@ -37,19 +37,9 @@ def scratch() -> Iterator[Scratch]:
 
 
 @pytest.fixture
-def spawned(scratch: Scratch) -> Iterator[Spawned]:
-    """Starts a process that runs ``function(pipe, *arguments)``; returns it with the other end of its pipe."""
-    yield from _started("spawn")
-
-
-@pytest.fixture
 def forked(scratch: Scratch) -> Iterator[Spawned]:
-    """The same, which needs to import nothing; its memory is this one's at first."""
-    yield from _started("fork")
-
-
-def _started(method: str) -> Iterator[Spawned]:
-    context: Any = multiprocessing.get_context(method)
+    """Starts a process that runs ``function(pipe, *arguments)``; returns it with the other end of its pipe."""
+    context: Any = multiprocessing.get_context("fork")
     started = []
 
     def start(function: Callable[..., None], *arguments: Any) -> tuple[Any, Connection]:

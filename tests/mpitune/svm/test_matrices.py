@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,10 @@ import pytest
 
 from mnist_svm.experiment import SvmGrid
 from mpitune.engine.queue import Queue
-from mpitune.memory.shared_arrays import SharedArrays, Spec
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
 from mpitune.svm.matrices.plan import keep
 from tests.helpers import PATIENCE, ROOT, table_without_run
-from tests.mpitune.svm.conftest import Scratch, Spawned, matrix_spec
+from tests.mpitune.svm.conftest import Scratch, matrix_spec
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -54,41 +51,6 @@ def test_strips_have_the_bits_of_the_whole(scratch: Scratch, with_distances: boo
 
 
 # Memory
-
-
-def grown(pipe: Connection, specs: dict[str, Spec], n: int) -> None:
-    """Send by how many bytes this process's own memory grows with the matrices."""
-    small = prepare(*drawn(100))
-    kernel_minus_one(small, 0.1, distances=squared_distances(small))
-    samples = prepare(*drawn(n))
-    before = own_memory()
-    kept = keep(samples, "ovr", 1, GB, SharedArrays(specs), 2)
-    with kept.source(0.1):
-        pipe.send((bool(kept.shared), own_memory() - before))
-        pipe.recv()
-
-
-def own_memory() -> int:
-    return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
-
-
-@pytest.mark.slow
-def test_shared_matrices_are_in_memory_once(scratch: Scratch, spawned: Spawned) -> None:
-    width = prepare(*drawn(1500)).width
-    shared = scratch(width, "kernel 0", "kernel 1", "distances")
-    matrix = 4 * width * width
-    assert sum(os.fstat(shared.descriptor(name)).st_blocks for name in shared.specs) == 0, (
-        "nothing is taken before it is used"
-    )
-    workers = [spawned(grown, shared.specs, 1500) for _ in range(2)] + [spawned(grown, {}, 1500)]
-    *sharing, (alone, own) = [pipe.recv() for _, pipe in workers]
-    assert not alone and own > 1.9 * matrix
-    assert all(shared and growth < matrix / 2 for shared, growth in sharing), sharing
-    taken = 512 * sum(os.fstat(shared.descriptor(name)).st_blocks for name in shared.specs)
-    assert 3 * matrix <= taken < 3.2 * matrix
-    for process, pipe in workers:
-        pipe.send("end")
-        process.join(PATIENCE)
 
 
 @pytest.mark.parametrize(("room", "shared", "distances"), [(0.5, False, True), (1.5, True, False)])

@@ -59,9 +59,10 @@ for n in (5, 7):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "workers"),
-    [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 0), (3, 1)))],
+    [(2, 1), (0, 0), (3, 1)],
 )
 def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
     """All that the trials need is the script's own: classes, a global, a lambda; and it has no guard."""
@@ -82,9 +83,10 @@ def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int) -> Non
     assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "n", "rank"),
-    [("    found = ", "n", 1), pytest.param("        yield one", "self.n", 0, marks=pytest.mark.slow)],
+    [("    found = ", "n", 1), ("        yield one", "self.n", 0)],
     ids=["script", "study"],
 )
 def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path, line: str, n: str, rank: int) -> None:
@@ -234,7 +236,8 @@ DOORS: dict[str, Callable[[RunOptions], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("door", ["search", *(pytest.param(n, marks=pytest.mark.slow) for n in list(DOORS)[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
 def test_global_sources_of_random_numbers_are_seeded_for_each_trial(door: str) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()
     found = [DOORS[door](RunOptions(gpu="none", workers=n, quiet=True)) for n in (0, 1, 2)]
@@ -265,6 +268,7 @@ def test_what_cannot_be_sent_is_named() -> None:
         run_study(Listed(lambda trial: lock and {}), RunOptions(gpu="none", workers=1, quiet=True))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docstring_runs(program: Any) -> None:
     code = "\n".join(line[4:] for line in (mpitune.__doc__ or "").splitlines() if line.startswith("    "))
     done = program("-c", code, status=None, preexec_fn=on_one_core)
@@ -301,9 +305,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "kind", ["fork", *[pytest.param(kind, marks=pytest.mark.slow) for kind in ("spawn", "forkserver")]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fork", "spawn", "forkserver"])
 def test_a_pool_of_processes_in_a_trial_finds_what_the_script_defines(program: Any, tmp_path: Path, kind: str) -> None:
     (tmp_path / "script.py").write_text(POOLS.replace("KIND", repr(kind)))
     assert program(tmp_path / "script.py").stdout == "{'loss': 42.0} [42, 42]\n"

@@ -427,6 +427,7 @@ def test_a_callback_ends_a_search_once_what_is_open_has_ended(workers: int, wind
     assert len(study) == 3 + window and told == list(range(3 + window))
 
 
+@pytest.mark.slow
 def test_a_window_goes_on_with_more_trials_and_other_workers(tmp_path: Path) -> None:
     """As if the study had begun with all; its window is that of its start, twice as large as the slots were then."""
     space = {"x": Float(0, 1), "y": Float(0, 1)}

@@ -180,6 +180,7 @@ def test_one_job_stays_in_this_process_and_says_who_is_idle(capsys: pytest.Captu
     assert pids == {os.getpid()} and capsys.readouterr().err.count("1 of 2 workers are idle") == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_trial() -> None:
     def objective(trial: Trial) -> float:
         if trial.number == 3:
@@ -474,6 +475,7 @@ def attributes() -> dict[str, Any]:
     return {"array": np.array([0.5, 1]), "arrays": [{"p": np.ones(3)}], "f": frame, "all": Always(), "label": Label.B}
 
 
+@pytest.mark.slow
 def test_attributes_are_never_compared_but_packed() -> None:
     def objective(trial: Trial) -> float:
         if (label := trial.suggest_categorical("label", list(Label))) is not Label.A:

@@ -254,7 +254,8 @@ def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:
     assert kept == [True] * 3 and dict(os.environ) == before
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
 def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -> None:
     """Each worker hangs in its first trial from t20 on, so that the study goes on until then and no further."""
     hang, n_workers = [f"t{number}" for number in range(20, 400)], 2 * max(ranks, 1)

@@ -86,6 +86,7 @@ def of_script(folder: Path, script: str, where: str = "", *arguments: str) -> su
     return in_shell(f"{folder}/script.py {folder}/r {' '.join(arguments)}", where)
 
 
+@pytest.mark.slow
 def test_what_a_script_prints_itself_is_its_own_affair(tmp_path: Path) -> None:
     """Where it cannot be written, Python raises at once or, where it keeps it until its end, gives the status 120."""
     done = of_script(tmp_path, SEARCH, "> /dev/full", "my", "words")
@@ -127,6 +128,7 @@ def test_a_disk_that_is_full_for_a_while_loses_what_was_said_then(
     assert log.read_text() == "kept\n"
 
 
+@pytest.mark.slow
 def test_the_time_taken_includes_the_report(program: Any, tmp_path: Path) -> None:
     done = program(*TOYS, "1", *OPTIONS, "--linger", "1.5", "--results", tmp_path / "r")
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("time taken: ")]

@@ -42,6 +42,7 @@ def test_a_rank_alone_on_its_host_uses_the_cores_of_its_launcher(bound: Any, tmp
     assert "1 slot on 1 node" in kept and "bound to one of" in kept
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_host_keep_their_cores(bound: Any, tmp_path: Any) -> None:
     said = bound(2, *OPTIONS, tmp_path)
     assert "2 slots on 2 nodes" in said and "had bound" not in said

@@ -91,6 +91,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_time")
 @pytest.mark.parametrize("verbose", [2, 3, 10])
 @pytest.mark.parametrize("scoring", [None, ["accuracy", "f1_macro"]])
@@ -131,6 +132,7 @@ class Refuses(LogisticRegression):
         return super().fit(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_exception_reaches_the_script_as_it_is(workers: int) -> None:
     """One of a fit where it is to be raised, and one of a scorer that scikit-learn raises in any case."""

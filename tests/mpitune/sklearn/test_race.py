@@ -112,9 +112,8 @@ def test_a_folder_continues_without_a_race_and_with_it_again(tmp_path: Path) -> 
     assert len(journal_lines(tmp_path)) == 400 and digest(raced(results=tmp_path)) == first == digest(raced(workers=0))
 
 
-@pytest.mark.parametrize(
-    "cv", [pytest.param(CV, marks=pytest.mark.slow), theirs.ShuffleSplit(6, test_size=20, random_state=0)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cv", [CV, theirs.ShuffleSplit(6, test_size=20, random_state=0)])
 def test_the_report_of_the_journal_is_that_of_the_search(
     cv: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +143,7 @@ def test_candidates_that_cost_nothing_stay(capsys: pytest.CaptureFixture[str]) -
     assert "race: 0 of 60 fits spared;" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_fits_that_fail() -> None:
     """One that fails is left; where all fail, scikit-learn says so; scores that are no numbers are still warned of."""

@@ -40,6 +40,7 @@ from tests.mpitune.sklearn.iris import WholeGrid, X, Y, caught, same, table
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_scaler", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weighted: bool) -> None:
@@ -312,9 +313,8 @@ def test_a_folder_continues_its_search_and_names_what_another_has_otherwise(tmp_
             fit(**how)
 
 
-@pytest.mark.parametrize(
-    "backend", ["sequential", "threading", pytest.param("loky", marks=pytest.mark.slow), "mpitune"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["sequential", "threading", "loky", "mpitune"])
 def test_each_outer_fold_has_a_folder_of_its_own_and_continues(backend: str, tmp_path: Path) -> None:
     """One after the other, in threads, in processes, and in workers of this package."""
     search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=1)
@@ -389,6 +389,7 @@ for more in ({}, {"results": "kept"}):
 """
 
 
+@pytest.mark.slow
 def test_fits_in_this_process_have_one_thread_each_as_in_workers(program: Any, tmp_path: Path) -> None:
     """The refit has those of the script, as scikit-learn's."""
     (tmp_path / "threads.py").write_text(THREADS)

@@ -326,6 +326,7 @@ def test_the_default_is_candidate_0(tmp_path: Path) -> None:
         HalvingGridSearchCV(TREE, GRID, default=True).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_careful_takes_the_default_where_it_reaches_the_corrected_score() -> None:
     rng, seen = np.random.default_rng(0), set()
     for _ in range(60):

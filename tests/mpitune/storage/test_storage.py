@@ -76,6 +76,7 @@ def one_line(stderr: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_of_arrays_ends_the_run_and_loses_nothing(shell: Any, tmp_path: Path) -> None:
     arguments = "60 --array-size 2000"
     done = shell(
@@ -122,6 +123,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_of_checkpoints_is_no_fault_of_a_trial(shell: Any, tmp_path: Path) -> None:
     """The second attempt begins with a copy of what the first has written."""
     (tmp_path / "toys.py").write_text(DIES)
@@ -282,6 +284,7 @@ def test_a_digit_that_changed_is_found_and_evaluated_again(
     assert status.main([str(folder)]) == Exit.DONE
 
 
+@pytest.mark.slow
 def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path) -> None:
     """Lustre without -o flock and some NFS have none: here a library that is loaded first refuses the call."""
     if (compiler := shutil.which("cc")) is None:
@@ -302,6 +305,7 @@ def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path)
         assert (done.stdout == "False\n") == (number == errno.ENOSYS), "no job can hold it where there are no locks"
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_written_is_one_line_and_made_later(program: Any, tmp_path: Path) -> None:
     """As on a full disk: here a folder lies under its name, which a file cannot replace."""
     program(*TOYS, "3", *OPTIONS, "--results", tmp_path)

@@ -81,6 +81,7 @@ def test_fits_that_were_given_up_say_so():
     assert given_up == {0: 1, 1: 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
 def test_labels_differ_from_scikit_learns_only_where_the_tolerance_decides(load):
     """A tight solution judges: where a label differs, one of its decision values is within the tolerance of zero."""

@@ -60,6 +60,7 @@ def test_early_terminate_stops_what_hyperband_would(tmp_path: Path) -> None:
     assert 5 < sum(map(bool, expected)) < 30
 
 
+@pytest.mark.slow
 def test_a_wandb_script_runs_unchanged_and_is_stopped(tmp_path: Path) -> None:
     pytest.importorskip("wandb", "0.31")  # which writes a run's file while it runs
     file = written(
@@ -135,6 +136,7 @@ def test_a_grid_ends_and_a_target_ends_a_sweep(tmp_path: Path) -> None:
     assert len(table(tmp_path / "met" / "trials.csv")) < 100
 
 
+@pytest.mark.slow
 def test_without_a_metric_runs_are_started_for_what_they_write(tmp_path: Path) -> None:
     script = "import sys\nopen('written', 'a').write(sys.argv[1])\nsys.exit(sys.argv[1] == '--lr=2')"
     parameters = {"lr": {"values": [1, 2, 3]}}

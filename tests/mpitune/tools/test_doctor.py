@@ -150,6 +150,7 @@ def test_a_study_on_one_core_of_several_is_warned(program: Any, tmp_path: Path) 
     assert "--bind-to none" not in program(*study, "--workers", "1", **pinned).stderr
 
 
+@pytest.mark.slow
 def test_an_mpi_that_cannot_be_used_is_a_warning(program: Any, tmp_path: Path) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("class rc:\n    pass")

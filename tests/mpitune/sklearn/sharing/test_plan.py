@@ -196,6 +196,7 @@ def test_the_plan_that_the_pages_show_is_the_plan_of_their_search(capsys: pytest
     assert f"```text\n{plan}```" in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
     """Of ten sizes on 8 MB of samples, two thirds of which are fitted to, no two results are in memory together."""
     samples = np.random.default_rng(0).normal(size=(2000, 500))

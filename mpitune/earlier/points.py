@@ -90,10 +90,10 @@ class Carried(Matching):
     ):
         self._problem, self._uses, self._go_on, self._kept = problem, uses, go_on, kept
         spaces = [parts_of(study.settings.get("space")) for study in earlier]
-        self._earlier, mine = list(earlier), parts_of(problem.space.described())
-        require_comparable(spaces[-1], mine)
+        self._earlier, here = list(earlier), parts_of(problem.space.described())
+        require_comparable(spaces[-1], here)
         *self._constants_before, self._constants = [
-            {name: constant_of(text) for name, text in parts.items() if not is_range(text)} for parts in (*spaces, mine)
+            {name: constant_of(text) for name, text in parts.items() if not is_range(text)} for parts in (*spaces, here)
         ]
 
     def known(self) -> list[Known]:

@@ -110,20 +110,20 @@ class _Models:
 
     def __init__(self, estimator: Any) -> None:
         self._estimator = clone(estimator)
-        self._given = self._estimator.get_params()
+        self._params = self._estimator.get_params()
         self._checked: dict[frozenset[str], Exception | None] = {}  # the rest of the values, by names of a candidate's
 
     def __call__(self, candidate: Mapping[str, Any]) -> SVC | Exception:
         """The model, or what is wrong with its parameters."""
         own, names = clone_all(candidate), frozenset(candidate)
         if names not in self._checked:
-            self._checked[names] = self._wrong({name: v for name, v in self._given.items() if name not in names})
+            self._checked[names] = self._wrong({name: v for name, v in self._params.items() if name not in names})
         wrong = self._checked[names] or self._wrong(own)
-        return wrong or SVC(**{**self._given, **own})
+        return wrong or SVC(**{**self._params, **own})
 
     def _wrong(self, values: Mapping[str, Any]) -> Exception | None:
         try:
-            if unknown := values.keys() - self._given.keys():
+            if unknown := values.keys() - self._params.keys():
                 self._estimator.set_params(**{name: values[name] for name in sorted(unknown)})
             validate_parameter_constraints(SVC._parameter_constraints, dict(values), caller_name="SVC")
             if callable(values.get("kernel")):

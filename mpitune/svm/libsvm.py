@@ -116,10 +116,10 @@ class Pair:
         labels[self.first :] = 1.0
         model.classes_, model.class_weight_, model._gamma = np.arange(2), self.class_weight, function.gamma
         model._effective_probability = False
-        given = np.ascontiguousarray(self.x, np.float64)
+        samples = np.ascontiguousarray(self.x, np.float64)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model._dense_fit(given, labels, self.sample_weight, 0, function.name, random_seed=0)
+            model._dense_fit(samples, labels, self.sample_weight, 0, function.name, random_seed=0)
         betas = np.zeros(len(self.x))
         betas[model.support_] = model.dual_coef_[0]
         return betas, -float(model.intercept_[0]), int(np.sum(model._num_iter))

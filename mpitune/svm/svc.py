@@ -107,29 +107,29 @@ class SVC(ScikitSVC):
         state.pop("_known", None)
         return state
 
-    def _asked(self, X: Any) -> tuple[KnownPart, int] | None:
+    def _known_part(self, X: Any) -> tuple[KnownPart, int] | None:
         """What the solver of a grid knows of these very samples, and the number of this model's penalty there."""
         c, known = vars(self).get("_known", (0, ()))
         return next(((part, c) for samples, part in known if X is samples), None)
 
     def _decision_function(self, X: Any) -> np.ndarray:
-        if asked := self._asked(X):
-            part, c = asked
+        if known := self._known_part(X):
+            part, c = known
             values = part.decisions(c)
             return -values.ravel() if len(self.classes_) == 2 else values
         return super()._decision_function(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n,) of samples; see `sklearn.svm.SVC.predict`."""
-        if not self.break_ties and (asked := self._asked(X)):
-            part, c = asked
+        if not self.break_ties and (known := self._known_part(X)):
+            part, c = known
             return self.classes_[part.labels(c)]
         return super().predict(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean accuracy; see `sklearn.svm.SVC.score`, whose checks of plain labels take longer than a grid's fit."""
         plain = sample_weight is None and isinstance(y, np.ndarray) and y.ndim == 1 and len(y)
-        if plain and self._asked(X):
+        if plain and self._known_part(X):
             return int(np.count_nonzero(self.predict(X) == y)) / len(y)
         return float(super().score(X, y, sample_weight))
 

@@ -35,7 +35,7 @@ ARGUMENTS = re.compile(r"unrecognized arguments|arguments are required|[Nn]o suc
 
 def with_variables(word: str) -> str:
     """A word with the values of environment variables; as W&B's agent, with the name of one that is not there."""
-    return VARIABLE.sub(lambda found: os.environ.get(found[1], found[1]), word)
+    return VARIABLE.sub(lambda match: os.environ.get(match[1], match[1]), word)
 
 
 class Program(Command):
@@ -78,9 +78,9 @@ class Program(Command):
             return bool(limits or trial._tell) and look()[1] is not None
 
         self._write_parameters(trial, folder)
-        words, said = self._words(trial, folder), self._words(trial, folder, str)
+        words, words_shown = self._words(trial, folder), self._words(trial, folder, str)
         try:
-            failed = self._named(self.run(trial, words, self._variables(folder, run), enough, said))
+            failed = self._named(self.run(trial, words, self._variables(folder, run), enough, words_shown))
             metric, band = look()
         except OSError as error:  # there is no such program, for instance
             raise RuntimeError(self._named(str(error))) from None
@@ -169,8 +169,8 @@ class Program(Command):
         usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
         usual |= {"WANDB_PROJECT": self.sweep.project} if self.sweep.project else {}
         usual |= {"WANDB_ENTITY": self.sweep.entity} if self.sweep.entity else {}
-        given = {name: value for name, value in usual.items() if name not in os.environ}
-        return {**given, **{f"WANDB_{name}": value for name, value in own.items()}}
+        defaults = {name: value for name, value in usual.items() if name not in os.environ}
+        return {**defaults, **{f"WANDB_{name}": value for name, value in own.items()}}
 
 
 def arguments(config: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Fetch MNIST into data/, as `python -m mpitune data` does: `python mnist.py [--data DIR]`."""
+"""Fetch MNIST into data/, or another data set: `python mnist.py [--dataset NAME] [--data DIR]`."""
 
 from common.data import main
 

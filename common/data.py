@@ -2,7 +2,7 @@
 
 Fetch a data set before a job whose nodes have no network:
 
-    python -m mpitune data --dataset mnist --data DIR
+    python mnist.py --dataset mnist --data DIR
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _fetched(mirrors: Sequence[str], file: str, digest: str) -> bytes:
 def _absent(name: str, root: Path, why: str) -> UsageError:
     return UsageError(
         f"{name} is not in {root}{why}: fetch it where there is a network with "
-        f"`python -m mpitune data --dataset {name} --data {shlex.quote(str(root))}`, "
+        f"`python mnist.py --dataset {name} --data {shlex.quote(str(root))}`, "
         "name its folder with --data, or use --dataset digits, which needs no download"
     )
 
@@ -286,9 +286,9 @@ def _one_line(error: Exception) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m mpitune data`: make sure that a data set is in its folder, and whole. Returns the exit status."""
+    """`python mnist.py`: make sure that a data set is in its folder, and whole. Returns the exit status."""
     description = "Fetch a data set ahead of a job, and check it."
-    return program(DatasetSettings, _fetch, arguments, prog="python -m mpitune data", description=description)
+    return program(DatasetSettings, _fetch, arguments, prog="python mnist.py", description=description)
 
 
 def _fetch(source: DatasetSettings) -> Exit:

@@ -28,7 +28,7 @@ from mpitune.lazy import front
 
 if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.cli import run as run
-    from mpitune.exchange.trials import load as load
+    from mpitune.exchange.loading import load as load
     from mpitune.experiment import Experiment as Experiment
     from mpitune.experiment import one_round as one_round
     from mpitune.experiment import per_trial as per_trial
@@ -56,7 +56,7 @@ __getattr__, __dir__, __all__ = front(
         "options": ("RunOptions",),
         "experiment": ("Experiment", "one_round", "per_trial"),
         "port": ("Scheduling",),
-        "exchange.trials": ("load",),
+        "exchange.loading": ("load",),
         "optimize.objectives": ("TrialStopped", "current_trial"),
         "optimize.search": ("search",),
         "settings": ("setting",),

@@ -16,10 +16,9 @@ from mpitune.processes.output import outlive_readers
 TOOLS = {
     "run": "a sweep file of Weights & Biases: on all devices, without its server",
     "status": "how far a study is, and what has failed",
-    "report": "one page about a study, or about several side by side",
+    "report": "one page about a study",
     "doctor": "what would go wrong in a job, with its fix",
-    "export": "a study for other tools: csv, json, optuna, mlflow, tensorboard, wandb-offline",
-    "data": "fetch and check the images of mnist_svm and mnist_nn, in their checkout",
+    "export": "a study for other tools: csv, json, optuna",
 }
 SCRIPTS = {
     "script.py": "run this script: its calls by joblib (n_jobs) are made on all nodes",
@@ -36,8 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return 0
-    if words[0] == "accelerate":  # as it was called
-        words[0] = "--sklearn"
     tool, *rest = words
     if tool not in TOOLS and (tool.endswith(".py") or tool.startswith("-")):
         tool, rest = "script", words

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.errors import UsageError
+from mpitune.errors import UsageError, utf8
 from mpitune.source import is_own, text_of
 from mpitune.trial import Parameter
 
@@ -118,8 +118,8 @@ def _says_all(value: Any, depth: int = 9) -> bool:
 
 
 def _may_be_said(text: str) -> bool:
-    """Whether `said` may write this text of another value."""
-    if _SAID.fullmatch(text):
+    """Whether `said` may write this text of another value; also of a text that is no UTF-8, which no journal holds."""
+    if utf8(text) != text or _SAID.fullmatch(text):
         return True
     with suppress(ValueError):
         return repr(complex(text)) == text

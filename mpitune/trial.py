@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpitune.errors import UsageError, named
+from mpitune.errors import UsageError, named, utf8
 
 Parameter = float | int | str
 LONGEST_KEY = 200  # characters
 _NUMBERS = frozenset({float, int})
-_PLAIN = frozenset({str, bool})  # what a journal gives back exactly as it was, beside numbers
 
 
 class Segment(NamedTuple):
@@ -85,8 +84,8 @@ class Trial:
     segment: Segment
 
     def __init__(self, key: str, params: Mapping[str, Parameter], segment: Segment = WHOLE) -> None:
-        if not 0 < len(key) <= LONGEST_KEY:
-            raise ValueError(f"a trial's key has 1 to {LONGEST_KEY} characters, not {len(key)}: {key[:40]!r}")
+        if not 0 < len(key) <= LONGEST_KEY or (not key.isascii() and utf8(key) != key):
+            raise ValueError(f"a trial's key has 1 to {LONGEST_KEY} characters of UTF-8, not {len(key)}: {key[:40]!r}")
         for value in params.values():
             if type(value) in _NUMBERS:
                 try:
@@ -94,11 +93,11 @@ class Trial:
                         continue
                 except OverflowError:  # a whole number that no float comes near, of which little can be computed
                     pass
-            elif type(value) in _PLAIN:
+            elif type(value) is bool or (type(value) is str and utf8(value) == value):  # a journal gives these back
                 continue
             name = next(name for name, other in params.items() if other is value)
             shown = f"{value!r:.100}" if isinstance(value, float | str) else f"of type {type(value).__name__}"
-            raise ValueError(f"parameter {name} of trial {key} is {shown}: give a finite float, int or str")
+            raise ValueError(f"parameter {name} of trial {key} is {shown}: give a finite float, int or a text of UTF-8")
         _set_key(self, key)
         _set_params(self, params)
         _set_segment(self, segment)
@@ -126,8 +125,9 @@ def exact(params: Mapping[str, Parameter]) -> frozenset[tuple[Any, ...]]:
 
 
 def same_trial(trial: Trial, other: Trial) -> bool:
-    """Whether two trials of one key ask the same."""
-    return trial.segment == other.segment and exact(trial.params) == exact(other.params)
+    """Whether two trials of one key ask the same. A million are compared, most of which have equal texts."""
+    equal = repr(trial.params) == repr(other.params) or exact(trial.params) == exact(other.params)
+    return equal and trial.segment == other.segment
 
 
 def asked_of(trial: Trial) -> dict[str, Any]:
@@ -157,6 +157,7 @@ class Place:
 
 
 COMPLETE, INFEASIBLE, PRUNED, FAILED = "complete", "infeasible", "pruned", "failed"  # states of a trial of a search
+RUNNING = "running"  # that of one without a result
 Steps = Mapping[int, Mapping[str, float]]  # values by name after each step
 
 

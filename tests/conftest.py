@@ -108,4 +108,4 @@ def mnist() -> Path:
     for folder in (ROOT / "data", SHARED_MNIST):
         if (folder / "MNIST" / "raw").exists():
             return folder
-    pytest.skip("MNIST is not in ./data or ../shared/data: python -m mpitune data --dataset mnist")
+    pytest.skip("MNIST is not in ./data or ../shared/data: python mnist.py --dataset mnist")

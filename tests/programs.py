@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from common.data import DatasetSettings
 from mnist_nn.experiment import Bagging
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import Predict
@@ -22,7 +21,6 @@ from mpitune.tools.status import StatusOptions
 
 EXPERIMENTS = {"mnist_svm": SvmGrid, "mnist_nn": Bagging}
 OTHERS = {
-    "mpitune data": (DatasetSettings,),
     "mpitune doctor": (RunOptions,),
     "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),

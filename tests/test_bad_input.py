@@ -107,7 +107,6 @@ REFUSED = {
     "ddp --network search": "--network search needs --from RESULTS",
     "ddp --network kubeflow --from toys": "name two networks",
     "report absent": "absent holds no study",
-    "report absent --goal least": "is not a goal",
     "export absent": "absent holds no study",
     "export toys --to smoke": "'smoke' is not one of csv",
 }

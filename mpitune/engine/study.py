@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from mpitune.errors import UsageError, or_typed
 from mpitune.port import Port
 from mpitune.storage.history import no_collection
-from mpitune.storage.records import not_known
-from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, asked_of, exact
+from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, asked_of, exact, same_trial
 
 
 class TrialChanged(UsageError):
@@ -293,8 +292,9 @@ class Study(Coordinated):
             numbers = Counter(trial.key for course in self._courses for trial in course.trials)
             raise ValueError(f"two trials have the key {next(key for key in keys if numbers[key] > 1)}")
         new = set()
-        for trial, other in not_known(self._known, trials):
-            if other is not None:
+        for trial in trials:
+            other = self._known.get(trial.key)
+            if other is not None and not same_trial(other, trial):
                 self._changed(trial, other)
             if trial.key not in self.results:
                 new.add(trial.key)

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
 from mpitune.identity import label_of, texts_of
-from mpitune.optimize.spaces import Point
 from mpitune.optimize.spaces.parameters import short
-from mpitune.optimize.strategies.base import number_of
-from mpitune.storage.table import last_line, named_columns, write_table
-from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, best_of, state_of
+from mpitune.storage.table import named_columns, write_table
+from mpitune.storage.trials import TrialRecord
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, best_of
 
 if TYPE_CHECKING:
     import pandas
 
 STATES = COMPLETE, INFEASIBLE, PRUNED, FAILED
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    """A trial of a search with all that became of it.
-
-    Attributes:
-        number: From 0, in the order asked.
-        params: By name, as the objective got them.
-        values: By name; those after the last step.
-        state: "complete", "infeasible" (complete, with a constraint above 0), "pruned" (stopped early) or "failed".
-        steps: Values by step, where the objective says them.
-        seconds: Its workers took for it.
-        error: Why it failed, the last line of a traceback; "" if it did not.
-        user_attrs: What its objective has said by `trial.set_user_attr`.
-        constraints: What `constraints_func` of a sampler of Optuna has said of it.
-    """
-
-    number: int
-    params: Mapping[str, Any]
-    values: Mapping[str, float]
-    state: str
-    steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    error: str = ""
-    user_attrs: Mapping[str, Any] = field(default_factory=dict)
-    constraints: Sequence[float] = ()
 
 
 class SearchStudy:
@@ -164,28 +135,6 @@ class SearchStudy:
 def html_of(report: str) -> str:
     """Lines of text for a notebook."""
     return f'<pre style="white-space: pre-wrap">{escape(report)}</pre>'
-
-
-def records(outcomes: Iterable[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> list[TrialRecord]:
-    """The trials that the engine's outcomes are segments of. given: what the objective got for a point."""
-    stages: dict[int, list[Outcome]] = {}
-    for outcome in outcomes:
-        stages.setdefault(number_of(outcome.trial), []).append(outcome)
-    return [_record(number, of_trial, given) for number, of_trial in stages.items()]
-
-
-def _record(number: int, stages: list[Outcome], given: Callable[[Point], Mapping[str, Any]]) -> TrialRecord:
-    stages.sort(key=lambda outcome: outcome.trial.segment.stage or 0)
-    trial, result = stages[-1]
-    state, results = state_of(stages), [outcome.result for outcome in stages]
-    steps = {step: values for each in results for step, values in each.ending.steps.items()}
-    ends = [each for each in results if not each.failed]
-    values = ends[-1].values if ends and state != FAILED else {}
-    seconds = sum(each.seconds for each in results)
-    attrs = {name: value for each in results for name, value in each.user_attrs.items()}
-    error, chosen = last_line(result.error or result.ending.cause), result.ending.chosen
-    params = dict(trial.params if chosen is None else chosen)
-    return TrialRecord(number, given(params), values, state, steps, seconds, error, attrs, result.ending.constraints)
 
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:

@@ -17,7 +17,7 @@ from mpitune.limit import SearchLimit
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.commands import Command
 from mpitune.optimize.objectives import GroupEvaluator, TrialEvaluator
-from mpitune.optimize.search_study import SearchStudy, TrialRecord, records
+from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.spaces import Point, Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, number_of
@@ -27,6 +27,7 @@ from mpitune.optimize.values import InvalidReturnValue, refuse_faults, require_s
 from mpitune.optimize.window import Proposed, rounds
 from mpitune.port import Matching, Reporting, Scheduling
 from mpitune.settings import window_of
+from mpitune.storage.trials import TrialRecord, records
 from mpitune.trial import Batch, Evaluation, Fault, Gang, Outcome, Result, Rounds, Trial
 
 SELECTS = {"selects": True}  # a field that only decides which trials there are, see `Carried`

@@ -27,7 +27,7 @@ from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError, named
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.search import require_sendable, slots_here
-from mpitune.optimize.search_study import SearchStudy, records
+from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
@@ -45,6 +45,7 @@ from mpitune.ranks import launch
 from mpitune.ranks.transport import Transport
 from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
+from mpitune.storage.trials import records
 from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
 from mpitune.track.tracker import STEPS
 from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
@@ -125,7 +126,7 @@ class Optimizing(Experiment):
         if history is not None and last is not None:
             kept = [key for key in history.results if key <= last.trial.key]
             known = [Outcome(history.trials[key], history.results[key]) for key in kept]
-        SearchStudy(records(known, dict), goals, folder).write(folder / "trials.csv")
+        SearchStudy(records(known), goals, folder).write(folder / "trials.csv")
 
 
 def optimize(

@@ -46,7 +46,7 @@ class Report:
 def write_at_the_end(folder: Path, history: History, experiment: Experiment, data: Data) -> None:
     """Write report.html of a study that has just ended. Raises StorageError where that fails; the study is done."""
     try:
-        write_report(folder / PAGE, [report_of(folder, history, experiment, data)])
+        write_report(folder / PAGE, report_of(folder, history, experiment, data))
     except Exception as error:  # whatever an experiment's own sections raise
         log.debug(PAGE, exc_info=True)
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
@@ -56,19 +56,13 @@ def write_at_the_end(folder: Path, history: History, experiment: Experiment, dat
         ) from error
 
 
-def report_of(
-    folder: Path, history: History, experiment: Experiment | None, data: Data | None, *, goal: str | None = None
-) -> Report:
-    """What the page shows of one study. Without its experiment, or the data of that, it leaves out what only they say.
-
-    The goal, such as "minimize loss", is needed if neither experiment nor journal says it.
-    """
+def report_of(folder: Path, history: History, experiment: Experiment | None, data: Data | None) -> Report:
+    """What the page shows of a study. Without its experiment, or the data of that, it leaves out what only they say."""
     settings = history.header["settings"]
     objectives = settings.get("objectives") if history.header.get("kind") == "search" else None
     reporting = experiment.reporting() if experiment else Reporting()
-    said = [goal, reporting.goal, history.goal]
     goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []
-    goals = [asked] if (asked := _first_goal(said)) else goals
+    goals = [asked] if (asked := _first_goal([reporting.goal, history.goal])) else goals
     searched = goals[0] if goals else None
     if searched is not None:
         values = [result.values[searched.name] for result in history.results.values() if searched.name in result.values]
@@ -94,36 +88,33 @@ def _first_goal(said: Sequence[Any]) -> Goal | None:
     return None
 
 
-def write_report(path: Path, reports: Sequence[Report]) -> None:
-    """Write the page of one study or several, whole or not at all."""
-    text = page(reports)
+def write_report(path: Path, report: Report) -> None:
+    """Write the page of a study, whole or not at all."""
+    text = page(report)
     with written_whole(path, "w") as file:
         file.write(text)
 
 
-def page(reports: Sequence[Report]) -> str:
-    """The page as HTML; the same journals make the same page."""
+def page(report: Report) -> str:
+    """The page as HTML; the same journal makes the same page."""
     compressed = (HERE / "echarts" / "echarts.min.js.gz").read_bytes()
     script = (HERE / "report.js").read_text(encoding="utf-8")
     hashes = " ".join(f"'sha256-{_sha(text)}'" for text in (gzip.decompress(compressed), script.encode()))
     licence = "\n\n".join(
         (HERE / "echarts" / name).read_text(encoding="utf-8") for name in ("NOTICE", "LICENSE", "LICENSE-d3")
     )
-    studies = [report.study for report in reports]
-    single = len(studies) == 1
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("template.html").render(
-        title=", ".join(dict.fromkeys(map(parts.title_of, studies))),
-        subtitle=f"{studies[0].state}, {parts.when_of(studies[0])}" if single else "several studies side by side",
+        title=parts.title_of(report.study),
+        subtitle=f"{report.study.state}, {parts.when_of(report.study)}",
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hashes=Markup(hashes),
         library=base64.b64encode(compressed).decode(),
         licence=licence,
-        studies=[_study(report) for report in reports],
-        comparison=[] if single else parts.comparison_of(studies),
+        study=_study(report),
     )
 
 
@@ -139,13 +130,11 @@ def _study(report: Report) -> dict[str, Any]:
         for section in report.sections
         if section.panels
     ]
-    candidates = [*parts.winner_of(study), *parts.race_of(study), *parts.history_of(study), *parts.learning_of(study)]
+    candidates = [*parts.winner_of(study), *parts.history_of(study), *parts.learning_of(study)]
     links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
     links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({len(study.failures)})")]
     links += [("trials", "Trials"), ("about", "Settings")]
     return {
-        "name": study.name,
-        "folder": str(study.folder),
         "links": links,
         "facts": parts.facts_of(study, report.sections),
         "notes": parts.notes_of(study),

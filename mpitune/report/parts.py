@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import duration
-from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section, Table
+from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
@@ -29,7 +29,6 @@ MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
-MOST_LEFT = 500  # candidates that have left a race, in its table
 MOST_DEATHS = 1000  # rows of their table
 
 
@@ -106,10 +105,10 @@ def notes_of(study: ReportedStudy) -> list[str]:
     """What a reader of the answer must know."""
     notes = []
     if study.goal is None:
-        notes.append("The journal does not say what is searched for, so no candidate is called the best: give --goal.")
+        notes.append("The journal does not say what is searched for, so no candidate is called the best.")
     elif len(study.goals) > 1:
         together = f"No candidate is the best for {' and '.join(study.goals)} together: study.pareto is the answer."
-        notes.append(f"{together} Charts are of {study.goal.name}; --goal says another.")
+        notes.append(f"{together} Charts are of {study.goal.name}.")
     elif study.best is None and any(candidate.state == INFEASIBLE for candidate in study.candidates):
         notes.append("No complete candidate fulfils the constraints, so there is no answer yet.")
     elif study.best is None:
@@ -143,23 +142,6 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
     about += f"; the best {len(shown)} of {len(order)} are drawn." if len(shown) < len(order) else "."
     good = [names[n] for n in winner.as_good if n in names]
     return [Bars("What the winner is worth", about, bars, study.goal.percent, marked=good)]
-
-
-def race_of(study: ReportedStudy) -> list[Panel]:
-    """How many candidates had how many folds, and who left when; nothing where all had all."""
-    of = [(len(candidate.parts), candidate) for candidate in study.candidates if len(candidate.folds) > 1]
-    most = max((n for n, _ in of), default=0)
-    left = sorted(((n, candidate) for n, candidate in of if n < most), key=lambda pair: pair[0])
-    if not study.history.complete or not left:
-        return []
-    folds = list(range(1, most + 1))
-    curve = folds, [sum(n >= fold for n, _ in of) for fold in folds]
-    about = "A race leaves candidates that would hardly win. Its table has their scores of the folds until then."
-    rows = [[n, _words_of(study, candidate.params)] for n, candidate in left[:MOST_LEFT]]
-    return [
-        Lines("Candidates in the race", about, "folds", "candidates", {"candidates": curve}, steps=True),
-        Table("Who left when", f"{len(left):,} of {len(of):,} candidates", ["folds", "candidate"], rows),
-    ]
 
 
 def importance(study: ReportedStudy) -> Panel:
@@ -361,18 +343,3 @@ def when_of(study: ReportedStudy) -> str:
     if ended:
         return f"last result on {datetime.fromtimestamp(ended).astimezone():%d %B %Y at %H:%M %Z}"
     return f"begun {runs[0].get('time', '')}" if runs else "no run so far"
-
-
-def comparison_of(studies: Sequence[ReportedStudy]) -> list[list[str]]:
-    """Several studies side by side, as rows of text, the header first."""
-    rows = [["study", "state", "trials", "failed", "best", "value", "wall time", "device hours"]]
-    for study in studies:
-        best, goal = study.refitted or study.best, study.goal
-        rows.append([
-            f"{study.name} in {study.folder}", study.state,
-            f"{len(study.history.results):,}", str(len(study.failures)),
-            _words_of(study, best.params) if best else "none",
-            f"{goal.name} {words(best.value or 0.0, goal.percent)}" if best and goal else "",
-            duration(study.wall_seconds) if study.wall_seconds else "not known", f"{study.busy_seconds / 3600:.3g}",
-        ])  # fmt: skip
-    return rows

@@ -1,5 +1,5 @@
 "use strict";
-// Draws what moves: the library and the data come inflated from this file, one View for each study.
+// Draws what moves: the library and the data come inflated from this file, one View of the study.
 (async () => {
   if (!("DecompressionStream" in window)) return; // an old browser: the tables stay
 
@@ -546,8 +546,7 @@
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
   View.prototype.dark = dark.matches;
-  const articles = document.querySelectorAll("article");
-  for (const [n, element] of [...document.querySelectorAll("script.data")].entries()) new View(articles[n], JSON.parse(await inflate(element)));
+  new View(document.querySelector("article"), JSON.parse(await inflate(document.querySelector("script.data"))));
   document.documentElement.classList.add("moves");
   addEventListener("beforeprint", () => charts.forEach((chart) => {
     chart.make();

@@ -187,7 +187,7 @@ def copy_folder(source: Path, target: Path, but: Iterable[str] = ()) -> None:
         try:
             how: Any = {"symlinks": True, "dirs_exist_ok": True, "ignore": left_out}
             try:
-                shutil.copytree(f"/proc/self/fd/{old}", copy, copy_function=copy_file, **how)
+                shutil.copytree(f"/proc/self/fd/{old}", copy, copy_function=_copy_file, **how)
             except (shutil.Error, RecursionError) as error:  # the first of a list of errors; too deep folders
                 name, why = error.args[0][0][::2] if isinstance(error, shutil.Error) else (".", "too many folders")
                 raise OSError(errno.EIO, f"{name.replace(f'/proc/self/fd/{old}', str(source))}: {why}") from error
@@ -201,35 +201,17 @@ def copy_folder(source: Path, target: Path, but: Iterable[str] = ()) -> None:
             raise
 
 
-def copy_file(source: str, target: str) -> None:
-    """Copy a regular file with its holes, which may be larger than a disk, to a new one. Raises OSError.
+def _copy_file(source: str, target: str) -> None:
+    """Copy a regular file to a new one. Raises OSError.
 
     Of its mode only the right to run it is taken over: a stranger's may let others act as the owner, now the user.
     """
     with open(regular_file(Path(source)), "rb", 0) as old:
-        state, at = os.fstat(old.fileno()), 0
+        state = os.fstat(old.fileno())
         mode = 0o777 if state.st_mode & stat.S_IXUSR else 0o666
         with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb", 0) as new:
-            new.truncate(state.st_size)
-            while at < state.st_size:
-                try:
-                    at = os.lseek(old.fileno(), at, os.SEEK_DATA)
-                except OSError as error:
-                    if error.errno != errno.ENXIO:  # only a hole is left
-                        raise
-                    break
-                end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
-                while at < end and (n := _copied(old.fileno(), new.fileno(), end - at, at)):
-                    at += n
+            shutil.copyfileobj(old, new, 1 << 20)
             os.utime(new.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
-
-
-def _copied(old: int, new: int, most: int, at: int) -> int:
-    """Copy bytes to the same place of another file, or share them where the file system can. Returns how many."""
-    with suppress(OSError):  # as between some file systems
-        if n := os.copy_file_range(old, new, min(most, 1 << 30), at, at):
-            return n
-    return os.pwrite(new, os.pread(old, min(most, 1 << 20), at), at)
 
 
 @contextmanager

@@ -16,26 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple
 
 from mpitune.errors import UsageError, named, printable, shortened
 from mpitune.storage.arrays import lost_arrays
 from mpitune.storage.files import JOURNAL, job_folders
 from mpitune.storage.lines import blocks, header_of, read_header
 from mpitune.storage.records import (
-    UNPACKABLE,
     UNREADABLE,
     Death,
     EndLine,
-    Packed,
     RunLine,
     StoredResults,
-    StoredTrials,
+    TrialLine,
     all_checked,
     checked,
-    pack,
-    read_other,
-    read_trial,
+    read_line,
     require_checksum,
 )
 from mpitune.trial import Result, Trial
@@ -44,7 +39,6 @@ log = logging.getLogger(__name__)
 
 NAME = JOURNAL
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
-_CHANGES = [True], [False, True]  # whether the code of the last two starts is another than that of known results
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 
@@ -53,14 +47,13 @@ class History:
     """The content of a journal: its header, the trials with their results by key, its starts and ends, and deaths."""
 
     header: dict[str, Any]
-    trials: Mapping[str, Trial] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)
     results: MutableMapping[str, Result] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)  # with the "seconds" of its end, unless it was killed
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
     deaths: list[Death] = field(default_factory=list)
     with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
     lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
-    after: set[str] = field(default_factory=set)  # keys of results whose code has changed since others were made
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # an end line says so, and all that it has counted is here
@@ -92,16 +85,13 @@ class History:
 
     @property
     def mixed(self) -> str:
-        """What has changed since results were made that were kept nevertheless, and how many these are; else ""."""
+        """What has changed since results were made that were kept nevertheless, as words; "" where nothing has."""
         each = [
             takewhile(lambda run: run.get("changed"), reversed(history.runs))
             for history in self.jobs.values() or [self]
         ]
         names = sorted({name for since in each for run in since for name in run["changed"]})
-        if not names:
-            return ""
-        new = f", {n_new} after it" if (n_new := len(self.after.intersection(self.results))) else ""
-        return f"{len(self.results) - n_new} results are of before a change of {named(names)}{new}"
+        return f"results are of before a change of {named(names)}" if names else ""
 
     def forget_lost(self, folder: Path) -> None:
         """Forget results whose arrays are gone, so that their trials are evaluated again. A line says so."""
@@ -182,21 +172,18 @@ def counts(result: Result, known: Result | None) -> bool:
 
 def _joined(jobs: Mapping[str, History]) -> History:
     """One history of what several jobs have found; of two results of a trial the first counts that is no failure."""
-    jobs = {name: _parsed(history) for name, history in jobs.items()}
     first, *others = every = list(jobs.values())
-    trials, results, lost, after = dict(first.trials), dict(first.results), set(first.lost), set(first.after)
+    trials, results, lost = dict(first.trials), dict(first.results), set(first.lost)
     for history in others:
         for key, result in history.results.items():
             if counts(result, None if key in lost else results.get(key)):
                 trials[key], results[key] = history.trials[key], result
                 (lost.add if key in history.lost else lost.discard)(key)
-                (after.add if key in history.after else after.discard)(key)
     return replace(
         first,
         trials=trials,
         results=results,
         lost=lost,
-        after=after,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in every for end in history.ends],
         deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
@@ -217,25 +204,20 @@ def _read_lines(folder: Path) -> History | None:
     if not first:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
-    records: dict[str, Packed] = {}
-    before: dict[str, Packed] = {}  # the records when the code of known results changed last
+    records: dict[str, TrialLine] = {}
     start = 2
     with no_collection():
         for lines in read:
-            _read_some(lines, start, history, records, before)
+            _read_some(lines, start, history, records)
             start += len(lines)
             if len(history.damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
-        history.trials, history.results = StoredTrials(records), StoredResults(folder, records)
-    if history.runs and history.runs[-1].get("changed"):
-        history.after = {key for key, record in records.items() if before.get(key) is not record}
+        history.results = StoredResults(folder, records)
     history.begun = history.size > len(first[0]) + 1
     return history
 
 
-def _read_some(
-    lines: list[bytes], start: int, history: History, records: dict[str, Packed], before: dict[str, Packed]
-) -> None:
+def _read_some(lines: list[bytes], start: int, history: History, records: dict[str, TrialLine]) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
     sound, with_arrays = all_checked(lines), history.with_arrays
@@ -243,22 +225,11 @@ def _read_some(
         try:
             if not sound:
                 require_checksum(line)
-            try:
-                record = read_trial(line)
-            except msgspec.MsgspecError:
-                other = read_other(line)
-                if isinstance(other, dict):
-                    _read_note(other, history)
-                    if "run" in other and [bool(run.get("changed")) for run in history.runs[-2:]] in _CHANGES:
-                        before.clear()
-                        before.update(records)
-                    continue
-                record = other
-            try:
-                records[record.key] = pack(astuple(record))
-            except UNPACKABLE:
-                assert record.trial
-                records[record.key] = record
+            record = read_line(line)
+            if isinstance(record, dict):
+                _read_note(record, history)
+                continue
+            history.trials[record.key], records[record.key] = record.trial, record
             history.complete = False
             if record.arrays:
                 with_arrays.add(record.key)
@@ -267,6 +238,7 @@ def _read_some(
         except UNREADABLE as error:
             key = found[1].decode(errors="replace") if (found := _KEY.search(line)) else ""
             records.pop(key, None)  # an older failure must not become the result again
+            history.trials.pop(key, None)
             with_arrays.discard(key)
             trial = f" (trial {key})" if key else ""
             history.damaged.append(f"line {number}{trial} is damaged: {error or type(error).__name__}")
@@ -284,19 +256,11 @@ def studies_in(folder: Path) -> list[Path]:
 
 
 def read_study(folder: Path) -> History:
-    """As `read_journal`, with all trials and results parsed, for those who look at them more than once.
-
-    Raises UsageError where there is none, too.
-    """
+    """As `read_journal`. Raises UsageError where there is none, too."""
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
-    return history if history.jobs else _parsed(history)
-
-
-def _parsed(history: History) -> History:
-    with no_collection():
-        return replace(history, trials=dict(history.trials), results=dict(history.results))
+    return history
 
 
 def extended(history: History, notes: Iterable[bytes], outcomes: Iterable[tuple[Trial, Result]]) -> History:
@@ -313,12 +277,9 @@ def extended(history: History, notes: Iterable[bytes], outcomes: Iterable[tuple[
     runs, ends, deaths = [*history.runs], [*history.ends], [*history.deaths]
     whole = replace(history, trials=trials, results=results, runs=runs, ends=ends, deaths=deaths, begun=True)
     for line in notes:
-        note = read_other(line)
+        note = read_line(line)
         assert isinstance(note, dict)
         _read_note(note, whole)
-    changed = [bool(run.get("changed")) for run in whole.runs[-2:]]
-    new = results.keys() - history.results.keys()
-    whole.after = (history.after if all(changed) else set()) | new if changed[-1:] == [True] else set()
     return whole
 
 

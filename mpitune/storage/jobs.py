@@ -28,7 +28,7 @@ from mpitune.storage.arrays import array_path
 from mpitune.storage.files import CLAIMS, JOBS, JOURNAL, OpenFolder, make_folder, open_part
 from mpitune.storage.history import leave_out, require_same_study
 from mpitune.storage.lines import LONGEST_LINE, header_of
-from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_other, read_trial, require_checksum
+from mpitune.storage.records import UNREADABLE, EndLine, TrialLine, checked, read_line, require_checksum
 
 log = logging.getLogger(__name__)
 
@@ -170,10 +170,7 @@ class Follower:
     def _record(self, line: bytes) -> TrialLine | None:
         """The trial of a line, None for any other line. Raises UNREADABLE."""
         require_checksum(line)
-        try:
-            record: TrialLine | dict[str, Any] = read_trial(line)
-        except msgspec.MsgspecError:
-            record = read_other(line)
+        record = read_line(line)
         if isinstance(record, TrialLine):
             assert record.trial
             there = not record.arrays or os.path.lexists(array_path(self._path, record.key))

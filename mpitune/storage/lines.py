@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from mpitune.errors import UsageError, or_typed
 from mpitune.storage.files import JOURNAL, regular_file
-from mpitune.storage.records import UNREADABLE, HeaderLine, checked, read_other, require_checksum
+from mpitune.storage.records import UNREADABLE, HeaderLine, checked, read_line, require_checksum
 
 FORMAT = 3
 BEGINNING = b'{"format":'
@@ -63,7 +63,7 @@ def read_header(folder: Path) -> dict[str, Any] | None:
 def header_of(path: Path, line: bytes) -> dict[str, Any]:
     """The first line of a journal. Raises UsageError where it is none that can be trusted."""
     try:
-        header = read_other(line)
+        header = read_line(line)
         if not isinstance(header, dict):
             raise _no_header(path)
         version = header["format"]

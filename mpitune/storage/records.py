@@ -1,8 +1,8 @@
 """The lines of a journal, written and read: JSON objects, each with the checksum of its content.
 
 Anyone may have written a journal. So each line is parsed and its types are checked when it is read, and readers rely on
-them. A study that goes on knows up to millions of trials and looks at few of them: each is kept packed, in less than
-half of the bytes of its line, and unpacked when somebody asks.
+them. A study that goes on knows up to millions of results and looks at few of them: each is made of its line when
+somebody asks.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import json
 import math
 import zlib
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
+from mpitune.errors import utf8
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.trial import LONGEST_KEY, PLAIN, WHOLE, Ending, Place, Result, Segment, Trial, same_trial
+from mpitune.trial import LONGEST_KEY, PLAIN, WHOLE, Ending, Place, Result, Segment, Trial
 
 # What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
 UNREADABLE = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, msgspec.MsgspecError,
 )  # fmt: skip
-UNPACKABLE = (TypeError, ValueError, OverflowError)  # what packing raises, for half a surrogate pair and the like
 _LARGEST = 2**62  # no number of a machine is so large
 _END = b',"crc":"%08x"}'  # how a line ends
 _END_BYTES = len(_END % 0)
@@ -83,7 +83,7 @@ class TrialLine(Struct, kw_only=True, gc=False):
         peak_bytes, read, attrs, ending: see `Result`.
     """
 
-    params: dict[str, int | float | str | bool]  # these two first: `StoredTrials.others` compares them packed
+    params: dict[str, int | float | str | bool]
     segment: SegmentLine | None = None
     key: Annotated[str, Meta(min_length=1, max_length=LONGEST_KEY)]
     values: dict[str, Value]
@@ -119,22 +119,6 @@ class TrialLine(Struct, kw_only=True, gc=False):
             user_attrs=self.attrs,
             ending=PLAIN if self.ending is None else self.ending.ending,
         )
-
-
-class _PackedTrial(TrialLine, kw_only=True, array_like=True, gc=False):
-    """A packed record is the list of its parts."""
-
-
-Packed = bytes | TrialLine  # as it is where it cannot be packed: half a surrogate pair, an integer beyond 64 bits
-read_trial = msgspec.json.Decoder(TrialLine).decode
-pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_PackedTrial).decode
-NOTHING = pack(None)
-
-
-def unpacked(record: Packed) -> TrialLine:
-    """What was packed."""
-    return _unpack(record) if isinstance(record, bytes) else record
 
 
 @lru_cache(10_000)
@@ -249,30 +233,40 @@ def require_checksum(line: bytes) -> None:
         raise ValueError("its checksum is not that of its content")
 
 
-def read_other(line: bytes) -> TrialLine | dict[str, Any]:
-    """What a line says that `read_trial` refuses: no trial, or one with half a surrogate pair. Raises UNREADABLE."""
-    record = _decode(line.decode())
-    if type(record) is not dict:
-        raise TypeError("it is no JSON object")
-    if "key" not in record:
-        record.pop("crc", None)
-        return record
-    trial = msgspec.convert(record, TrialLine, str_keys=True)
-    assert trial.trial
-    return trial
+_read_trial = msgspec.json.Decoder(TrialLine).decode
+_read_note = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of a journal")
+def read_line(line: bytes) -> TrialLine | dict[str, Any]:
+    """What a line says: of a trial that has finished, else whatever it says but its checksum. Raises UNREADABLE."""
+    try:
+        return _read_trial(line)
+    except msgspec.ValidationError:
+        note = _read_note(line)
+        if "key" in note:
+            raise
+    note.pop("crc", None)
+    return note
 
 
-_decode = json.JSONDecoder(parse_constant=_no_number).decode  # it keeps half a surrogate pair, which msgspec refuses
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def written(record: Mapping[str, Any]) -> bytes:
-    """A line of the journal, with its checksum and newline. Raises ValueError for NaN and infinity."""
-    return with_checksum(_encode(record).encode()) + b"\n"
+    """A line of the journal, with its checksum and newline. Raises ValueError for NaN and infinity.
+
+    Half a surrogate pair in a text is escaped, as no JSON can have it.
+    """
+    line = _encode(record)
+    return with_checksum((_encode(_as_utf8(record)) if "\\ud" in line else line).encode()) + b"\n"
+
+
+def _as_utf8(thing: Any) -> Any:
+    if isinstance(thing, str):
+        return utf8(thing)
+    if isinstance(thing, Mapping):
+        return {_as_utf8(name): _as_utf8(value) for name, value in thing.items()}
+    return [_as_utf8(item) for item in thing] if isinstance(thing, list | tuple) else thing
 
 
 def as_written(result: Result) -> Result:
@@ -321,73 +315,16 @@ def with_checksum(line: bytes) -> bytes:
     return line[:-1] + _END % zlib.crc32(line[:-1])
 
 
-class StoredTrials(Mapping[str, Trial]):
-    """The trials of packed records, made when they are looked at."""
-
-    def __init__(self, records: Mapping[str, Packed]):
-        self._records = records
-
-    def __getitem__(self, key: str) -> Trial:
-        return unpacked(self._records[key]).trial
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._records
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def others(self, asked: Iterable[Trial]) -> Iterator[Trial]:
-        """Those of the asked trials that are not known to be the same; few that are the same may be among them."""
-        record_of = self._records.get
-        for trial in asked:
-            record = record_of(trial.key)
-            try:  # a packed list of few parts begins with one byte, then with the parameters and the segment
-                head = pack(trial.params)
-                head += NOTHING if trial.segment is WHOLE else pack(SegmentLine(*trial.segment))
-                if isinstance(record, bytes) and record.startswith(head, 1):
-                    continue
-            except UNPACKABLE:
-                pass
-            yield trial
-
-
 class StoredResults(UserDict[str, Result]):
-    """The results of packed records, made when they are looked at, and others that are set.
+    """The results of lines, made when they are looked at, and others that are set."""
 
-    A copy shares the records until one of both is changed, as there may be a million.
-    """
+    data: dict[str, TrialLine | Result]  # type: ignore[assignment]
 
-    data: dict[str, Packed | Result]  # type: ignore[assignment]
-
-    def __init__(self, folder: Path, records: dict[str, Any]):
-        self.data, self._folder, self._shared = records, folder, True
-
-    def __copy__(self) -> StoredResults:
-        self._shared = True
-        return type(self)(self._folder, self.data)
+    def __init__(self, folder: Path, lines: dict[str, Any]):
+        self.data, self._folder = lines, folder
 
     def __getitem__(self, key: str) -> Result:
         record = self.data[key]
-        return record if isinstance(record, Result) else unpacked(record).result(self._folder)
-
-    def __setitem__(self, key: str, result: Result) -> None:
-        self._own_records()[key] = result
-
-    def __delitem__(self, key: str) -> None:
-        del self._own_records()[key]
-
-    def _own_records(self) -> dict[str, Packed | Result]:
-        if self._shared:
-            self.data, self._shared = dict(self.data), False
-        return self.data
-
-
-def not_known(known: Mapping[str, Trial], asked: Iterable[Trial]) -> Iterator[tuple[Trial, Trial | None]]:
-    """The asked trials that are not known, with None, and those known as others, with these."""
-    for trial in known.others(asked) if isinstance(known, StoredTrials) else asked:
-        other = known.get(trial.key)
-        if other is None or not same_trial(other, trial):
-            yield trial, other
+        if isinstance(record, TrialLine):
+            self.data[key] = record = record.result(self._folder)
+        return record

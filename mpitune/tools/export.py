@@ -2,11 +2,8 @@
 
     csv, json             a table or an object of all trials
     optuna                a journal file of Optuna's storage: optuna-dashboard FILE
-    mlflow                a database: mlflow ui --backend-store-uri sqlite:///FILE
-    tensorboard           event files for HParams: tensorboard --logdir FOLDER
-    wandb-offline         offline runs: wandb sync FOLDER/wandb/offline-run-*
 
-What csv and json do not need is in the extra: pip install "mpitune[export]".
+The last needs Optuna: pip install "mpitune[export]". Other tools follow a study that runs: --track.
 """
 
 from __future__ import annotations
@@ -17,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitune.errors import Exit, UsageError, printable
-from mpitune.exchange.trials import read
+from mpitune.exchange.formats import FORMATS
 from mpitune.settings import program, setting
-from mpitune.track.formats import FORMATS
+from mpitune.storage.trials import read
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class ExportOptions:
 
     folder: Path = setting(help="results folder of the study")
     to: str = setting("csv", "format: " + ", ".join(FORMATS), choices=tuple(FORMATS))
-    into: Path | None = setting(None, "file or folder to write, which must not exist (default: one in RESULTS)")
+    into: Path | None = setting(None, "file to write, which must not exist (default: one in RESULTS)")
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:

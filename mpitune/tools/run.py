@@ -14,13 +14,14 @@ from pathlib import Path
 
 from mpitune.errors import Caller, Exit, StudyError, StudyInterrupted, UsageError, called_from
 from mpitune.optimize.search import search
-from mpitune.optimize.search_study import FAILED, SearchStudy, TrialRecord
+from mpitune.optimize.search_study import SearchStudy
 from mpitune.options import RunOptions, seconds
 from mpitune.ranks.launch import launched
 from mpitune.settings import program, setting
+from mpitune.storage.trials import TrialRecord
 from mpitune.sweeps.program import Program
 from mpitune.sweeps.reading import read
-from mpitune.trial import COMPLETE
+from mpitune.trial import COMPLETE, FAILED
 
 PROG = "python -m mpitune run"
 

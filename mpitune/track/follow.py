@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -19,10 +18,9 @@ from urllib.request import urlopen
 from mpitune.locks import locked, open_lock, try_lock
 from mpitune.processes.process import die_with
 from mpitune.storage.table import last_line
-from mpitune.track.writers import RUNNING, MLflow, TensorBoard, Wandb, Writer
-
-if TYPE_CHECKING:
-    from mpitune.exchange.trials import ExportedStudy, Running
+from mpitune.storage.trials import ExportedStudy, Running, read
+from mpitune.track.writers import MLflow, TensorBoard, Wandb, Writer
+from mpitune.trial import RUNNING
 
 HAS_SAID = 1  # exit status of one that has said why
 
@@ -46,7 +44,6 @@ def follow(folder: Path, track: str, told: Iterator[Running], writer_of: Callabl
     Of jobs that join, and of trackers of one name, one writes: who has the lock of a file. The file says which trials
     have their end there, and when that was.
     """
-    read = import_module("mpitune.exchange.trials").read  # which stands above
     with os.fdopen(open_lock(folder / f".tracked-{quote(track, safe='')[-200:]}"), "r+") as file:
         while not try_lock(file.fileno()):
             if next(told, None) is None:

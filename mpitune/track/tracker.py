@@ -9,7 +9,6 @@ import json
 import logging
 import multiprocessing
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -111,9 +110,7 @@ class Tracker:
                 self._say(f"has failed: {self._pipe.recv()}")
 
     def _say(self, what: str) -> None:
-        kind = self._track.partition(":")[0].replace("wandb", "wandb-offline")
-        how = f"python -m mpitune export {shlex.quote(str(self._folder))} --to {kind} writes all of it"
-        how = how if is_kept() else "with a results folder export could write the rest"
+        how = "the same command writes the rest" if is_kept() else "with a results folder one could write the rest"
         log.warning("the tracker %s %s; the study is whole without it; %s", self._track, what, how)
 
 

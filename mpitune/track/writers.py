@@ -1,4 +1,4 @@
-"""What writes trials for MLflow, TensorBoard and Weights & Biases: while they run, or all at once.
+"""What writes trials for MLflow, TensorBoard and Weights & Biases while they run.
 
 The tools are imported here, when they are asked for.
 """
@@ -10,27 +10,23 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from mpitune.errors import needs
-from mpitune.trial import FAILED
+from mpitune.storage.trials import ExportedStudy, ExportedTrial
+from mpitune.trial import FAILED, RUNNING, Steps
 
-if TYPE_CHECKING:
-    from mpitune.exchange.trials import ExportedStudy, ExportedTrial
-
-RUNNING = "running"  # the state of a trial without a result
 MOST_METRICS, MOST_PARAMS = 800, 100  # that MLflow takes in one call
 MOST_OF_NAME = 250  # characters that it takes
 MOST_RUNS = 50_000  # that it gives in one call
 EVENTS = "events.out.tfevents.{}"  # a name by which TensorBoard finds a file
-Steps = Mapping[int, Mapping[str, float]]
 
 
 class Writer:
@@ -65,14 +61,6 @@ class Writer:
         """Nothing more is written: open trials are cut off."""
 
 
-def write_all(kind: Callable[[ExportedStudy, Path], Writer], study: ExportedStudy, into: Path) -> None:
-    """Write a study as it is."""
-    writer = kind(study, into)
-    for trial in study.trials:
-        writer.put(trial)
-    writer.close()
-
-
 class MLflow(Writer):
     """An experiment, with a run for each trial. into: a database, or the URI of a server."""
 
@@ -88,8 +76,6 @@ class MLflow(Writer):
             _prepare(into)
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         known = self._client.get_experiment_by_name(study.name)
-        if known and known.lifecycle_stage == "deleted":  # its name cannot be used again
-            self._client.restore_experiment(known.experiment_id)
         tags = {name: str(value)[:5000] for name, value in study.header["settings"].items()}
         self._in = known.experiment_id if known else self._client.create_experiment(study.name, location, tags)
         runs = self._client.search_runs([self._in], max_results=MOST_RUNS) if known else []

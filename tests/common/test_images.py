@@ -235,7 +235,7 @@ def test_what_cannot_be_fetched_leaves_nothing_behind(
     monkeypatch.setitem(SOURCES, "mnist", Source("MNIST", mirrors, known))
     assert main(["--data", str(root)]) == 2 and not root.exists()
     line = capsys.readouterr().err.splitlines()[-1]
-    for part in (says, f"python -m mpitune data --dataset mnist --data '{root}'", "--dataset digits"):
+    for part in (says, f"python mnist.py --dataset mnist --data '{root}'", "--dataset digits"):
         assert part in line
 
 

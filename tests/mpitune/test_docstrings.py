@@ -11,7 +11,7 @@ import pytest
 MODULES = (
     "mpitune.experiment",
     "mpitune.port",
-    "mpitune.exchange.trials",
+    "mpitune.exchange.loading",
     "mpitune.optimize.search",
     "mpitune.optimize.spaces.parameters",
     "mpitune.svm.svc",

@@ -77,7 +77,7 @@ def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Pa
         )
     assert len(run(SEARCH, end='results="r", changed="objective"', **changed)) == 1
     mixed = read_study(tmp_path / "r").mixed
-    assert mixed == "4 results are of before a change of scaled"
+    assert mixed == "results are of before a change of scaled"
     assert mixed in "\n".join(described(status_of(tmp_path / "r", read_study(tmp_path / "r"), running=False)))
     assert mixed in (tmp_path / "r" / "report.html").read_text()
     assert run(SEARCH, end='results="r", changed="scaled"', **changed) == run(SEARCH, **changed) == []

@@ -16,7 +16,7 @@ import pytest
 from mpitune import Choice, Float, Int, RunOptions, Space, When, search
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
-from mpitune.exchange.trials import read
+from mpitune.exchange.formats import to_optuna
 from mpitune.limit import SearchLimit
 from mpitune.optimize.strategies import (
     ASHA,
@@ -35,7 +35,7 @@ from mpitune.optimize.strategies.view import reseed
 from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import read_study
-from mpitune.track.formats import to_optuna
+from mpitune.storage.trials import read
 from mpitune.trial import Ending, Result, Trial
 from tests.mpitune.optimize.objectives import searched
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from mpitune.figures.panels import Bars, HeatMap, Section
-from mpitune.report.candidates import ReportedStudy, read_candidates
 from mpitune.report.page import Report, page
 from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
 
@@ -61,7 +60,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folds[:, 0, 0] = np.nan
     axes = ("C", [10.0**n for n in range(8)]), ("gamma", [10.0**-n for n in range(6, 0, -1)])
     grid = HeatMap("Mean error", "of the folds.", *axes, folds, (2, 3), folds[0], [["node1/0/0/gpu0"] * 8] * 6)
-    (folder / "report.html").write_text(page([Report(read(many(1000, folder / "r")), [Section("Grid", [grid])])]))
+    (folder / "report.html").write_text(page(Report(read(many(1000, folder / "r")), [Section("Grid", [grid])])))
     return folder / "report.html"
 
 
@@ -177,14 +176,6 @@ def test_what_is_chosen_in_a_drawing_is_what_the_table_shows(chromium: Any, show
         assert visit.complaints == []
 
 
-def test_another_row_of_the_grid_shows_its_folds(chromium: Any, shown: Path) -> None:
-    with Visit(chromium, shown) as visit:
-        canvas = visit.drawn(".folds").locator("canvas").first
-        before = canvas.evaluate("c => c.toDataURL()")
-        visit.page.locator(".panel select").first.select_option(index=5)
-        visit.until(lambda: canvas.evaluate("c => c.toDataURL()") != before)
-
-
 def test_without_javascript_the_tables_are_there(chromium: Any, shown: Path) -> None:
     with Visit(chromium, shown, java_script_enabled=False) as visit:
         assert visit.page.locator(".static table").is_visible() and visit.page.locator("noscript").first.is_visible()
@@ -203,29 +194,6 @@ def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:
         assert not visit.page.locator("nav").is_visible()
 
 
-def test_a_page_that_a_browser_has_saved_draws_all_again(chromium: Any, shown: Path, tmp_path: Path) -> None:
-    with Visit(chromium, shown) as visit:
-        for selector in CHARTS:
-            visit.drawn(selector)
-        (tmp_path / "saved.html").write_text(visit.page.content())
-    with Visit(chromium, tmp_path / "saved.html") as visit:
-        for selector in CHARTS:
-            assert visit.drawn(selector).locator("canvas").first.evaluate(f"c => {COLOURS}") > 3, selector
-        assert visit.n_shown() == 1000 and visit.page.locator(".panel select").first.locator("option").count() == 6
-        assert visit.page.locator(".live.trials thead tr").count() == 1 and visit.complaints == []
-
-
-def test_without_a_goal_there_is_nothing_to_explore_but_the_trials(chromium: Any, tmp_path: Path) -> None:
-    """Parallel coordinates and a scatter of no values would be empty frames."""
-    lines = [trial_line(f"t{n}", {"x": n}, {"loss": n / 9}, begin=n, end=n + 1) for n in range(5)]
-    candidates = read_candidates(history := write(tmp_path / "r", lines), None)
-    study = ReportedStudy(tmp_path / "r", "toy", history, None, candidates)
-    (tmp_path / "report.html").write_text(page([Report(study)]))
-    with Visit(chromium, tmp_path / "report.html") as visit:
-        assert not visit.page.locator(".explore").is_visible() and visit.n_shown() == 5
-        assert visit.complaints == []
-
-
 def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
     """It is not in the page, in a drawing, or in a text that appears under the mouse."""
     key = HOSTILE[:190]
@@ -240,7 +208,7 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
         [[HOSTILE] * 2] * 2,
     )  # fmt: skip
     (tmp_path / "report.html").write_text(
-        page([Report(read(history), [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])])])
+        page(Report(read(history), [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])]))
     )
     with Visit(chromium, tmp_path / "report.html") as visit:
         for selector in CHARTS:
@@ -253,18 +221,3 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
         assert visit.page.evaluate("window.hacked") is None
         assert visit.complaints == []
         assert visit.page.locator("img").count() == 0
-
-
-@pytest.mark.timeout(600)
-def test_a_hundred_thousand_trials_can_be_looked_through(chromium: Any, large: str, tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text(large)
-    with Visit(chromium, tmp_path / "report.html") as visit:
-        assert visit.n_shown() == 100_000
-        visit.page.locator(".live.trials thead button", has_text=re.compile("^loss$")).click()
-        losses = [float(text) for text in visit.column("loss")]
-        assert losses == sorted(losses)
-        for selector in (".parallel", ".scatter", ".time"):
-            visit.drawn(selector)
-        visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
-        assert 0 < visit.n_shown() < 100_000
-        assert visit.complaints == []

@@ -107,7 +107,7 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
 @pytest.mark.slow
 def test_a_folder_continues_without_a_race_and_with_it_again(tmp_path: Path) -> None:
     first = digest(raced(workers=2, results=tmp_path))
-    assert "Who left when" in (tmp_path / PAGE).read_text() and len(journal_lines(tmp_path)) < 400
+    assert len(journal_lines(tmp_path)) < 400
     assert table(raced(results=tmp_path, race=None)) == table(raced(workers=0, race=None))
     assert len(journal_lines(tmp_path)) == 400 and digest(raced(results=tmp_path)) == first == digest(raced(workers=0))
 
@@ -122,7 +122,6 @@ def test_the_report_of_the_journal_is_that_of_the_search(
     search = raced(cv=cv, results=tmp_path, workers=1)
     whole, page = search.cv_results_["n_splits_evaluated"] == search.n_splits_, (tmp_path / PAGE).read_text()
     assert report([str(tmp_path)]) == 0 and (tmp_path / PAGE).read_text() == page
-    assert "Candidates in the race" in page and f"{(~whole).sum()} of 40 candidates" in page
     assert len(read_study(tmp_path).results) == 40 * search.n_splits_
     found = mpitune.load(tmp_path).winner_
     assert found is not None and np.isfinite(found.scores[:, 0]).sum() == whole.sum()

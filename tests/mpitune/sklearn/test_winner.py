@@ -371,7 +371,7 @@ def test_the_report_shows_the_same_winner(tmp_path: Path) -> None:
     assert "What the winner is worth" in text and f"{search.winner_.corrected:.4f}" in text
     low, high = search.winner_.interval
     assert f"it is {search.winner_.corrected:.4g} (95 %: {low:.4g} to {high:.4g})" in text
-    study = report_of(tmp_path, read_study(tmp_path), Folds(), None, goal="maximize test_scores").study
+    study = report_of(tmp_path, read_study(tmp_path), Folds(), None).study
     assert study.winner is not None and study.winner.scores.tolist() == search.winner_.scores.tolist()
     assert (study.winner.corrected, study.winner.interval) == (search.winner_.corrected, search.winner_.interval)
     (bars,) = winner_panel(study)

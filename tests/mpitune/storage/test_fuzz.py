@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from common.data import read_idx
 from mpitune.errors import UsageError
-from mpitune.exchange.trials import read as exported
 from mpitune.report.page import page, report_of
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import Journal
+from mpitune.storage.trials import read as exported
 from mpitune.tools.status import described, status_of
 from tests.helpers import HEADER, journal_of, outcome
 
@@ -38,7 +38,7 @@ def accepted(folder: Path) -> bool:
             for result in history.results.values():
                 assert isinstance(result.failed, bool) and isinstance(result.seconds, float)
             whole = read_study(folder)
-            page([report_of(folder, whole, None, None)]).encode()
+            page(report_of(folder, whole, None, None)).encode()
             assert len(exported(folder).rows()) <= len(whole.trials)
     except UsageError as error:
         assert "\n" not in str(error) and NAME in str(error)

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import UsageError
 from mpitune.storage.history import NAME, History, read_journal, read_study
 from mpitune.storage.journal import Journal, join
 from mpitune.storage.lines import FORMAT, read_header
-from mpitune.tools import report
-from tests.helpers import HEADER, journal_of, outcome, studied
+from tests.helpers import HEADER, journal_of, outcome
 
 RUN, STOPPED, DONE = {"run": {"n_trials": 1}}, {"end": {"complete": False}}, {"end": {"complete": True, "seconds": 2.5}}
 
@@ -43,30 +42,17 @@ def test_a_run_lasts_until_its_end(tmp_path: Path) -> None:
     assert history.runs == [{"n_trials": 1, "seconds": 1.0}, {"n_trials": 1, "seconds": 2.5}]
 
 
-def test_what_was_made_before_a_change_of_code_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
-    """Whatever the clocks say. One result is kept, one was made again; a job that joined made a third."""
+def test_a_change_of_code_is_told_until_a_start_of_each_job_has_none(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(0, ended=9e9), outcome(1, ended=9e9)])
+        journal.append([outcome(0)])
         journal.note(run={"changed": ["f"], "began": 5e9})
-        journal.append([outcome(1)])
-        journal.note(run={"changed": ["f"], "began": 5e9})
-    assert read_study(tmp_path).mixed == "1 results are of before a change of f, 1 after it"
+    assert read_study(tmp_path).mixed == "results are of before a change of f"
     with closing(join(tmp_path, HEADER, "job")) as job:
         job.note(run={"changed": ["g"], "began": 1e9})
-        job.append([outcome(2)])
-    assert read_study(tmp_path).mixed == "1 results are of before a change of f, g, 2 after it"
+    assert read_study(tmp_path).mixed == "results are of before a change of f, g"
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.note(run={"began": 1.0})
-    assert read_study(tmp_path).mixed == "2 results are of before a change of g, 1 after it"
-
-
-@pytest.mark.parametrize("n_after", [1, 2])
-def test_a_study_with_a_trial_after_its_end_is_not_complete(tmp_path: Path, n_after: int) -> None:
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.note(**DONE)
-        journal.append([outcome(number) for number in range(n_after)])
-    history = read_journal(tmp_path)
-    assert history is not None and not history.complete and len(history.results) == n_after
+    assert read_study(tmp_path).mixed == "results are of before a change of g"
 
 
 @pytest.mark.parametrize("wrong", [{"key": 3}, {"cause": None}, {"place": ["host", 0]}, {"time": "noon"}])
@@ -148,21 +134,15 @@ def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
         history.results["a/0"].arrays["a"]
 
 
-def test_a_failure_before_a_damaged_success_does_not_become_the_result(tmp_path: Path) -> None:
+def test_a_trial_after_its_end_opens_a_study_and_a_damaged_success_is_no_failure(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, HEADER)) as journal:
+        journal.note(**DONE)
         journal.append([outcome(0), outcome(1, values={}, error="Killed")])
         journal.append([outcome(1)])
+    history = read_study(tmp_path)
+    assert not history.complete and not history.results["a/1"].failed
     content = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(content[:-30] + b"?" + content[-29:])
     history = read_study(tmp_path)
-    assert history.damaged[0].startswith("line 4 (trial a/1) is damaged") and history.results.keys() == {"a/0"}
-
-
-def test_a_study_whose_start_is_damaged_has_a_report(tmp_path: Path) -> None:
-    """Without a start there is no timeline; all else is there."""
-    studied(tmp_path, 3)
-    content = (tmp_path / NAME).read_bytes()
-    (tmp_path / NAME).write_bytes(content.replace(b'"threads"', b'"thraeds"'))
-    assert report.main([str(tmp_path)]) == Exit.DONE
-    page = (tmp_path / "report.html").read_text()
-    assert "does not say when trials ended" in page and "3 candidates" in page
+    assert history.damaged[0].startswith("line 5 (trial a/1) is damaged") and history.results.keys() == {"a/0"}
+    assert history.trials.keys() == {"a/0"}

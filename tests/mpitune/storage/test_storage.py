@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, StorageError, UsageError
 from mpitune.options import RunOptions
 from mpitune.port import Reporting
-from mpitune.storage.history import NAME, read_journal
+from mpitune.storage.history import NAME
 from mpitune.studies import run_study
 from mpitune.tools import status
 from tests.helpers import (
@@ -74,35 +74,6 @@ def one_line(stderr: str) -> str:
     assert "Traceback" not in stderr, stderr
     (line,) = [line for line in stderr.splitlines() if line.startswith("toys.py: ")]
     return line
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_of_arrays_ends_the_run_and_loses_nothing(shell: Any, tmp_path: Path) -> None:
-    arguments = "60 --array-size 2000"
-    done = shell(
-        f"""
-        mount -t tmpfs -o size=96k tmpfs "$disk"
-        study "$disk/r" {arguments} >/dev/null || echo $?
-        cp -r "$disk/r" "$out/full"
-        mount -o remount,size=40m "$disk"
-        study "$disk/r" {arguments} >/dev/null 2>&1 || echo $?
-        cp -r "$disk/r" "$out/whole"
-        """
-    )
-    assert done.stdout.split() == [str(Exit.ERROR.value)]
-    line = one_line(done.stderr)
-    assert "No space left on device" in line and "same command to continue" in line
-    full = read_journal(tmp_path / "out" / "full")
-    assert full is not None and 0 < len(full.results) < 60 and not full.complete
-    for result in full.results.values():
-        assert result.arrays["array"].shape == (2000,)
-    assert not list((tmp_path / "out").rglob("*.part"))
-    studied(tmp_path / "clean", 60, array_size=2000)
-    assert table_without_run(tmp_path / "out" / "whole" / "trials.csv") == table_without_run(
-        tmp_path / "clean" / "trials.csv"
-    )
-    keys = [line["key"] for line in journal_lines(tmp_path / "out" / "whole")]
-    assert len(keys) == len(set(keys)) == 60
 
 
 DIES = """
@@ -179,27 +150,6 @@ def test_a_failing_fsync_is_an_error(shell: Any) -> None:
     assert int(free) > 30_000, "no write had a reason to fail"
 
 
-@pytest.mark.parametrize(
-    ("fate", "ranks"),
-    [("removed", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("removed", 2), ("moved", 0)))],
-)
-def test_a_folder_that_vanishes_ends_the_run(program: Any, tmp_path: Path, fate: str, ranks: int) -> None:
-    folder = tmp_path / "r"
-    job = start(folder, "400", "--seconds", "0.2", ranks=ranks)
-    wait_for_lines(folder, 5)
-    if fate == "removed":
-        shutil.rmtree(folder)
-    else:
-        folder.rename(tmp_path / "elsewhere")
-    _, stderr = job.communicate(timeout=PATIENCE)
-    assert job.returncode == Exit.ERROR, stderr
-    assert f"{NAME} was removed or replaced while the study ran" in one_line(stderr)
-    if fate == "moved":
-        program(*TOYS, "400", *OPTIONS, "--results", tmp_path / "elsewhere")
-        keys = [line["key"] for line in journal_lines(tmp_path / "elsewhere")]
-        assert len(keys) == len(set(keys)) == 400
-
-
 @pytest.mark.parametrize("join", [(), ("--join",)])
 def test_a_second_job_in_a_folder_is_refused(program: Any, tmp_path: Path, join: Sequence[str]) -> None:
     arguments = ("10000", "--seconds", "0.1")
@@ -250,17 +200,6 @@ def test_a_study_does_not_begin_where_it_could_overwrite_a_user_s_file(tmp_path:
     run_study(Reported(3), RunOptions(workers=0, results=tmp_path / "new", quiet=True))
 
 
-@pytest.mark.slow
-def test_a_version_that_asks_for_other_trials_is_refused(program: Any, tmp_path: Path) -> None:
-    """Known to rank 0 alone, and after all ranks have started: nobody may be left waiting."""
-    program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
-    lines = (tmp_path / NAME).read_bytes().replace(b'"x":1', b'"x":7').splitlines()
-    changed = journal_of([json.loads(line) for line in lines])
-    (tmp_path / NAME).write_bytes(changed)
-    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, ranks=2, status=Exit.USAGE, timeout=PATIENCE)
-    assert "has trial t1 with x = 7" in one_line(done.stderr) and (tmp_path / NAME).read_bytes() == changed
-
-
 def test_a_digit_that_changed_is_found_and_evaluated_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,16 +244,34 @@ def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path)
         assert (done.stdout == "False\n") == (number == errno.ENOSYS), "no job can hold it where there are no locks"
 
 
-@pytest.mark.slow
-def test_a_table_that_cannot_be_written_is_one_line_and_made_later(program: Any, tmp_path: Path) -> None:
+def test_a_version_that_asks_for_other_trials_is_refused(tmp_path: Path) -> None:
+    studied(tmp_path, 3)
+    lines = (tmp_path / NAME).read_bytes().replace(b'"x":1', b'"x":7').splitlines()
+    changed = journal_of([json.loads(line) for line in lines])
+    (tmp_path / NAME).write_bytes(changed)
+    with pytest.raises(UsageError, match="has trial t1 with x = 7"):
+        studied(tmp_path, 3)
+    assert (tmp_path / NAME).read_bytes() == changed
+
+
+def test_a_table_that_cannot_be_written_is_one_line_and_made_later(tmp_path: Path) -> None:
     """As on a full disk: here a folder lies under its name, which a file cannot replace."""
-    program(*TOYS, "3", *OPTIONS, "--results", tmp_path)
+    studied(tmp_path, 3)
     (tmp_path / "trials.csv").unlink()
     in_its_way = tmp_path / "trials.csv" / "something"
     in_its_way.mkdir(parents=True)
-    done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path, status=Exit.ERROR)
-    assert "cannot be written (Is a directory)" in one_line(done.stderr) and "results:" not in done.stdout
+    with pytest.raises(StorageError, match=r"cannot be written \(Is a directory\)"):
+        studied(tmp_path, 3)
     in_its_way.rmdir()
     in_its_way.parent.rmdir()
-    assert "results:" in program(*TOYS, "3", *OPTIONS, "--results", tmp_path).stdout
+    studied(tmp_path, 3)
     assert len(journal_lines(tmp_path)) == 3 and (tmp_path / "trials.csv").is_file()
+
+
+def test_a_folder_that_is_removed_ends_the_run(tmp_path: Path) -> None:
+    job = start(tmp_path / "r", "400", "--seconds", "0.2")
+    wait_for_lines(tmp_path / "r", 5)
+    shutil.rmtree(tmp_path / "r")
+    _, stderr = job.communicate(timeout=PATIENCE)
+    assert job.returncode == Exit.ERROR, stderr
+    assert f"{NAME} was removed or replaced while the study ran" in one_line(stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,59 +26,44 @@ def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda
     return replace(sound, **changes)
 
 
-def said(nodes: list[Node], environ: dict[str, str] | None = None, **options: Any) -> str:
-    return "\n".join(map(str, problems(nodes, RunOptions(**options), environ or {})))
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
+OPERATOR = {"OMPI_MCA_orte_default_hostfile": "hostfile"}
+SHARED = [node("a"), node("b", 1), node("b", 2), node("b", 3)]
+BOUND = "warning: node0: the rank and all its workers are bound"
+LAYOUTS: list[tuple[list[Node], dict[str, str], dict[str, Any], str]] = [
+    ([node("node0"), node("node1", 1)], {**SLURM, "SLURM_JOB_NUM_NODES": "2"}, {}, ""),
+    (SHARED, {}, {}, "error: ranks 1, 2 and 3 are on one host, b, and would claim the same GPUs"),
+    (SHARED, {}, {"allow_shared_host": True}, ""),
+    ([node("a", 0, device="cpu"), node("a", 1, device="cpu")], {}, {}, ""),  # where there are none, they run on CPUs
+    ([node("a", 0, device="cpu"), node("a", 1)], {}, {}, "error: "),
+    ([node(slots=4, pinned=True, cores=1)], {}, {}, BOUND),
+    ([node(threads=4, pinned=True, cores=1)], {}, {}, BOUND),
+    ([node(device="cpu", pinned=True, cores=1)], {}, {}, BOUND),  # one worker, since one core was seen
+    ([node(device="cpu", pinned=True, cores=1)], {}, {"workers": 1}, ""),
+    ([node(pinned=True, cores=1)], {}, {}, ""),
+    ([node(slots=4, cores=1, cores_there=1)], {}, {}, ""),
+    ([node()], SLURM, {}, "Slurm's job 7 has 3 nodes, this run uses 1"),
+    ([node()], OPERATOR, {}, "hostfile has 2 nodes, this run uses 1"),
+    ([node()], {"OMPI_MCA_orte_default_hostfile": "absent"}, {}, ""),
+]
 
 
-def test_a_sound_layout_has_no_problem() -> None:
-    assert said([node("node0"), node("node1", 1)]) == ""
-    slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
-    assert said([node("node0"), node("node1", 1)], environ=slurm) == ""
+@pytest.mark.parametrize(("nodes", "environ", "options", "text"), LAYOUTS)
+def test_a_layout_has_this_problem(
+    nodes: list[Node], environ: dict[str, str], options: dict[str, Any], text: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("hostfile").write_text("# by the operator\nw-0.job.ns.svc slots=1\nw-1.job.ns.svc slots=1\n\n")
+    found = "\n".join(map(str, problems(nodes, RunOptions(**options), environ)))
+    assert text in found and bool(text) == bool(found) and ("--bind-to none" in found) == (text == BOUND)
 
 
-def test_ranks_that_share_a_host_would_claim_the_same_gpus() -> None:
-    nodes = [node("a"), node("b", 1), node("b", 2), node("b", 3)]
-    assert said(nodes).startswith("error: ranks 1, 2 and 3 are on one host, b, and would claim the same GPUs")
-    assert said(nodes, allow_shared_host=True) == ""
-    # Where there are none, the ranks run on CPUs.
-    assert said([node("a", 0, device="cpu"), node("a", 1, device="cpu")]) == ""
-    assert said([node("a", 0, device="cpu"), node("a", 1, device="cuda:0")]).startswith("error:")
-
-
-def test_hosts_with_other_versions_are_named() -> None:
+def test_versions_and_threads_that_do_not_fit_are_named() -> None:
     old, new = {"python": "3.11.7", "torch": "2.9.1", "numpy": "2.4.6"}, {"python": "3.11.7", "torch": "2.10.0"}
     assert mixed_versions([("a", old), ("b", old)]) == ""
     text = "hosts have different versions: torch 2.9.1 on a, b, 2.10.0 on c; numpy 2.4.6 on a, b, missing on c: install"
     assert mixed_versions([("a", old), ("b", old), ("c", new)]).startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("node_", "options", "warned"),
-    [
-        (node(slots=4, pinned=True, cores=1), {}, True),
-        (node(threads=4, pinned=True, cores=1), {}, True),
-        (node(device="cpu", pinned=True, cores=1), {}, True),  # one worker, since one core was seen
-        (node(device="cpu", pinned=True, cores=1), {"workers": 1}, False),
-        (node(pinned=True, cores=1), {}, False),
-        (node(slots=4, cores=1, cores_there=1), {}, False),
-    ],
-)
-def test_a_rank_bound_to_one_core_is_told_how_not_to_be(node_: Node, options: dict[str, Any], warned: bool) -> None:
-    assert ("warning: node0: the rank and all its workers are bound" in said([node_], **options)) == warned
-    assert ("--bind-to none" in said([node_], **options)) == warned
-
-
-def test_hosts_that_a_scheduler_gave_and_nobody_uses(tmp_path: Path) -> None:
-    slurm = {"SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "7"}
-    assert "Slurm's job 7 has 3 nodes, this run uses 1" in said([node()], environ=slurm)
-    (tmp_path / "hostfile").write_text("# by the operator\nw-0.job.ns.svc slots=1\nw-1.job.ns.svc slots=1\n\n")
-    operator = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile")}
-    assert "hostfile has 2 nodes, this run uses 1" in said([node()], environ=operator)
-    assert said([node()], environ={"OMPI_MCA_orte_default_hostfile": str(tmp_path / "absent")}) == ""
-
-
-def test_more_threads_than_cores() -> None:
-    assert not list(check_cores([node(slots=8)]))
     (found,) = check_cores([node(slots=5), node(rank=1, slots=4), node("node1", 2, slots=8)])
     assert "node0: 9 workers x 1 threads would wait for each other on 8 cores" in str(found)
     assert not list(check_cores([node(slots=9, pinned=True)])), "which the preflight says"
@@ -109,12 +93,6 @@ def test_results_folders(program: Any, tmp_path: Path) -> None:
 # From outside.
 
 
-@pytest.mark.slow
-def test_this_machine_could_run_a_study(program: Any, tmp_path: Path) -> None:
-    done = program(*DOCTOR, "--gpu", "none", "--workers", "1", cwd=tmp_path)
-    assert "a study can run here" in done.stdout and not list(tmp_path.iterdir())
-
-
 def test_what_could_not_work_is_status_2(program: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     arguments = ("--gpu", "7", "--results", tmp_path / "file")
@@ -138,16 +116,6 @@ def test_two_ranks_on_this_host(program: Any, tmp_path: Path) -> None:
     done = program(*study, ranks=2, env=with_gpu, status=Exit.USAGE)
     assert "ranks 0 and 1 are on one host" in done.stderr and not (tmp_path / "r").exists()
     program(*study, "--allow-shared-host", ranks=2, env=with_gpu)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
-def test_a_study_on_one_core_of_several_is_warned(program: Any, tmp_path: Path) -> None:
-    core = {min(os.sched_getaffinity(0))}
-    pinned = {"preexec_fn": lambda: os.sched_setaffinity(0, core)}
-    study = (*TOYS, "2", "--gpu", "none", "--results", tmp_path)
-    assert "--bind-to none" in program(*study, **pinned).stderr
-    assert "--bind-to none" not in program(*study, "--workers", "1", **pinned).stderr
 
 
 @pytest.mark.slow

@@ -59,30 +59,14 @@ def test_a_script_prints_the_same_once(
     assert "of mpitune mpitune mpitune" in done.stderr.splitlines()
 
 
-HALVING = """
-from sklearn.experimental import enable_halving_search_cv
-from sklearn.datasets import load_iris
-from sklearn.model_selection import HalvingGridSearchCV
-from sklearn.svm import SVC
-print("before")
-search = HalvingGridSearchCV(SVC(tol=1e-6), {"C": [0.1, 1, 10], "gamma": [0.01, 0.1]}, random_state=0)
-search.fit(*load_iris(return_X_y=True))
-print(type(search).__module__.split(".")[0], search.best_params_, search.n_resources_)
-raise KeyError("its own")
-"""
-
-
-@pytest.mark.slow
-def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "halving.py").write_text(HALVING)
-    plain = program("halving.py", cwd=tmp_path, status=1)
-    done = program("-m", "mpitune", "accelerate", "halving.py", ranks=2, cwd=tmp_path, status=1)
-    assert done.stdout == plain.stdout.replace("sklearn ", "mpitune ")
-    assert "KeyError: 'its own'" in done.stderr
-    assert "mpitune/tools" not in done.stderr
-
-
 def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
     done = program("-m", "mpitune", "--sklearn", "none.py", cwd=tmp_path, status=2)
     assert done.stderr.startswith("python -m mpitune: none.py cannot be run: ") and not done.stdout
     assert len(done.stderr.splitlines()) == 1 and sys.executable not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text('raise KeyError("its own")')
+    done = program("-m", "mpitune", "--sklearn", "raises.py", ranks=2, cwd=tmp_path, status=1)
+    assert "KeyError: 'its own'" in done.stderr and "mpitune/tools" not in done.stderr

@@ -15,12 +15,12 @@ import pytest
 
 import mpitune
 from mpitune.errors import UsageError
-from mpitune.exchange.trials import ExportedTrial
 from mpitune.locks import open_lock, try_lock
 from mpitune.storage.journal import Journal
+from mpitune.storage.trials import ExportedTrial
 from mpitune.track import follow, tracker
-from mpitune.track.writers import RUNNING, Writer
-from mpitune.trial import Ending, Result, Segment, Trial
+from mpitune.track.writers import Writer
+from mpitune.trial import RUNNING, Ending, Result, Segment, Trial
 from tests.helpers import HEADER
 
 Told = Iterable[dict[str, Any]]
@@ -173,7 +173,7 @@ def opens_slowly(parent: int, folder: Path, track: str, pipe: Any) -> None:
 @pytest.mark.parametrize(
     ("main", "most", "text"),
     [
-        (hangs, 0.1, "is left at the end; the study is whole without it; python -m mpitune export {} --to mlflow wr"),
+        (hangs, 0.1, "is left at the end; the study is whole without it; the same command writes the rest"),
         (hangs, 600.0, "is left at the end; "),  # as the user stops it
         (fails, 600.0, "has failed: ValueError: it does not work; "),
         (dies, 600.0, "has ended with exit status 9; "),

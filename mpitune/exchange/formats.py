@@ -1,4 +1,4 @@
-"""What writes a whole study: tables, and by `writers.py` what other tools open."""
+"""What writes a whole study: tables, and a journal file of Optuna."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpitune.errors import needs
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import write_table
-from mpitune.track.writers import MLflow, TensorBoard, Wandb, write_all
+from mpitune.storage.trials import ExportedStudy, ExportedTrial
 from mpitune.trial import COMPLETE, FAILED, INFEASIBLE
-
-if TYPE_CHECKING:
-    from mpitune.exchange.trials import ExportedStudy, ExportedTrial
 
 
 def to_csv(study: ExportedStudy, into: Path) -> None:
@@ -115,7 +111,4 @@ FORMATS: dict[str, tuple[Callable[[ExportedStudy, Path], None], str]] = {
     "csv": (to_csv, "export.csv"),
     "json": (to_json, "export.json"),
     "optuna": (to_optuna, "optuna.log"),
-    "mlflow": (partial(write_all, MLflow), "mlflow.db"),
-    "tensorboard": (partial(write_all, TensorBoard), "tensorboard"),
-    "wandb-offline": (partial(write_all, Wandb), "wandb-offline"),
 }

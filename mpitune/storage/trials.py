@@ -1,0 +1,219 @@
+"""The trials of a study, read from its journal alone: of a search, with what its stages say together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mpitune.errors import UsageError
+from mpitune.storage.history import History, read_study, studies_in
+from mpitune.storage.table import last_line, named_columns
+from mpitune.trial import COMPLETE, FAILED, RUNNING, Ending, Outcome, Result, Steps, Trial, state_of
+
+Running = Mapping[str, tuple[Trial, Steps]]  # by key
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial of a search with all that became of it.
+
+    Attributes:
+        number: From 0, in the order asked.
+        params: By name, as the objective got them.
+        values: By name; those after the last step.
+        state: "complete", "infeasible" (complete, with a constraint above 0), "pruned" (stopped early) or "failed".
+        steps: Values by step, where the objective says them.
+        seconds: Its workers took for it.
+        error: Why it failed, the last line of a traceback; "" if it did not.
+        user_attrs: What its objective has said by `trial.set_user_attr`.
+        constraints: What `constraints_func` of a sampler of Optuna has said of it.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    values: Mapping[str, float]
+    state: str
+    steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str = ""
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class ExportedTrial(TrialRecord):
+    """A trial with what became of it; of a search all segments of it together.
+
+    Attributes:
+        key: In the journal.
+        fold: The part of the data that it is validated on, if it is a trial of that.
+        last: The result of its last segment, which has the place, the time, the use of the machine, and arrays.
+    """
+
+    key: str = ""
+    fold: int | None = None
+    last: Result = Result("")
+
+    @property
+    def begun(self) -> float | None:
+        """Unix time, as far as it is known: of a trial of several segments, had they run one after the other."""
+        return self.last.ended - self.seconds if self.last.ended else None
+
+    @property
+    def ended(self) -> float | None:
+        """Unix time, None where it is not known."""
+        return self.last.ended or None
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Its fold, its seconds, and what its last segment took of the machine, as far as they are known.
+
+        The names begin with run/, so that no value of an objective has the name of one.
+        """
+        used = {"fold": self.fold, "seconds": self.seconds, "peak_bytes": self.last.peak_bytes}
+        return {f"run/{name}": value for name, value in used.items() if value is not None}
+
+    def row(self) -> dict[str, Any]:
+        """All of it but steps and arrays, flat; names of parameters begin with param_, of values with value_."""
+        place = self.last.place
+        return {
+            "key": self.key,
+            "state": self.state,
+            **named_columns(self.params, self.values),
+            **({} if self.fold is None else {"fold": self.fold}),
+            "seconds": self.seconds,
+            "ended": self.ended,
+            "peak_bytes": self.last.peak_bytes,
+            "host": place.host,
+            "rank": place.rank,
+            "slot": place.slot,
+            "device": place.device,
+            "attempt": self.last.attempt,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class ExportedStudy:
+    """A study for other tools.
+
+    Attributes:
+        folder: Its results folder.
+        header: What its journal begins with: settings, versions, commit, command.
+        trials: Of a search by their numbers, else in the order in which they are in the journal.
+        objectives: Values that were searched for, True for those maximized; {} where the journal does not say.
+        began: When its first run did, such as "2026-11-28T07:30:00"; "" where the journal does not say.
+    """
+
+    folder: Path
+    header: Mapping[str, Any]
+    trials: Sequence[ExportedTrial]
+    objectives: Mapping[str, bool]
+    began: str = ""
+
+    @property
+    def name(self) -> str:
+        """The same whenever it is asked for, and another one for a study that has begun anew in the same folder."""
+        begun = f" {self.began[:19]}" if self.began else ""
+        return f"{self.header['settings']['experiment']} {'/'.join(self.folder.resolve().parts[-2:])}{begun}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each trial, all with the same columns, parameters before values; None for missing values."""
+        rows = [trial.row() for trial in self.trials]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        order = [n for start in ("param_", "value_") for n in names if n.startswith(start)]
+        rest = [name for name in names if not name.startswith(("param_", "value_"))]
+        columns = [*rest[:2], *order, *rest[2:]]
+        return [{name: row.get(name) for name in columns} for row in rows]
+
+
+def records(
+    outcomes: Iterable[Outcome], given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+) -> list[TrialRecord]:
+    """The trials that the engine's outcomes are segments of. given: what the objective got for a point."""
+    return [_record(number, segments, given) for number, segments in _segments(outcomes).items()]
+
+
+def _segments(outcomes: Iterable[Outcome]) -> dict[int, list[Outcome]]:
+    """The segments of each trial of a search, in their order. Raises UsageError for a trial of something else."""
+    segments: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        if (number := outcome.trial.segment.number) is None:
+            raise UsageError(f"trial {outcome.trial.key} belongs to no search: use the version that wrote the journal")
+        segments.setdefault(number, []).append(outcome)
+    for some in segments.values():
+        some.sort(key=lambda outcome: outcome.trial.segment.stage or 0)
+    return segments
+
+
+def _record(
+    number: int, segments: Sequence[Outcome], given: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> TrialRecord:
+    trial, result = segments[-1]
+    state = state_of(segments)
+    results = [outcome.result for outcome in segments]
+    steps = {step: values for each in results for step, values in each.ending.steps.items()}
+    ends = [each for each in results if not each.failed]
+    values = ends[-1].values if ends and state != FAILED else {}
+    seconds = sum(each.seconds for each in results)
+    attrs = {name: value for each in results for name, value in each.user_attrs.items()}
+    error, chosen = last_line(result.error or result.ending.cause), result.ending.chosen
+    params = given(dict(trial.params if chosen is None else chosen))
+    return TrialRecord(number, params, values, state, steps, seconds, error, attrs, result.ending.constraints)
+
+
+def read(folder: Path, running: Running | None = None) -> ExportedStudy:
+    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none.
+
+    `running`: trials, or stages of them, that run now: they are among the others with what is known of them.
+    """
+    first, *others = every = [_read(study, running or {}) for study in studies_in(folder)]
+    if not others:
+        return first
+    trials = [replace(trial, key=f"{study.folder.name}/{trial.key}") for study in every for trial in study.trials]
+    return replace(first, folder=folder, trials=trials)
+
+
+def _read(folder: Path, running: Running) -> ExportedStudy:
+    history = read_study(folder)
+    now = {key: some for key, some in running.items() if key not in history.results or history.results[key].failed}
+    for key, (trial, steps) in now.items():
+        history.trials[key] = trial
+        history.results[key] = Result(key, ending=Ending(steps=steps), ended=time.time())
+    goal_texts = history.header["settings"].get("objectives")
+    searched = (
+        history.header.get("kind") == "search"
+        and isinstance(goal_texts, list)
+        and all(isinstance(goal, str) for goal in goal_texts)
+    )
+    goals = goal_texts if searched else [history.goal]
+    objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
+    exported = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
+    exported = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in exported]
+    began = str(history.runs[0].get("time", "")) if history.runs else ""
+    return ExportedStudy(folder, history.header, exported, objectives, began)
+
+
+def _plain(number: int, key: str, history: History) -> ExportedTrial:
+    trial, result = history.trials[key], history.results[key]
+    state, error = FAILED if result.failed else COMPLETE, last_line(result.error)
+    return ExportedTrial(
+        number, dict(trial.params), result.values, state, {}, result.seconds, error,
+        key=key, fold=trial.segment.fold, last=result,
+    )  # fmt: skip
+
+
+def _merged(history: History) -> list[ExportedTrial]:
+    """The segments of each trial of a search together."""
+    segments = _segments(Outcome(history.trials[key], result) for key, result in history.results.items())
+    return [
+        ExportedTrial(
+            **vars(_record(number, some, dict)),
+            key=f"t{number:06}",
+            last=max((outcome.result for outcome in some), key=lambda result: (result.ended, result.key)),
+        )
+        for number, some in sorted(segments.items())
+    ]

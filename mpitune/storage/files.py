@@ -206,11 +206,12 @@ def _copy_file(source: str, target: str) -> None:
 
     Of its mode only the right to run it is taken over: a stranger's may let others act as the owner, now the user.
     """
-    with open(regular_file(Path(source)), "rb", 0) as old:
+    with open(regular_file(Path(source)), "rb") as old:
         state = os.fstat(old.fileno())
         mode = 0o777 if state.st_mode & stat.S_IXUSR else 0o666
-        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb", 0) as new:
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as new:
             shutil.copyfileobj(old, new, 1 << 20)
+            new.flush()
             os.utime(new.fileno(), ns=(state.st_atime_ns, state.st_mtime_ns))
 
 

@@ -256,11 +256,15 @@ def studies_in(folder: Path) -> list[Path]:
 
 
 def read_study(folder: Path) -> History:
-    """As `read_journal`. Raises UsageError where there is none, too."""
+    """As `read_journal`, with all results made, for those who look at them more than once.
+
+    Raises UsageError where there is none, too.
+    """
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
-    return history
+    with no_collection():
+        return replace(history, results=dict(history.results))
 
 
 def extended(history: History, notes: Iterable[bytes], outcomes: Iterable[tuple[Trial, Result]]) -> History:

@@ -325,6 +325,4 @@ class StoredResults(UserDict[str, Result]):
 
     def __getitem__(self, key: str) -> Result:
         record = self.data[key]
-        if isinstance(record, TrialLine):
-            self.data[key] = record = record.result(self._folder)
-        return record
+        return record.result(self._folder) if isinstance(record, TrialLine) else record

@@ -9,16 +9,16 @@ a study for each iteration: it is told of those that have begun, as only the sea
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from mpitune.engine.progress import AT_TRIALS, Seen, duration, note_of, read_status_file
-from mpitune.errors import Exit, printable
+from mpitune.errors import Exit, printable, utf8
 from mpitune.settings import program, setting, window_of
 from mpitune.storage.files import JOBS
 from mpitune.storage.history import History, read_study, studies_in
@@ -70,14 +70,13 @@ class Status:
         folder, study: results folder, and name of the study.
         state: "complete", "running" or "stopped".
         finished, total: trials that are known, and that there will be; None where that is not known.
-        failures: (key, place, cause) of trials that failed.
+        failures: key, place and error of trials that failed.
         runs, deaths: starts of the command, and workers that died.
         work: of each slot that has done something, in order of place.
         seen: what rank 0 said last, while the study runs; of jobs that have joined each says it.
         stopped: by what the last run was stopped before all was done, such as "its time"; "" by nothing.
         of_trials: where `finished` counts stages of trials, to how many trials they belong.
         jobs: that have joined it.
-        twice: results of jobs that another job had found, too.
         order: in which a search tells its strategy results, such as "window 32".
         mixed: which results are of code that has changed since.
         seconds: that its runs took, of those that have ended.
@@ -88,7 +87,7 @@ class Status:
     state: str
     finished: int
     total: int | None
-    failures: Sequence[tuple[str, str, str]]
+    failures: Sequence[Mapping[str, str]]
     runs: int
     deaths: int
     work: Sequence[Work] = field(default_factory=list)
@@ -96,7 +95,6 @@ class Status:
     of_trials: int | None = None
     stopped: str = ""
     jobs: Sequence[Job] = ()
-    twice: int = 0
     order: str = ""
     mixed: str = ""
     seconds: float = 0.0
@@ -110,14 +108,7 @@ class Status:
 
     def as_json(self) -> str:
         """One line."""
-        failures = [{"key": key, "place": place, "error": cause} for key, place, cause in self.failures]
-        jobs = [{**vars(job), "seen": job.seen and _plain(job.seen)} for job in self.jobs]
-        plain = {**vars(self), "folder": str(self.folder), "failures": failures, "work": [*map(asdict, self.work)]}
-        return json.dumps({**plain, "seen": self.seen and _plain(self.seen), "jobs": jobs})
-
-
-def _plain(seen: Seen) -> dict[str, Any]:
-    return {"time": seen.time, "doing": seen.doing, **asdict(seen.overview)}
+        return msgspec.json.encode(self, enc_hook=lambda path: utf8(str(path))).decode()
 
 
 def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[Job]:
@@ -149,7 +140,7 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         finished=len(history.results) - len(history.lost),
         total=total if isinstance(total, int) and total >= len(history.results) else None,  # it may be of the last call
         failures=[
-            (r.key, str(r.place), last_line(r.error or r.ending.cause))
+            {"key": r.key, "place": str(r.place), "error": last_line(r.error or r.ending.cause)}
             for r in history.results.values()
             if r.failed or r.ending.state == FAILED
         ],
@@ -158,7 +149,6 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         work=[work[place] for place in sorted(work)],
         seen=read_status_file(folder) if running and not any(job.running for job in jobs) else None,
         jobs=jobs,
-        twice=sum(len(job.results) for job in history.jobs.values()) - len(history.results) if history.jobs else 0,
         order=window_of(history.header),
         mixed=history.mixed,
         seconds=sum(end.get("seconds", 0.0) for end in history.ends),
@@ -200,14 +190,12 @@ def described(status: Status) -> list[str]:
         "minute" + (f"; {now(job.seen)}" if job.seen is not None else "")
         for job in status.jobs
     ]
-    if status.twice:
-        lines.append(f"wasted     {status.twice} {what} that another job had evaluated, too")
     lines += [
         f"place      {work.place}: {work.trials} {what}, {duration(work.seconds)} of work, "
         f"at most {work.peak_bytes / (1 << 20):.0f} MiB"
         for work in status.work
     ]
-    lines += [f"failed     {key} at {place}: {cause}" for key, place, cause in status.failures]
+    lines += ["failed     {key} at {place}: {error}".format_map(failure) for failure in status.failures]
     return [*map(printable, lines)]
 
 

@@ -53,12 +53,6 @@ def test_the_command_imports_no_tool_and_the_front_door_is_light_and_complete(pr
     assert set(mpitune.__all__) <= set(dir(mpitune)) and len(mpitune.__all__) <= 20
 
 
-def test_data_sets_are_those_of_a_checkout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("mpitune.tools.data.checkout", lambda: None)
-    assert command.main(["data", "--dataset", "digits"]) == Exit.USAGE
-    assert "run it in a checkout" in capsys.readouterr().err
-
-
 def test_a_function_and_no_module_has_the_name_of_each_public_name() -> None:
     """Else `from mpitune import search` would be one of the two, whichever was imported last."""
     here = Path(mpitune.__file__).parent

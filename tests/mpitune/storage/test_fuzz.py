@@ -135,16 +135,6 @@ def read(path: Path, dimensions: int) -> np.ndarray | None:
 
 
 @quickly
-@given(content=st.binary(max_size=60), dimensions=st.sampled_from([1, 3]), packed=st.booleans())
-def test_an_idx_file_of_any_bytes(tmp_path: Path, content: bytes, dimensions: int, packed: bool) -> None:
-    plain, damaged = tmp_path / "file", tmp_path / "file.gz"
-    plain.write_bytes(content)
-    read(plain, dimensions)
-    damaged.write_bytes(gzip.compress(content)[: -1 - len(content) % 3] if packed else content)
-    assert read(damaged, dimensions) is None
-
-
-@quickly
 @given(
     lengths=st.lists(st.integers(0, 5) | st.integers(0, 2**32 - 1), min_size=3, max_size=3),
     n_bytes=st.integers(0, 130), packed=st.booleans(),

@@ -40,7 +40,7 @@ class SharedSolver:
 
     def __init__(self, worker: WorkerContext, multiclass: str, *, memory: int, n_points: int) -> None:
         worker.report_step(0, unit="compiling")
-        svm.warm_up(many=True)
+        svm.warm_up()
         self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
         self._kept: tuple[svm.Data, Matrices] | None = None
 

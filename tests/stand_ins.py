@@ -1,4 +1,4 @@
-"""Stand-ins for nvidia-smi and for the control of MPS, for what tests.gpu did not meet on a real machine."""
+"""Stand-ins for nvidia-smi and for the control of MPS, for what no machine at hand has."""
 
 from __future__ import annotations
 

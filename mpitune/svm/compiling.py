@@ -33,22 +33,18 @@ log = logging.getLogger(__name__)
 
 
 @functools.cache
-def warm_up(*, many: bool = False) -> None:
+def warm_up() -> None:
     """Have everything compiled, so that no trial is charged for it.
 
     Of several processes one compiles; the others wait, then find it in numba's cache. Where no cache folder can be
-    written, each compiles for itself. A line comes first, also where another process compiles, which may say nothing;
-    of `many` workers, whose rank shows what they do, the one that compiles says it.
+    written, each compiles for itself. Who compiles says so first.
     """
     if not _is_kept():
-        if not many:
-            log.warning(COMPILING)
         with ExitStack() as held:
             with suppress(OSError):  # no folder can be written
                 held.enter_context(locked(private_folder(local=True) / COMPILES))
             if not _is_kept():
-                if many:
-                    log.warning(COMPILING)
+                log.warning(COMPILING)
                 compile_all()
                 with suppress(OSError):
                     proof().touch()

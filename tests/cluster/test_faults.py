@@ -139,20 +139,6 @@ def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hos
     require_whole(folder, clean)
 
 
-def test_a_rank_that_wakes_ends_its_own_work_and_not_the_job(hosts: Hosts, tmp_path: Path, clean: str) -> None:
-    """Suspended for longer than --heartbeat-timeout, it is given up; it wakes while the others still work."""
-    folder = tmp_path / "r"
-    job = start(hosts, folder, arguments=("--heartbeat-timeout", "2"), seconds=1.0)
-    (sleeper,) = ranks_of(hosts[2])
-    os.kill(sleeper, signal.SIGSTOP)
-    assert wait_until(lambda: "rank 2 is lost" in (tmp_path / "log").read_text())
-    n_done = len(journal_lines(folder))
-    os.kill(sleeper, signal.SIGCONT)
-    assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
-    assert n_done < N_TRIALS  # it woke in time for this test to mean anything
-    require_whole(folder, clean)
-
-
 def test_a_job_that_is_suspended_as_a_whole_goes_on(hosts: Hosts, tmp_path: Path, clean: str) -> None:
     """As by `scontrol suspend`: all ranks sleep for longer than --heartbeat-timeout, and wake one after the other."""
     folder = tmp_path / "r"
@@ -166,18 +152,3 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(hosts: Hosts, tmp_path: Path
     assert job.wait(PATIENCE) == Exit.DONE, (tmp_path / "log").read_text()
     assert "lost" not in (tmp_path / "log").read_text()
     require_whole(folder, clean)
-
-
-def test_an_objective_that_cannot_be_built_on_one_host_leaves_the_work_to_the_others(
-    hosts: Hosts, tmp_path: Path, clean: str
-) -> None:
-    folder = tmp_path / "r"
-    broken = command(folder, "--fault", "cannot_build_here", "--marks", tmp_path / "marks")
-    (tmp_path / "marks").mkdir()
-    (tmp_path / "marks" / "node1").touch()
-    done = hosts[0].run(*mpirun(hosts, *broken))
-    assert done.stderr.count("given up after failures in a row") == 2 and "warp_drive" in done.stderr
-    lines = journal_lines(folder)
-    assert len(lines) == N_TRIALS and {line["place"][0] for line in lines} == {"node0", "node2"}
-    assert {line["attempt"] for line in lines} == {1}
-    assert table_without_run(folder / "trials.csv") == clean

@@ -71,24 +71,17 @@ def test_one_process_compiles_and_says_so_and_others_wait(
     done: list[int] = []
     monkeypatch.setattr(compiling, "proof", lambda: tmp_path / "compiled")
     monkeypatch.setattr(compiling, "compile_all", lambda: done.append(1))
-    for many in (False, True):
-        with locked(private_folder(local=True) / compiling.COMPILES):
-            other = threading.Thread(target=compiling.warm_up.__wrapped__, kwargs={"many": many})
-            other.start()
-            other.join(0.3)
-            assert other.is_alive() and not done
-            assert len(caplog.messages) == (not many), "who waits alone says so, of many workers none"
-            (tmp_path / "compiled").touch()
-        other.join(PATIENCE)
-        assert len(done) == 1, "it reads what another has compiled"
-        (tmp_path / "compiled").unlink()
-        done.clear()
-        caplog.clear()
-        compiling.warm_up.__wrapped__(many=many)
-        assert len(done) == 2 and caplog.messages == [compiling.COMPILING]
-        (tmp_path / "compiled").unlink()
-        done.clear()
-        caplog.clear()
+    with locked(private_folder(local=True) / compiling.COMPILES):
+        other = threading.Thread(target=compiling.warm_up.__wrapped__)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive() and not done
+        (tmp_path / "compiled").touch()
+    other.join(PATIENCE)
+    assert len(done) == 1 and not caplog.messages, "it reads what another has compiled"
+    (tmp_path / "compiled").unlink()
+    compiling.warm_up.__wrapped__()
+    assert len(done) == 3 and caplog.messages == [compiling.COMPILING]
 
 
 @pytest.mark.usefixtures("own_locks")

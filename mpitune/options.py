@@ -57,18 +57,10 @@ class RunOptions:
     expect_nodes: int | None = setting(
         None, "refuse to run on another number of nodes", low=1, metavar="N", advanced=True
     )
-    keep_binding: bool = setting(False, "leave a rank on the cores that mpirun has bound it to", advanced=True)
-    allow_shared_host: bool = setting(False, "let several ranks of one host use its GPUs", advanced=True)
-    allow_mixed_versions: bool = setting(
-        False, "run although nodes have different versions of this package or of libraries", advanced=True
-    )
     track: tuple[str, ...] = setting(
         (), "write the study as it runs to mlflow:FOLDER (or its URI), tensorboard:FOLDER, wandb or wandb:FOLDER; "
         "several may be given", metavar="TRACKER", advanced=True,
     )  # fmt: skip
-    keep_output: bool = setting(
-        False, "keep what each trial prints in the results folder, as printed/KEY.txt", advanced=True
-    )
     worker_folders: Path | None = setting(
         None, "each worker works in a folder of its own in this one, so that files of one name do not meet; they stay",
         metavar="DIR", advanced=True,

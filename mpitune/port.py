@@ -6,7 +6,7 @@
                       ended_by           that it has enough
     engine -> door    on_start           how many slots there are
                       examine            an answer, before it counts: it may end the study
-                      on_message         what an objective sends, also while its trial runs
+                      on_message         what an objective sends with its answer
                       on_results         results, as soon as they are kept
                       searches           the results that each one waits for
                       matching           which results of earlier studies count
@@ -63,7 +63,7 @@ class Port:
         return None
 
     def on_message(self, content: bytes) -> None:
-        """Take what `WorkerContext.send` has sent, or what came with an answer, in the order sent."""
+        """Take what came with an answer, see `Evaluation.messages`, once that counts."""
 
     def on_results(self, results: Iterable[Result]) -> None:
         """Take results that the study has from now on, each once; also those of earlier runs and of other jobs."""

@@ -109,8 +109,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         stack.enter_context(logging_here(transport.rank, options))
         keep = options.results is not None
         stack.enter_context(keeping(keep))
-        if options.keep_output and not keep:
-            raise UsageError("keep_output has no folder: give results= as well")
         if transport.rank == 0 and not keep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
             options = replace(options, results=folder)

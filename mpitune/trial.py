@@ -208,7 +208,7 @@ class Evaluation:
         arrays: named arrays; once journaled they are read from disk when looked at.
         error: None, or why the trial failed; then `values` is empty.
         doubt: None, or what went wrong though this is an answer, such as a score of NaN for a fit that raised. Where
-            the job has another rank, the trial is tried there once, and this answer is kept if it fails there too.
+            the job has another rank, the trial is tried there once, and what is answered there counts.
         messages: what `Port.on_message` gets once this answer counts; a journal does not keep it.
         read: what the objective read of its trial beside the parameters ("number", "seed", "folder"), so that this
             answer may be another one for another trial of the same parameters.

@@ -10,7 +10,6 @@ Trial t<i> of every course has the value i * i, and the drawn value depends on i
 from __future__ import annotations
 
 import ctypes
-import logging
 import mmap
 import os
 import resource
@@ -103,7 +102,6 @@ FAULTS = {
 }  # fmt: skip
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.
 OTHER_FAULTS = (
-    "warns",
     "no_room",
     "nan",
     "unpicklable_result",
@@ -203,8 +201,6 @@ class Toy(Experiment):
         if fault is not None and self._strikes(trial.key):
             if fault in FAULTS:
                 FAULTS[fault]()
-            elif fault == "warns":
-                logging.getLogger("toys").warning("the ice is thin")
             elif fault == "no_room" and workers_here() > 1:
                 return NoRoom(key, "a bear needs a node of its own")
             elif fault == "nan":

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
 import numpy as np
@@ -32,7 +31,7 @@ from mpitune.engine.messages import (
     Drained,
     Forget,
     Lend,
-    Relayed,
+    Measured,
     Returned,
     Run,
     Share,
@@ -83,7 +82,6 @@ class Agent:
         places: of the slots, for the log.
         options: of the study; `batch`, `threads`, `trial_timeout` and `worker_folders` count here.
         preload: modules that a server imports, from which workers are forked; none: they are spawned.
-        output: folder for what each trial prints; None keeps nothing.
         plainly: whether what trials print is printed here as it is, not logged with the trial's key.
     """
 
@@ -96,7 +94,6 @@ class Agent:
         options: RunOptions,
         *,
         preload: Sequence[str] = (),
-        output: Path | None = None,
         plainly: bool = False,
     ):
         self._tell, self._setup, self._options = tell, setup, options
@@ -107,7 +104,7 @@ class Agent:
             Slot(number, device, place) for number, (device, place) in enumerate(zip(devices, places, strict=True))
         ]
         self._warned: set[str] = set()
-        self._shown = TrialOutput(output, plainly)
+        self._shown = TrialOutput(plainly)
         self._reported = 0.0  # when the coordinator was last told how far workers are
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
@@ -268,7 +265,7 @@ class Agent:
             if isinstance(message, WorkerProgress):  # which is no result, so the time-out goes on
                 process.news = message
                 continue
-            if isinstance(message, Relayed):  # nor is this
+            if isinstance(message, Measured):  # nor is this
                 self._tell(message)
                 continue
             process.clock = self._time

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Relayed, Returned, Stepped, ToCoordinator, Told
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToCoordinator, Told
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
@@ -64,7 +64,6 @@ class Coordinator:
         n_slots = max(1, len(resources.slots))
         self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / n_slots))  # deaths of a slot, while nothing does
         self._said: set[str] = set()  # why trials have failed, each of which is said once
-        self._doubtful: dict[str, Result] = {}  # first answers of trials that are tried elsewhere
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
         self.ended_by = ""  # what the experiment has said
@@ -146,8 +145,6 @@ class Coordinator:
                 for number, step in steps.items():
                     if (state := self.dispatch.slots.get((sender, number))) is not None:
                         state.step = step
-            case Relayed(content):
-                self._study.port.on_message(content)
             case Interrupted(number):
                 self._drain(number)
             case Lost():
@@ -244,10 +241,10 @@ class Coordinator:
             if result.failed:
                 state.is_failing = True
                 self._failed(trial, result, assigned)
-            elif result.attempt == ATTEMPTS and result.doubt is not None:
+            elif result.attempt == ATTEMPTS and result.doubt is not None:  # here too: that is its answer
                 state.is_failing = True
-                self._doubtful[trial.key] = replace(result, doubt=None)
-                self._failed(trial, result, assigned)
+                self._settle(trial, assigned, succeeded=False)
+                self._fresh.append((trial, replace(result, doubt=None)))
             else:
                 self._done(slot, trial, result, assigned)
         state.step = None
@@ -320,7 +317,6 @@ class Coordinator:
             self._say_once(trial, state.cause, "failed and is tried once more")
         else:
             log.info("trial %s is tried on another node: %s", trial.key, last_line(state.cause))
-            self._doubtful[trial.key] = replace(result, doubt=None)
         self.dispatch.add((trial,), result.attempt + 1, avoid=slot)
 
     def _say_once(self, trial: Trial, error: str | None, what: str) -> None:
@@ -335,19 +331,13 @@ class Coordinator:
         state = self.dispatch.slots[slot]
         state.failures, state.has_succeeded, state.is_failing = 0, True, False
         state.pending.clear()
-        self._doubtful.pop(trial.key, None)
         self._succeeded, self._sound = True, result
         self._fresh.append((trial, result if result.doubt is None else replace(result, doubt=None)))
         self._settle(trial, assigned, succeeded=True)
 
     def _failed(self, trial: Trial, result: Result, assigned: Assigned) -> None:
-        """A trial has failed for the last time, and no slot is to blame. An answer that it had stands."""
+        """A trial has failed for the last time, and no slot is to blame."""
         self._settle(trial, assigned, succeeded=False)
-        if (answer := self._doubtful.pop(trial.key, None)) is not None:
-            if answer.messages:
-                self._study.port.on_message(answer.messages)
-            self._fresh.append((trial, replace(answer, messages=b"")))
-            return
         self._held.append((trial, replace(result, values={}, arrays={})))
 
     def _settle(self, trial: Trial, assigned: Assigned, *, succeeded: bool) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
-from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Relayed, Run, Share, Stop, Told
+from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Measured, Run, Share, Stop, Told
 from mpitune.engine.progress import Progress
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
@@ -53,10 +53,11 @@ def loop(
                     case GivenUp():
                         log.info("this rank was silent for so long that rank 0 has given it up: its work ends here")
                         agent.handle(Stop())
+                    case Measured(key, steps):
+                        for tracker in trackers:
+                            tracker.on_steps(key, steps)
                     case _ if coordinator is not None:
                         coordinator.handle(sender, message)
-                        for tracker in trackers if isinstance(message, Relayed) else ():
-                            tracker.on_message(message.content)
             if agent.stopped:
                 return
             if signals and not interrupted:

@@ -1,7 +1,8 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
     coordinator -> agent      Run, Lend, Share, Told, Forget, Drain, Stop
-    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped, Relayed
+    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
+    agent -> trackers         Measured
     transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -152,11 +154,12 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Relayed:
-    """What an objective tells `Port.on_message`; workers send it to their agents, too."""
+class Measured:
+    """Values of a running trial after steps of it; workers send it to their agents, too."""
 
-    content: bytes
+    key: str
+    steps: Mapping[int, Any]
 
 
 ToAgent = Run | Lend | Share | Told | Forget | Drain | Stop
-ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Relayed | Lost
+ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Measured | Lost

@@ -11,7 +11,6 @@ import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mpitune.devices.choose import CPU, free_memory, usable_cores
 from mpitune.errors import UsageError, or_typed, typed
@@ -46,17 +45,14 @@ class Node:
     memory: int  # available
 
 
-def agree_on_versions(transport: Transport, host: str, versions: Mapping[str, str], *, allow_mixed: bool) -> None:
+def agree_on_versions(transport: Transport, host: str, versions: Mapping[str, str]) -> None:
     """Begin a job. Every rank calls it first: ranks of any two versions understand these plain texts.
 
     Raises:
         UsageError: on all ranks, where `versions`, on which results depend, differ.
     """
-    mixed = transport.broadcast(mixed_versions(transport.gather((host, dict(versions)))))
-    if mixed and not allow_mixed:
+    if mixed := transport.broadcast(mixed_versions(transport.gather((host, dict(versions))))):
         raise UsageError(mixed)
-    if mixed and transport.rank == 0:
-        log.warning(mixed)
 
 
 def survey(places: Sequence[Place], threads: int) -> Node:
@@ -92,8 +88,7 @@ def widen_binding(transport: Transport, launcher: str) -> str:
         os.sched_setaffinity(0, daemon)
     except OSError:
         return ""
-    hint = f" ({option} leaves it)" if (option := typed("keep_binding")) else ""
-    return f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used{hint}"
+    return f"{launcher} had bound this rank to {len(own)} of its own {len(daemon)} cores: all are used"
 
 
 def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -104,18 +99,20 @@ def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, s
         together[node.host].append(rank)
     for host, ranks in together.items():
         on_gpus = any(place.device != CPU.name for rank in ranks for place in nodes[rank].places)
-        if len(ranks) > 1 and on_gpus and not options.allow_shared_host:
+        if len(ranks) > 1 and on_gpus:
             names = ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
             findings.append(Finding(
                 f"ranks {names} are on one host, {host}, and would claim the same GPUs: start one rank per node "
                 "(mpirun --map-by ppr:1:node, srun --ntasks-per-node 1)"
-                f"{or_typed('gpu', 'none')}{or_typed('allow_shared_host')}",
+                f"{or_typed('gpu', 'none')}",
                 fatal=True,
             ))  # fmt: skip
-    n_given, source = _hosts_given(environ)
+    given = environ.get("SLURM_JOB_NUM_NODES", "")
+    n_given = int(given) if given.isdigit() else 0
     if n_given > len(together):
+        job = f"Slurm's job {environ.get('SLURM_JOB_ID', '')}".rstrip()
         findings.append(Finding(
-            f"{source} has {n_given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
+            f"{job} has {n_given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
             + (f" ({expect} refuses to run on fewer)" if (expect := typed("expect_nodes", n_given)) else "")
         ))  # fmt: skip
     # A rank has a CPU worker for each core that it sees, unless their number was given.
@@ -166,18 +163,4 @@ def mixed_versions(hosts: Sequence[tuple[str, Mapping[str, str]]]) -> str:
             described = ", ".join(f"{version} on {_a_few(having)}" for version, having in who.items())
             different.append(f"{name} {described}")
     mixed = "; ".join(different)
-    fix = f"install the same on all{or_typed('allow_mixed_versions')}"
-    return f"hosts have different versions: {mixed}: {fix}" if mixed else ""
-
-
-def _hosts_given(environ: Mapping[str, str]) -> tuple[int, str]:
-    """(nodes that a scheduler gave this job, its name); Open MPI 5 does not read the MPI operator's host list."""
-    count = environ.get("SLURM_JOB_NUM_NODES", "")
-    if count.isdigit():
-        return int(count), f"Slurm's job {environ.get('SLURM_JOB_ID', '')}".rstrip()
-    hostfile = environ.get("OMPI_MCA_orte_default_hostfile", "")
-    try:
-        lines = Path(hostfile).read_text().splitlines() if hostfile else []
-    except OSError:
-        lines = []
-    return len({line.split()[0] for line in lines if line.strip() and not line.startswith("#")}), hostfile
+    return f"hosts have different versions: {mixed}: install the same on all" if mixed else ""

@@ -1,4 +1,4 @@
-"""What trials print: a worker marks it with the trial's key, its agent shows it, and keeps it if that is asked for.
+"""What trials print: a worker marks it with the trial's key, its agent shows it.
 
 Python, libraries in C and programs that a trial starts print into one pipe. Before the lines of another trial the
 worker writes a mark there, which has its key.
@@ -12,12 +12,10 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from mpitune.errors import printable
+from mpitune.errors import printable, typed
 from mpitune.processes.output import STREAMS
-from mpitune.storage.files import make_folder, regular_file
 
 MARK = "\0trial\0"  # a key follows, to the end of its line
 STDERR = "\0stderr\0"  # begins a line that Python prints there
@@ -81,21 +79,17 @@ class _Marked:
 
 
 class TrialOutput:
-    """Shows the lines of a rank's trials, so many in a second, and keeps all of them in `folder` if there is one.
+    """Shows the lines of a rank's trials, so many in a second.
 
     plainly: all lines are printed here as they are.
     """
 
-    def __init__(self, folder: Path | None, plainly: bool = False):
-        self._folder, self._plainly = folder, plainly
-        self._second, self._n = 0, 0
+    def __init__(self, plainly: bool = False):
+        self._plainly, self._second, self._n = plainly, 0, 0
 
     def show(self, key: str, place: object, text: str, level: int = logging.INFO) -> None:
         """Show what a trial has printed, or without a key what the worker at this place has."""
         is_error, text = level > logging.INFO or text.startswith(STDERR), text.replace(STDERR, "")
-        if self._folder is not None and key:
-            with suppress(OSError):  # as any output that cannot be written
-                self._keep(self._folder, key, text)
         if self._plainly and level >= logging.INFO:
             print(text, file=sys.stderr if is_error else sys.stdout, flush=True)
             return
@@ -111,12 +105,6 @@ class TrialOutput:
     def say_rest(self) -> None:
         """Say how many lines were not shown since the last call."""
         if self._n > MOST_LINES:
-            how = f"all are in {self._folder}" if self._folder else "the option keep_output keeps all"
-            log.info("trials printed %d more lines: %s", self._n - MOST_LINES, how)
+            how = f": {option} shows all" if (option := typed("verbose")) else ""
+            log.info("trials printed %d more lines%s", self._n - MOST_LINES, how)
         self._n = 0
-
-    def _keep(self, folder: Path, key: str, text: str) -> None:
-        make_folder(folder)
-        path = folder / f"{key.replace('/', '-')}.txt"
-        with open(regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", errors="backslashreplace") as file:
-            file.write(f"{text.rstrip()}\n")

@@ -1,11 +1,10 @@
-"""What rank 0 tells people of a running study: a log, a bar on a terminal, a line in a notebook's cell.
+"""What rank 0 tells people of a running study: a log, or a bar on a terminal.
 
 A small file tells `mpitune status`.
 """
 
 from __future__ import annotations
 
-import html
 import logging
 import sys
 import time
@@ -196,16 +195,13 @@ class Progress:
         self._quiet, self._file = quiet, file
         self._drawn, self._written = time.monotonic(), -FILE_SECONDS
         self._bar: Any = None
-        self._cell = _Cell() if _in_notebook() and not quiet else None
         if sys.stderr.isatty() and not quiet:
             self._bar = _bar()
 
     def update(self, overview: Callable[[], Overview], last: bool = False) -> None:
         """Show how the study stands, if that is due or it is the last time."""
         now = time.monotonic()
-        draw = not self._quiet and (
-            last or now - self._drawn >= (FRAME_SECONDS if self._bar or self._cell else LINE_SECONDS)
-        )
+        draw = not self._quiet and (last or now - self._drawn >= (FRAME_SECONDS if self._bar else LINE_SECONDS))
         write = now - self._written >= FILE_SECONDS
         if not draw and not write:
             return
@@ -220,11 +216,7 @@ class Progress:
     def _draw(self, seen: Overview) -> None:
         note = note_of(seen)
         if self._bar is None:
-            line = f"{seen.done} of {seen.total} trials{f', {note}' if note else ''}"
-            if self._cell:
-                self._cell.show(line, seen)
-            else:
-                log.info("%s", line)
+            log.info("%d of %d trials%s", seen.done, seen.total, f", {note}" if note else "")
         else:
             spoken()
             self._bar.note = note
@@ -233,28 +225,6 @@ class Progress:
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
-
-
-def _in_notebook() -> bool:
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return hasattr(shell, "kernel")
-
-
-class _Cell:
-    """A line of a notebook's cell that is rewritten, with a bar where that is shown as HTML."""
-
-    _shown: Any = None
-
-    def show(self, line: str, seen: Overview) -> None:
-        bar = f'<progress value="{seen.done}" max="{seen.total}"></progress>'
-        parts = {"text/plain": line, "text/html": f"{bar} {html.escape(line)}"}
-        spoken()
-        if self._shown is None:
-            from IPython.display import display
-
-            self._shown = display(parts, raw=True, display_id=True)
-        else:
-            self._shown.update(parts, raw=True)
 
 
 def _bar() -> Any:

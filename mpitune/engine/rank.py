@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 
 from mpitune.devices.choose import CPU, Device, choose, environment, free_memory
 from mpitune.earlier.studies import succeeds
@@ -25,12 +24,11 @@ from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
 from mpitune.engine.preflight import Node, agree_on_versions, check, survey, widen_binding
-from mpitune.engine.rank_zero import Ended, LoadFinish, RankZero
+from mpitune.engine.rank_zero import Ended, LoadFinish, Part, RankZero
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.options import RunOptions
-from mpitune.port import Scheduling
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import can_be_sent, installed_modules_of, packed
 from mpitune.processes.stops import Stopped, ending_at_stops
@@ -70,11 +68,11 @@ def run(
     with ExitStack() as stack:
         kept = stack.enter_context(ExitStack())
         stack.push(partial(_settle, transport))
-        part = _RanksPart(experiment, name, options, transport, host, time.monotonic(), stack, kept)
+        part = _RanksPart(experiment, name, options, transport, time.monotonic(), host, stack, kept)
         with working(f"{name} starts", transport.rank):
             if transport.size > 1:
                 versions_here = code_and_libraries(*_modules_of(type(experiment)))
-                agree_on_versions(transport, host, versions_here, allow_mixed=options.allow_mixed_versions)
+                agree_on_versions(transport, host, versions_here)
             devices, packed, wait = part.prepare()
             places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
             preload = part.preload(packed)
@@ -86,25 +84,14 @@ def run(
             nodes = transport.gather(survey(places, options.threads))
             journal, shared = part.load_and_share(nodes, keeps=lead is None, durable=load_finish is not None)
         buffers = part.allocate_buffers(devices, shared)
-        agent = part.make_agent(devices, places, packed=packed, shared=shared, buffers=buffers, preload=preload)
+        agent = part.make_agent(devices, places, packed, shared, buffers, preload)
         if lead is not None:
             return Ended(Exit.DONE, cause=lead(agent, transport, nodes))
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
-            leads = RankZero(
-                experiment,
-                part.scheduling,
-                options,
-                transport,
-                journal,
-                part.folder,
-                shared.arrays,
-                nodes,
-                part.started,
-            )
-            return leads.run(agent, load_finish)
+            return RankZero(part, journal, shared.arrays, nodes).run(agent, load_finish)
         except UsageError:  # found by this rank alone, while the others wait for work
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())
@@ -147,25 +134,12 @@ def _modules_of(kind: type[Experiment]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _RanksPart:
-    """The steps of one rank, in their order; `stack`, then `kept` close what they open. `started` is by the clock."""
+class _RanksPart(Part):
+    """The steps of one rank, in their order; `stack`, then `kept` close what they open."""
 
-    experiment: Experiment
-    name: str
-    options: RunOptions
-    transport: Transport
     host: str
-    started: float
     stack: ExitStack
     kept: ExitStack
-
-    @cached_property
-    def scheduling(self) -> Scheduling:
-        return self.experiment.scheduling()
-
-    @property
-    def folder(self) -> Path:
-        return self.options.results or Path("results") / self.name
 
     @cached_property
     def job(self) -> str:
@@ -179,8 +153,7 @@ class _RanksPart:
         If one rank fails, all raise UsageError.
         """
         options, leads = self.options, self.transport.rank == 0
-        widened = "" if options.keep_binding else widen_binding(self.transport, launched().launcher)
-        if widened and leads:
+        if (widened := widen_binding(self.transport, launched().launcher)) and leads:
             log.info(widened)
         devices, note = [CPU], ""
         with self.transport.refusing_together(self.host):
@@ -253,15 +226,9 @@ class _RanksPart:
         return buffers
 
     def make_agent(
-        self,
-        devices: Sequence[Device],
-        places: Sequence[Place],
-        *,
-        packed: bytes,
-        shared: SharedArrays,
-        buffers: SharedArrays,
-        preload: Sequence[str],
-    ) -> Agent | InlineAgent:
+        self, devices: Sequence[Device], places: Sequence[Place], packed: bytes, shared: SharedArrays,
+        buffers: SharedArrays, preload: Sequence[str],
+    ) -> Agent | InlineAgent:  # fmt: skip
         """The agent of this rank. Its workers start with their first batch."""
         options, tell, together = self.options, partial(self.transport.send, 0), self.scheduling.together
         if options.workers == 0:
@@ -270,7 +237,6 @@ class _RanksPart:
         agent = Agent(
             tell, worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), environ, together),
             devices, places, options, preload=preload, plainly=self.scheduling.prints_plainly,
-            output=self.folder / "printed" if options.keep_output else None,
         )  # fmt: skip
         self.stack.callback(agent.close)
         return agent

@@ -55,23 +55,33 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class RankZero:
-    """A study as rank 0 leads it.
-
-    Attributes:
-        folder: of the study; that of the journal lies in it where jobs join.
-        started: when this run did, by the monotonic clock.
-    """
+class Part:
+    """What one rank has of the study `name` from its start on. `started` is by the monotonic clock."""
 
     experiment: Experiment
-    scheduling: Scheduling
+    name: str
     options: RunOptions
     transport: Transport
+    started: float
+
+    @cached_property
+    def scheduling(self) -> Scheduling:
+        return self.experiment.scheduling()
+
+    @property
+    def folder(self) -> Path:
+        """Of the study; that of the journal lies in it where jobs join."""
+        return self.options.results or Path("results") / self.name
+
+
+@dataclass(frozen=True)
+class RankZero:
+    """A study as rank 0 leads it."""
+
+    part: Part
     journal: Journal
-    folder: Path
     data: Data
     nodes: Sequence[Node]
-    started: float
     trackers: list[Tracker] = field(default_factory=list)  # once the study runs
 
     def run(self, agent: Agent | InlineAgent, load_finish: LoadFinish | None) -> Ended:
@@ -88,13 +98,13 @@ class RankZero:
     def _run(
         self, study: Study, agent: Agent | InlineAgent, status: StatusFile, load_finish: LoadFinish | None
     ) -> Ended:
-        journal, folder = self.journal, self.folder
+        journal, folder = self.journal, self.part.folder
         coordinator = self._coordinator(study)
-        progress = Progress(self.options.quiet, status)
-        self.trackers.extend(Tracker(track, folder) for track in self.options.track)
-        importing = _importing(self.experiment.reporting().modules, load_finish) if load_finish else None
+        progress = Progress(self.part.options.quiet, status)
+        self.trackers.extend(Tracker(track, folder) for track in self.part.options.track)
+        importing = _importing(self.part.experiment.reporting().modules, load_finish) if load_finish else None
         try:
-            loop(self.transport, agent, coordinator, progress, self.trackers)
+            loop(self.part.transport, agent, coordinator, progress, self.trackers)
         finally:
             progress.close()
         complete = study.finished
@@ -111,16 +121,16 @@ class RankZero:
             status.write(doing, coordinator.overview())
             with working(doing, rank=0), written_into(folder):
                 importing.join()
-                self.experiment.report(outcomes, study.conclusions(), self.data, folder)
+                self.part.experiment.report(outcomes, study.conclusions(), self.data, folder)
         if not complete:
             ending["stopped"] = coordinator.ended_by
         ending["failed"] = len(failed)
         seconds = self._note_end(**ending)
         if load_finish:
-            stream = sys.stderr if self.scheduling.prints_plainly else sys.stdout  # which is the trials' own
+            stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)
             with working("report.html is written", rank=0):
-                load_finish()(folder, journal.study(), self.experiment, self.data)
+                load_finish()(folder, journal.study(), self.part.experiment, self.data)
             print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
@@ -134,12 +144,12 @@ class RankZero:
         """What makes a study complete, for readers of all journals: the results there, of trials asked for or not."""
         history = self.journal.history
         keys = {*study.results, *history.trials}
-        n_alone = history.n_alone + (not self.options.join)
+        n_alone = history.n_alone + (not self.part.options.join)
         return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends. Returns the seconds it took."""
-        seconds = time.monotonic() - self.started
+        seconds = time.monotonic() - self.part.started
         self.journal.note(end={**facts, "seconds": round(seconds, 3)})
         return seconds
 
@@ -147,46 +157,46 @@ class RankZero:
     def _before(self) -> KnownBefore | None:
         """Results of earlier studies, where the journal's header names any."""
         there = self.journal.history.header.get("before")
-        return KnownBefore(self.journal, self.folder, self.experiment) if there else None
+        return KnownBefore(self.journal, self.part.folder, self.part.experiment) if there else None
 
     def _study(self) -> Study:
-        history, retry, before = self.journal.history, self.options.retry_failed, self._before
+        history, retry, before = self.journal.history, self.part.options.retry_failed, self._before
         n_slots = sum(len(node.places) for node in self.nodes)
-        self.experiment.on_start(n_slots)
-        if self.options.join:
+        self.part.experiment.on_start(n_slots)
+        if self.part.options.join:
             return JoinedStudy(
-                self.experiment.searches(), history, folder=self.folder, job=self.journal.folder.name,
-                timeout=PATIENCE * self.options.heartbeat_timeout,
+                self.part.experiment.searches(), history, folder=self.part.folder, job=self.journal.folder.name,
+                timeout=PATIENCE * self.part.options.heartbeat_timeout,
                 n_slots=n_slots,
-                cost=self.scheduling.cost, before=before, port=self.experiment,
+                cost=self.part.scheduling.cost, before=before, port=self.part.experiment,
             )  # fmt: skip
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
             retry = True
         for key in [key for key, result in known.items() if result.failed] if retry else ():
             del known[key]
-        searches = self.experiment.searches()
-        return Study(searches, history.trials, known, renew=retry, before=before, port=self.experiment)
+        searches = self.part.experiment.searches()
+        return Study(searches, history.trials, known, renew=retry, before=before, port=self.part.experiment)
 
     def _coordinator(self, study: Study) -> Coordinator:
         """Make the coordinator of all slots, and say in the journal and the log that a run begins."""
-        scheduling, options, end = self.scheduling, self.options, end_of_job()
+        scheduling, options, end = self.part.scheduling, self.part.options, end_of_job()
         resources = Resources(
-            slots_of([node.places for node in self.nodes]), self.transport.send, grace=options.grace,
-            end=None if end is None else end - options.walltime_margin, started=self.started,
+            slots_of([node.places for node in self.nodes]), self.part.transport.send, grace=options.grace,
+            end=None if end is None else end - options.walltime_margin, started=self.part.started,
         )  # fmt: skip
         coordinator, slots = Coordinator(study, self.journal, scheduling, resources), resources.slots
-        reporting, history = self.experiment.reporting(), self.journal.history
-        code = code_note(self.experiment, options, history, self._before.runs if self._before else [])
+        reporting, history = self.part.experiment.reporting(), self.journal.history
+        code = code_note(self.part.experiment, options, history, self._before.runs if self._before else [])
         self.journal.note(run={
             "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
-            "began": round(time.time() - (time.monotonic() - self.started), 3),
+            "began": round(time.time() - (time.monotonic() - self.part.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
             "n_trials": scheduling.n_trials, **code,
             **({"folds": folds} if (folds := dict(reporting.folds)) else {}),
             **({"goal": reporting.goal} if reporting.goal != (history.header.get("goal") or "") else {}),
         })  # fmt: skip
-        size, seen = self.transport.size, coordinator.overview()
+        size, seen = self.part.transport.size, coordinator.overview()
         log.info(
             "%d slot%s on %d node%s; %d of %d trials%s known", len(slots), "s" * (len(slots) != 1), size,
             "s" * (size != 1), seen.done, seen.total, f" and {seen.stages} stages" if seen.stages else "",

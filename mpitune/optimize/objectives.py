@@ -241,7 +241,7 @@ class TrialEvaluator:
             self._problem.space.given(trial.params), self._worker.device,
             trial.segment.start, trial.segment.until, trial, self._problem.seed,
             AttemptFolder(trial, self._folder, self._job, self._anew),
-            _begin=begin, _tell=TellSteps(self._worker.send, trial.key) if self._tracked else None,
+            _begin=begin, _tell=TellSteps(self._worker.tell_steps, trial.key) if self._tracked else None,
         )  # fmt: skip
 
     def _begun(self, given: ObjectiveTrial) -> Steps:

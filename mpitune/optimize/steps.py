@@ -14,7 +14,6 @@ from mpitune.engine.messages import STEP_SECONDS
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.values import InvalidReturnValue, NoValue, no_fault_of_the_trial, values_of
 from mpitune.storage.files import read_at_most, regular_file
-from mpitune.track.tracker import STEPS
 from mpitune.trial import Segment
 
 LOG = "steps.jsonl"  # in a trial's folder: the values of its steps
@@ -35,7 +34,7 @@ def is_stop(error: BaseException | None) -> bool:
 class TellSteps:
     """Tells trackers the steps of a trial, once a second at most; the last ones come with its result."""
 
-    def __init__(self, tell: Callable[[bytes], None], key: str):
+    def __init__(self, tell: Callable[[str, Mapping[int, Any]], None], key: str):
         self._tell, self._key, self._next, self._told = tell, key, 0.0, -1
 
     @property
@@ -47,7 +46,7 @@ class TellSteps:
         """`steps`: all so far."""
         if self.is_due and (new := {n: steps[n] for n in steps if n > self._told}):
             self._next, self._told = time.monotonic() + STEP_SECONDS, max(new)
-            self._tell(STEPS + json.dumps([self._key, new]).encode())
+            self._tell(self._key, new)
 
 
 class Steps:

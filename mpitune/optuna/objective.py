@@ -61,7 +61,7 @@ class InWorker:
 
     keeps_worker = True
 
-    def begin(self, data: Data, tell: Callable[[bytes], None] | None) -> InWorker:
+    def begin(self, data: Data, tell: Callable[[str, Mapping[int, Any]], None] | None) -> InWorker:
         """In the worker, which has the arrays of the objective. `_told` is in the order in which the study has it.
 
         tell: tells rank 0 the steps of a running trial, where trackers follow.

@@ -47,7 +47,6 @@ from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
 from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
-from mpitune.track.tracker import STEPS
 from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
@@ -79,7 +78,7 @@ class Optimizing(Experiment):
         return [rounds(self.leader, self.window)]
 
     def objective(self, worker: WorkerContext) -> Objective:
-        return self.in_worker.begin(worker.data, worker.send if self.tracked else None)
+        return self.in_worker.begin(worker.data, worker.tell_steps if self.tracked else None)
 
     def scheduling(self) -> Scheduling:
         n_trials = None if self.leader is None else self.leader.n_trials
@@ -98,8 +97,6 @@ class Optimizing(Experiment):
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
 
     def on_message(self, content: bytes) -> None:
-        if content.startswith(STEPS):
-            return  # which are for trackers
         number, *extras = pickle.loads(content)
         assert self.leader is not None
         self.leader.extras[number] = tuple(extras)

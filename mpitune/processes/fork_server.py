@@ -27,10 +27,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mpitune.processes import keeper
-from mpitune.processes.preloaded import HEARD, ORDER, THREADED
+from mpitune.processes.preloaded import ORDER, THREAD_ENDED, THREADED
 from mpitune.processes.process import WORKERS_HERE, start_resource_tracker, stops_wait, without_main
 
-IDLE_S = 60.0  # for which a server without workers waits for the next search
 # pandas imports Arrow, whose allocator would start a thread.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # How many threads a library has, by its name. A server's have one, and start none when they are imported.
@@ -50,18 +49,17 @@ class ForkServer(forkserver.ForkServer):
     Args:
         modules: their names. One that cannot be imported is left out: the workers will say why.
         environ: variables of its workers, which libraries read when they are imported.
-        idle_seconds: for which it waits for work before it ends.
 
     Raises:
         OSError: it cannot listen, as where the path of the folder for temporary files is too long for a socket.
     """
 
-    def __init__(self, modules: Iterable[str], environ: Mapping[str, str], idle_seconds: float = IDLE_S) -> None:
+    def __init__(self, modules: Iterable[str], environ: Mapping[str, str]) -> None:
         super().__init__()
         self.modules = frozenset(modules)
         self.exitcode: int | None = None
         self.set_forkserver_preload(["mpitune.processes.preloaded"])
-        order = os.getpid(), util.get_temp_dir(), idle_seconds, sorted({__name__, *self.modules})
+        order = os.getpid(), util.get_temp_dir(), sorted({__name__, *self.modules})
         start_resource_tracker()  # which would else be started with the server, and let signals to stop through to it
         before = dict(os.environ)
         own = {ORDER: json.dumps(order), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -186,8 +184,7 @@ def _set_environ(environ: Mapping[str, str]) -> None:
 
 def _begin(server: int, environ: Mapping[str, str], work: keeper.Later, *pipes: Connection) -> None:
     """In the fork."""
-    for number in HEARD:
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(THREAD_ENDED, signal.SIG_DFL)
     _set_environ(environ)
     _begin_random_numbers()
     keeper.begin(server, _with_its_threads, work, *pipes)

@@ -18,40 +18,26 @@ from types import FrameType
 
 from mpitune.processes.process import STOPS, die_with, of_this_process
 
-ORDER = "MPITUNE_PRELOAD"  # the rank's process, its folder for sockets, the seconds, the modules, as JSON
+ORDER = "MPITUNE_PRELOAD"  # the rank's process, its folder for sockets, the modules, as JSON
 THREADED = 113  # exit status of a server that cannot fork, since a module has started threads
 THREAD_ENDED = signal.SIGRTMIN + 1  # the thread that the server belongs to has ended, and perhaps the rank
-HEARD = (THREAD_ENDED, signal.SIGALRM)
 
 
-def _serve(rank: int, folder: str, idle_seconds: float, modules: list[str]) -> None:
-    """Import modules, and see to it that the server ends with its rank, or after this time without workers."""
-    was_idle = False  # since the last alarm, for all that is known
+def _serve(rank: int, folder: str, modules: list[str]) -> None:
+    """Import modules, and see to it that the server ends with its rank."""
 
     def remove() -> None:
         if os.getppid() != rank:  # it was killed, so it has not done so itself
             shutil.rmtree(folder, ignore_errors=True)
 
     def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal was_idle
-        if number == THREAD_ENDED and os.getppid() == rank:
-            return
-        if number == signal.SIGALRM:
-            before, was_idle = was_idle, _has_no_child()
-            if not (before and was_idle):
-                return
-        remove()
-        os._exit(0)
+        if os.getppid() != rank:
+            remove()
+            os._exit(0)
 
-    def forked() -> None:
-        nonlocal was_idle
-        was_idle = False
-
-    os.register_at_fork(after_in_parent=forked)
     # The pipe that ends a server closes a moment before its rank is gone, whose end is then heard.
     atexit.register(of_this_process(lambda: time.sleep(1.0)))
-    for heard in HEARD:
-        signal.signal(heard, hear)
+    signal.signal(THREAD_ENDED, hear)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     os.setsid()  # what is sent to the rank's group is the rank's to hear, and it may be SIGKILL
     remove()  # where the rank has ended by now
@@ -66,15 +52,6 @@ def _serve(rank: int, folder: str, idle_seconds: float, modules: list[str]) -> N
         os._exit(THREADED)
     gc.collect()
     gc.freeze()  # a collection in a worker would else write to each page that it shares with the others
-    signal.setitimer(signal.ITIMER_REAL, idle_seconds, idle_seconds)
-
-
-def _has_no_child() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return True
-    return False
 
 
 if ORDER in os.environ:

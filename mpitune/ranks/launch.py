@@ -8,7 +8,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -54,8 +53,6 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
         if all(environ.get(name, "").isdigit() for name in (size, rank, set_too) if name):
             if launcher == "mpiexec" and environ.get("SLURM_MPI_TYPE") == "pmi2":
                 launcher = "srun"  # its --mpi=pmi2 speaks as mpiexec does
-            if launcher == "srun" and environ[rank] == "0" and _in_shell_of_srun(environ):
-                break
             return Launch(launcher, int(environ.get(size, "0")), int(environ[rank]))
     return Launch("", 1, 0)
 
@@ -69,17 +66,6 @@ def hide() -> None:
     _hidden = launched()
     for name in [name for name in os.environ if name.startswith(("OMPI_COMM_WORLD_", "PMI_"))]:
         del os.environ[name]
-
-
-def _in_shell_of_srun(environ: Mapping[str, str]) -> bool:
-    """Whether srun --pty has made the shell above this process, which is alone then: other tasks' shells have ended.
-
-    A shell for people gives each command a process group. What srun or a script has started is in that of the task.
-    """
-    task = environ.get("SLURM_TASK_PID")
-    with suppress(ValueError, OSError):
-        return "SLURM_PTY_PORT" in environ and (task is None or os.getpgid(int(task)) != os.getpgrp())
-    return False
 
 
 def host_name() -> str:

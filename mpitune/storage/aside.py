@@ -25,7 +25,7 @@ from mpitune.storage.files import JOBS, JOURNAL, PAGE, STATUS_FILE, TRIALS, regu
 from mpitune.storage.history import read_journal
 from mpitune.storage.lines import LONGEST_LINE, read_header
 
-MADE = ("arrays", "printed", TRIALS)  # by a study beside its journal, before its tables
+MADE = ("arrays", TRIALS)  # by a study beside its journal, before its tables
 MOVED = (*MADE, JOBS, PAGE, STATUS_FILE)  # with the files of its report, as far as they are known
 
 

@@ -180,7 +180,7 @@ def report(examined: Sequence[Examined], launch: Launch, options: RunOptions) ->
     results, of_results = check_results(options.results or Path("results"), options.join)
     nodes = [seen.node for seen in examined]
     if mixed := preflight.mixed_versions([(seen.node.host, seen.versions) for seen in examined]):
-        problems.append(Finding(mixed, fatal=not options.allow_mixed_versions))
+        problems.append(Finding(mixed, fatal=True))
     problems += [*of_results, *preflight.problems(nodes, options)]
     problems += [*(problem for seen in examined for problem in seen.problems), *check_cores(nodes)]
     print(table(examined))
@@ -211,8 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
     except UsageError as error:
         return print_error(PROG, error, launch.rank)
     try:
-        if not options.keep_binding:
-            preflight.widen_binding(transport, launch.launcher)  # as the run will do
+        preflight.widen_binding(transport, launch.launcher)  # as the run will do
         return run(transport, launch, options)
     except Exception:
         traceback.print_exc()

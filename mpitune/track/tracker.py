@@ -5,7 +5,6 @@ Rank 0 tells it once a second what runs, so a tracker that is slow, fails or han
 
 from __future__ import annotations
 
-import json
 import logging
 import multiprocessing
 import os
@@ -27,7 +26,6 @@ from mpitune.trial import Trial
 
 EVERY_S = 1.0
 MOST_S = 60.0  # at the end, for which all trackers together are waited for
-STEPS = b"steps "  # begins what a worker tells of a running trial
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +68,9 @@ class Tracker:
                 self._pipe.send(told)
             self._pipe.send(None)
 
-    def on_message(self, content: bytes) -> None:
-        """Take in the steps of a running trial; all else that a worker tells is not for trackers."""
-        if content.startswith(STEPS):
-            key, steps = json.loads(content.removeprefix(STEPS))
-            self._steps.setdefault(key, {}).update((int(n), values) for n, values in steps.items())
+    def on_steps(self, key: str, steps: Mapping[int, Any]) -> None:
+        """Take in steps of a running trial."""
+        self._steps.setdefault(key, {}).update(steps)
 
     def update(self, running: Callable[[], Mapping[str, Trial]]) -> None:
         """Tell which trials run, by key, if that is due."""

@@ -66,7 +66,7 @@ def test_help_is_short_and_loads_nothing_heavy(module: str, program: Any) -> Non
     assert options >= {"--gpu", "--workers", "--data", "--results", "--seed", "--help-all"}
     assert "n_tuning" in text and "--batch" in text and "how it is run:" in text
     everything = program("-m", module, "--help-all").stdout
-    assert all(name in everything for name in (*options, "--test-size", "--trial-timeout", "--allow-mixed-versions"))
+    assert all(name in everything for name in (*options, "--test-size", "--trial-timeout", "--track"))
 
 
 def test_help_shows_every_option_with_its_default(program: Any) -> None:

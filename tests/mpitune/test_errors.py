@@ -63,7 +63,7 @@ def test_options_in_advice_are_those_that_the_caller_types() -> None:
     """Code that scripts reach names no option by itself: `typed` knows who calls."""
     rooms = [ROOT / "mpitune" / room for room in ("engine", "ranks", "storage", "devices", "optimize", "sklearn")]
     files = {path for room in rooms for path in room.rglob("*.py")} - {ROOT / "mpitune" / "engine" / "options.py"}
-    option = re.compile(r"--(restart|results folder|workers|gpu|expect|allow-shared|allow-mixed|keep-binding)\b")
+    option = re.compile(r"--(restart|results folder|workers|gpu|expect)\b")
     assert len(files) > 50 and not [path for path in files if option.search(path.read_text())]
     assert (typed("restart"), typed("gpu", "none"), or_typed("restart")) == (
         "--restart",

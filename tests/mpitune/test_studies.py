@@ -60,39 +60,29 @@ for n in (5, 7):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "workers"),
-    [(2, 1), (0, 0), (3, 1)],
-)
-def test_two_studies_in_one_script(program: Any, tmp_path: Path, ranks: int, workers: int) -> None:
+def test_two_studies_in_one_script(program: Any, tmp_path: Path) -> None:
     """All that the trials need is the script's own: classes, a global, a lambda; and it has no guard."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = program(tmp_path / "script.py", workers, ranks=ranks, cwd=tmp_path)
+    done = program(tmp_path / "script.py", 1, ranks=2, cwd=tmp_path)
     said = [json.loads(line) for line in done.stdout.splitlines()]
     expected = [[[f"x{x}", (x - 3) ** 2, 2 * x, list(range(x))] for x in range(n)] for n in (5, 7)]
-    assert sorted(said, key=len) == sorted(expected * max(1, ranks), key=len)
+    assert sorted(said, key=len) == sorted(expected * 2, key=len)
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]  # no results folder was named
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_what_the_user_can_mend(program: Any, tmp_path: Path, ranks: int) -> None:
+def test_what_the_user_can_mend(program: Any, tmp_path: Path) -> None:
     text = SCRIPT.replace('gpu="none"', 'gpu="99"').replace("int(sys.argv[1])", "None")
     (tmp_path / "script.py").write_text(text)
-    done = program(tmp_path / "script.py", ranks=ranks, status=2, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path)
+    done = program(tmp_path / "script.py", ranks=2, status=2, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path)
     assert 'gpu="99", but no GPU is visible' in done.stderr
     assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "n", "rank"),
-    [("    found = ", "n", 1), ("        yield one", "self.n", 0)],
-    ids=["script", "study"],
-)
-def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path, line: str, n: str, rank: int) -> None:
+def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path) -> None:
     """The other one would wait for it in the second study."""
-    indent = " " * (len(line) - len(line.lstrip()))
-    broken = f'{indent}if {n} == 7 and os.environ["OMPI_COMM_WORLD_RANK"] == "{rank}": raise KeyError("mine")\n'
+    line = "    found = "
+    broken = '    if n == 7 and os.environ["OMPI_COMM_WORLD_RANK"] == "1": raise KeyError("mine")\n'
     (tmp_path / "script.py").write_text(SCRIPT.replace(line, broken + line))
     done = program(tmp_path / "script.py", 1, ranks=2, status=None, cwd=tmp_path)
     assert done.returncode != 0 and "KeyError: 'mine'" in done.stderr
@@ -306,7 +296,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("kind", ["fork", "forkserver"])
 def test_a_pool_of_processes_in_a_trial_finds_what_the_script_defines(program: Any, tmp_path: Path, kind: str) -> None:
     (tmp_path / "script.py").write_text(POOLS.replace("KIND", repr(kind)))
     assert program(tmp_path / "script.py").stdout == "{'loss': 42.0} [42, 42]\n"

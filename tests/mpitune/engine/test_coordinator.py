@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.engine.messages import Died, Drained, Interrupted, Relayed, Returned
+from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Queue, end_of
 from mpitune.port import Scheduling
 from mpitune.ranks.transport import Lost
@@ -328,15 +328,7 @@ def test_what_an_answer_tells_is_heard_once_it_counts(tmp_path: Path) -> None:
     agents.answer((0, 0), messages=b"tried once more")
     agents.answer((1, 0), doubt="ValueError: k = 99", messages=b"in doubt there too")
     assert agents.coordinator.finished and heard == [b"tried once more", b"in doubt there too"]
-    agents.coordinator.handle(1, Relayed(b"at once"))
-    assert heard[2:] == [b"at once"]
     assert not any(result.messages for result in agents.study.results.values())
-    other = FakeAgents(tmp_path / "dies", trials(2), places(1, 1), port={"on_message": heard.append})
-    other.answer((0, 0), doubt="ValueError: k = 99", messages=b"rows")
-    other.answer((1, 0))
-    other.die(next(slot for slot in other.given if other.given[slot]), "killed by SIGKILL")  # at the second try
-    assert other.coordinator.finished and heard[3:] == [b"rows"]
-    assert not any(result.failed or result.messages for result in other.study.results.values())
 
 
 def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Path) -> None:

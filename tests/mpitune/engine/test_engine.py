@@ -17,8 +17,6 @@ from tests.helpers import (
     journal_lines,
     start,
     table_without_run,
-    wait_for_lines,
-    wait_for_the_end_of,
     wait_until,
 )
 
@@ -76,10 +74,9 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path, ranks: int) -> None:
+def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path) -> None:
     arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
-    done = program(*arguments, "--workers", "2", ranks=ranks, status=Exit.STOPPED)
+    done = program(*arguments, "--workers", "2", ranks=2, status=Exit.STOPPED)
     assert "1 trials were not run, such as r0/t2: a bear needs a node of its own" in done.stderr
     assert "the same command goes on where there is more room" in done.stderr
     lines = journal_lines(tmp_path / "r")
@@ -88,37 +85,6 @@ def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any
     program(*arguments, "--workers", "1")
     program(*TOYS, "6", "--rounds", "2", "--gpu", "none", "--results", tmp_path / "clean")
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
-
-
-@pytest.mark.slow
-def test_a_warning_of_workers_is_shown_once_for_each_rank(program: Any, tmp_path: Path) -> None:
-    at = ("--at", *(f"t{i}=warns" for i in range(8)))
-    done = program(*TOYS, "8", "--gpu", "none", "--workers", "2", *at, "--results", tmp_path)
-    (line,) = [line for line in done.stderr.splitlines() if "the ice is thin" in line]
-    assert " trial t" in line
-
-
-@pytest.mark.slow
-def test_a_second_signal_ends_at_once_with_nothing_lost(program: Any, tmp_path: Path) -> None:
-    job = start(tmp_path, "30", "--at", *(f"t{number}=hang" for number in range(2, 30)), "--grace", "3000")
-    wait_for_lines(tmp_path, 2)
-    members = family(job.pid)
-    job.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert job.poll() is None, "running trials may finish"
-    deadline = time.monotonic() + PATIENCE
-    while '"end":{"complete":false' not in (tmp_path / "journal.jsonl").read_text().splitlines()[-1]:
-        assert time.monotonic() < deadline, "the journal is ended at once, as the launcher may not wait"
-        time.sleep(0.02)
-    before = len(journal_lines(tmp_path))
-    job.send_signal(signal.SIGTERM)
-    _, stderr = job.communicate(timeout=PATIENCE)
-    assert job.returncode == Exit.STOPPED, stderr
-    assert len(journal_lines(tmp_path)) == before, "the running trials had an hour to go and were not waited for"
-    wait_for_the_end_of(members)
-    program(*TOYS, "30", "--gpu", "none", "--workers", "2", "--results", tmp_path)
-    keys = [line["key"] for line in journal_lines(tmp_path)]
-    assert len(keys) == len(set(keys)) == 30
 
 
 @pytest.mark.slow

@@ -12,23 +12,25 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpitune import Float, search
+from mpitune import Experiment, Float, Trial, one_round, per_trial, search
+from mpitune.engine.joined import JoinedStudy
 from mpitune.engine.lives import Lives
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, StudyError, UsageError
 from mpitune.options import RunOptions
 from mpitune.storage.history import NAME, read_study
 from mpitune.storage.jobs import Claim, Claims, Follower
+from mpitune.storage.journal import join
 from mpitune.storage.records import written_trial
 from mpitune.studies import run_study
 from mpitune.tools.status import status_of
 from tests.helpers import (
     PATIENCE,
-    ROOT,
     TOYS,
     begun,
     journal_lines,
@@ -86,19 +88,15 @@ def test_jobs_may_end_in_any_way(alone: Path, tmp_path: Path) -> None:
     require_equal(tmp_path, alone, most=N_TRIALS + 4)  # what the sleeper had in its two workers and ahead
 
 
-@pytest.mark.parametrize(
-    ("n_failing", "n_jobs"),
-    [(6, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((3, 1), (6, 3)))],
-)
-def test_failures_before_any_success_hold_no_job_up(n_failing: int, n_jobs: int, tmp_path: Path) -> None:
+def test_failures_before_any_success_hold_no_job_up(tmp_path: Path) -> None:
     """They are kept back until it is known whether anything works. The job goes on meanwhile and tells them last."""
-    failing = [f"t{n}=exception" for n in range(n_failing)]
-    jobs = [start(tmp_path, "6", "--join", *SOON, "--at", *failing) for _ in range(n_jobs)]
+    failing = [f"t{n}=exception" for n in range(6)]
+    jobs = [start(tmp_path, "6", "--join", *SOON, "--at", *failing) for _ in range(2)]
     said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [Exit.FAILED_TRIALS] * n_jobs, said
+    assert [job.returncode for job in jobs] == [Exit.FAILED_TRIALS] * 2, said
     history = read_study(tmp_path)
     assert history.complete and len(history.results) == 6
-    assert sum(result.failed for result in history.results.values()) == n_failing
+    assert all(result.failed for result in history.results.values())
 
 
 def wait_for_jobs(folder: Path, n: int) -> None:
@@ -119,30 +117,6 @@ def test_jobs_without_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
     alone = begun(*TOYS, *options, "--gpu", "none", "--workers", "1", "--results", tmp_path, stderr=None)
     assert alone.wait(PATIENCE) == Exit.DONE
     assert len(journal_lines(tmp_path)) == 4
-
-
-def test_a_job_that_is_told_to_stop_keeps_what_it_has_begun(tmp_path: Path) -> None:
-    """Its trials end when a file is there, which is made after the other job has looked for something to do."""
-    results, go_on = tmp_path / "results", tmp_path / "go on"
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os, sys, time\nfrom mpitune import Int, RunOptions, search\n"
-        "def objective(trial):\n"
-        f"    while trial.params['n'] == 0 and not os.path.exists({str(go_on)!r}):\n        time.sleep(0.05)\n"
-        "    return {'loss': trial.params['n']}\n"
-        "study = search(objective, {'n': Int(0, 3)}, strategy='grid', minimize='loss', workers=1, join=True,\n"
-        f"    results={str(results)!r}, options=RunOptions(grace=300.0, heartbeat_timeout=100.0))\n"
-    )
-    first = begun(script, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: bool(list(results.glob("jobs/claims/0*1"))))
-    other = begun(script, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: results.exists() and len(journal_lines(results)) == 3)
-    first.terminate()
-    assert wait_until(lambda: any("draining" in path.read_text() for path in results.glob("jobs/*/journal.jsonl")))
-    time.sleep(1.0)  # for the other, which finds nothing that it may take
-    go_on.touch()
-    assert first.wait(PATIENCE) in (Exit.STOPPED, Exit.DONE)  # done if it had heard of all the others
-    assert other.wait(PATIENCE) == Exit.DONE and len(journal_lines(results)) == 4
 
 
 def test_results_from_elsewhere_are_copied_into_the_folder(
@@ -182,39 +156,34 @@ def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
     assert "holds a study with n = 3, not 4" in other.communicate()[1] and other.returncode == Exit.USAGE
 
 
-DISAGREES = """
-import os, sys, time
-from dataclasses import dataclass
-from pathlib import Path
-from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_study
+SHIFT = [0]
 
-FOLDER, SHIFT = Path(sys.argv[1]), int(sys.argv[2])
-
-def value(trial):
-    while SHIFT == 0 and not any('"key"' in path.read_text() for path in FOLDER.glob("jobs/*/journal.jsonl")):
-        time.sleep(0.05)
-    return {"x": float(trial.params["x"])}
 
 @dataclass(frozen=True)
-class Listed(Experiment):
-    def searches(self):
-        yield one_round(Trial(f"t{i}", {"x": i + SHIFT}) for i in range(9))
-    def objective(self, worker):
-        return per_trial(value)
+class Shifted(Experiment):
+    """Its points depend on what is no setting, such as a clock."""
 
-run_study(Listed(), RunOptions(join=True, gpu="none", workers=1, results=FOLDER, heartbeat_timeout=1.0))
-"""
+    def searches(self) -> Any:
+        yield one_round(Trial(f"t{n}", {"x": n + SHIFT[0]}) for n in range(9))
+
+    def objective(self, worker: Any) -> Any:
+        return per_trial(lambda trial: {"loss": float(trial.params["x"])})
 
 
-def test_jobs_that_ask_for_other_trials_of_one_key_are_told_apart(tmp_path: Path) -> None:
-    """Such as a script whose points depend on a clock. The first job hears of a result of the other's."""
-    (tmp_path / "script.py").write_text(DISAGREES)
-    first = begun(tmp_path / "script.py", tmp_path / "r", "0")
-    wait_until(lambda: bool(list(tmp_path.glob("r/jobs/claims/0*1"))))
-    other = begun(tmp_path / "script.py", tmp_path / "r", "1")
-    said = first.communicate(timeout=PATIENCE)[1]
-    assert first.returncode == Exit.ERROR and "jobs that join must have the same results" in said.splitlines()[-1], said
-    other.communicate(timeout=PATIENCE)
+def test_jobs_that_ask_for_other_trials_of_one_key_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job hears of a result of the other's."""
+    experiment, header = Shifted(), {"kind": "experiment", "settings": {"experiment": "Shifted"}}
+    history = join(tmp_path, header, "first", ()).history
+    how: dict[str, Any] = dict(timeout=0.0, n_slots=1, cost=lambda trial: 1.0)
+    first = JoinedStudy(experiment.searches(), history, folder=tmp_path, job="first", **how)
+    first.start()
+    monkeypatch.setattr(sys.modules[__name__], "SHIFT", [1])
+    run_study(experiment, RunOptions(join=True, workers=0, results=tmp_path, quiet=True))
+    with pytest.raises(StudyError, match="job .* has evaluated trial t0 .* jobs that join must have the same results"):
+        first._look()
+    first.close()
 
 
 def test_claims_have_one_order(tmp_path: Path) -> None:
@@ -285,28 +254,6 @@ def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> No
     assert not any(result.failed for result in history.results.values())
 
 
-@pytest.mark.slow
-def test_no_link_of_a_stranger_is_followed_and_no_job_breaks(alone: Path, tmp_path: Path) -> None:
-    """They come while a job is at work. The study is reported without them; none of their results counts."""
-    job = joins(tmp_path, "--seconds", "0.2")
-    jobs = tmp_path / "jobs"
-    wait_for_jobs(tmp_path, 1)
-    (jobs / "folder").symlink_to(alone)
-    (jobs / "file").mkdir()
-    (jobs / "file/journal.jsonl").symlink_to(alone / "journal.jsonl")
-    for number, make in ((9, Path.mkdir), (10, os.mkfifo), (11, lambda path: path.symlink_to("/etc/passwd"))):
-        make(jobs / f"claims/{number:08}")
-    words = job.communicate(timeout=PATIENCE)[1]
-    assert job.returncode == Exit.DONE and "Traceback" not in words
-    assert words.count("its results are not used") == 2 and words.count("this claim is passed over") == 3
-    assert len(journal_lines_of(next(jobs.glob("*/alive")).parent / "journal.jsonl")) == N_TRIALS
-    assert (history := read_study(tmp_path)).complete and len(history.jobs) == 2
-    (jobs / "folder").unlink()
-    shutil.rmtree(jobs / "file")
-    assert joins(tmp_path).wait(PATIENCE) == Exit.DONE
-    require_equal(tmp_path, alone)
-
-
 def test_jobs_are_not_kept_behind_a_link(alone: Path, tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     study = tmp_path / "r"
@@ -315,33 +262,6 @@ def test_jobs_are_not_kept_behind_a_link(alone: Path, tmp_path: Path) -> None:
     job = joins(study)
     assert "put the folder itself there" in job.communicate()[1] and job.returncode == Exit.USAGE
     assert not list(elsewhere.iterdir())
-
-
-def test_a_job_whose_claims_are_removed_says_one_line(tmp_path: Path) -> None:
-    job = joins(tmp_path, "--seconds", "0.2")
-    wait_for_jobs(tmp_path, 1)
-    shutil.rmtree(tmp_path / "jobs/claims")
-    words = job.communicate(timeout=PATIENCE)[1]
-    assert job.returncode == Exit.ERROR and "Traceback" not in words
-    assert words.splitlines()[-1].endswith("fix that, then run the same command to continue")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-def test_claims_that_may_not_be_read_are_an_error_of_one_line(tmp_path: Path) -> None:
-    """The folder is somebody else's; the job has not the rights of root."""
-    arguments = [*STUDY, "--gpu", "none", "--results", tmp_path, "--join"]
-    start(tmp_path, *STUDY, "--join").communicate()
-    (journal,) = tmp_path.glob("jobs/*/journal.jsonl")
-    journal.unlink()  # so that there is something to claim
-    os.chown(tmp_path / "jobs/claims", 65534, -1)
-    (tmp_path / "jobs/claims").chmod(0o700)
-    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", sys.executable]
-    how: dict[str, Any] = dict(cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    job = subprocess.run([*plain, *TOYS, *arguments], **how)
-    assert job.returncode == Exit.ERROR and "Traceback" not in job.stderr and "passed over" not in job.stderr
-    assert "Permission denied" in job.stderr.splitlines()[-1]
-    told = subprocess.run([*plain, "-m", "mpitune", "status", tmp_path], **how)
-    assert told.returncode == Exit.STOPPED and not told.stderr
 
 
 def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
@@ -369,11 +289,9 @@ def test_only_silent_jobs_are_gone(tmp_path: Path) -> None:
 def test_a_window_is_that_of_the_study_or_refused(tmp_path: Path) -> None:
     def job(**given: Any) -> int:
         objective = lambda trial: {"loss": trial.params["x"]}  # noqa: E731
-        space, options = {"x": Float(0, 1)}, RunOptions(join=True, heartbeat_timeout=1.0)
-        folder = tmp_path / "r"
-        return len(
-            search(objective, space, n_trials=9, minimize="loss", workers=0, results=folder, options=options, **given)
-        )
+        options = RunOptions(join=True, heartbeat_timeout=1.0)
+        how: dict[str, Any] = dict(strategy="tpe", n_trials=9, minimize="loss", workers=0, results=tmp_path / "r")
+        return len(search(objective, {"x": Float(0, 1)}, options=options, **how, **given))
 
     assert job(window=4) == 9 and job(window=4) == 9 and job() == 9
     for given in ({"window": 5}, {"window": 32}):

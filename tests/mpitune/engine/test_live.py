@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -58,17 +57,15 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
     assert read is not None and (read.doing, read.overview) == (AT_TRIALS, seen)
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_rank_0_keeps_a_small_file_while_it_runs(ranks: int, tmp_path: Path) -> None:
-    slots = 2 * (ranks or 1)
-    job = start(tmp_path / "r", 2 * slots, "--seconds", 4, "--steps", 30, ranks=ranks)
+def test_rank_0_keeps_a_small_file_while_it_runs(tmp_path: Path) -> None:
+    job = start(tmp_path / "r", 4, "--seconds", 4, "--steps", 30)
     deadline = time.monotonic() + PATIENCE
     seen = None
     while seen is None or not any("lap" in one.step for one in seen.overview.running):
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)
         seen = read_status_file(tmp_path / "r")
-    assert seen.doing == AT_TRIALS and (seen.overview.total, seen.overview.slots) == (2 * slots, slots)
+    assert seen.doing == AT_TRIALS and (seen.overview.total, seen.overview.slots) == (4, 2)
     assert re.fullmatch(r"lap \d+ of 30", next(one.step for one in seen.overview.running if one.step))
     assert abs(time.time() - seen.time) < 60
     wait_for_lines(tmp_path / "r", 2)
@@ -121,65 +118,6 @@ def test_at_a_terminal_the_first_words_come_after_a_second(tmp_path: Path) -> No
     assert f"rank 0 {host_name()} the data are loaded for 1 s" in said and status == 0
     assert at_a_terminal("-c", WORKS, "1", "1.6", str(tmp_path / "never")) == ("", 0)
     assert begun("-c", WORKS, "0", "1.6", tmp_path / "never").communicate(timeout=PATIENCE)[1] == ""
-
-
-GATED = """
-import sys, time
-from dataclasses import dataclass
-from pathlib import Path
-import numpy as np
-from mpitune import Experiment, Trial, one_round, per_trial, run, setting
-from mpitune.engine import progress
-from mpitune.storage import waiting
-
-@dataclass(frozen=True)
-class Gated(Experiment):
-    gates: Path = setting(help="folder; each part waits for a file there", changes_results=False)
-
-    def data(self):
-        return self.wait("data") or {"x": np.zeros(3)}
-
-    def searches(self):
-        yield one_round([Trial("t0", {"x": 0}), Trial("t1", {"x": 1})])
-
-    def objective(self, worker):
-        return per_trial(lambda trial: self.wait(trial.key) or {"loss": 1.0})
-
-    def report(self, outcomes, conclusions, data, folder):
-        self.wait("report")
-
-    def wait(self, name):
-        begin = time.monotonic()
-        while not (self.gates / name).exists():
-            assert time.monotonic() - begin < 300, f"nobody let {name} go on"
-            time.sleep(0.02)
-
-if __name__ == "__main__":
-    progress.LINE_SECONDS = waiting.SILENCE = 0.5
-    run(Gated)
-"""
-
-
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_line_comes_before_anything_has_ended(ranks: int, tmp_path: Path) -> None:
-    """Each part of a study ends only once a line about it was read; the pauses between lines are made short here."""
-    (tmp_path / "gated.py").write_text(GATED)
-    options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    job = begun(tmp_path / "gated.py", tmp_path, *options, ranks=ranks, stdout=subprocess.DEVNULL)
-    assert job.stderr is not None
-    for gate, words in (
-        ("data", r"the data are loaded for \d+ s"),
-        ("", r"slots? on \d nodes?; 0 of 2 trials known"),
-        ("t0", r"0 of 2 trials, .*longest: t\d at"),
-        ("t1", r"1 of 2 trials, .*longest: t1 at"),
-        ("report", r"tables and figures are made for \d+ s"),
-    ):
-        said = next((line for line in job.stderr if re.search(words, line)), None)
-        assert said is not None, f"nothing said {words!r} before it was over"
-        if gate:
-            (tmp_path / gate).touch()
-    rest = job.stderr.read()
-    assert job.wait(PATIENCE) == 0, rest
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.helpers import (
 from tests.toys import STARTED
 
 QUICK = [(2, way) for way in ("TERM", "KILL", "KILL of a rank")]
-SLOW = [(0, "INT"), (0, "KILL of a worker"), (2, "USR1"), (2, "KILL of the group")]
+SLOW = [(0, "KILL of a worker"), (2, "KILL of the group")]
 
 
 def die(job: Popen[str], way: str) -> None:

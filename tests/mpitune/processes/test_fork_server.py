@@ -51,10 +51,10 @@ def silent(what: Any, pipe: Any) -> None:
 
 
 @contextmanager
-def serving(*modules: str, idle_seconds: float = 60.0) -> Iterator[ForkServer]:
+def serving(*modules: str) -> Iterator[ForkServer]:
     """A server that has imported numpy, whose workers would else have the same random numbers."""
     with environment(CPU, 1):
-        server = ForkServer(("numpy", "tests.mpitune.processes.test_fork_server", *modules), os.environ, idle_seconds)
+        server = ForkServer(("numpy", "tests.mpitune.processes.test_fork_server", *modules), os.environ)
     yield server
     server.close()
     assert wait_until(lambda: not server.is_alive)
@@ -98,7 +98,7 @@ def test_workers_have_their_own_environment_random_numbers_threads_and_status() 
         assert fork.exitcode == -signal.SIGKILL
 
 
-def test_workers_end_with_their_server_and_a_server_without_workers_ends() -> None:
+def test_workers_end_with_their_server() -> None:
     with serving() as server:
         workers = [forked(server, None) for _ in range(2)]
         pids = {pipe.recv()[0] for _, pipe in workers}
@@ -108,13 +108,6 @@ def test_workers_end_with_their_server_and_a_server_without_workers_ends() -> No
             fork.join(PATIENCE)
             assert fork.exitcode
         assert server.fork(os.environ, Later(silent, 0), []) is None
-    with serving(idle_seconds=1.0) as server:
-        _, pipe = forked(server, None)
-        pipe.recv()
-        time.sleep(2.5)
-        assert server.is_alive
-        pipe.send("end")
-        assert wait_until(lambda: not server.is_alive) and server.exitcode == 0
 
 
 KILLED = """
@@ -163,22 +156,12 @@ def test_workers_are_spawned_without_a_word_where_the_server_has_threads(caplog:
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.usefixtures("with_a_thread")
-def test_a_server_with_threads_forks_nothing() -> None:
-    with environment(CPU, 1):
-        server = server_for(["with_a_thread"], os.environ)
-        assert server is not None and server.fork(os.environ, Later(silent, 0), []) is None
-        assert wait_until(lambda: not server.is_alive)
-        assert server_for(["with_a_thread"], os.environ) is None
-
-
-@pytest.mark.slow
-def test_no_descriptor_stays_after_300_workers() -> None:
+def test_no_descriptor_stays_of_a_worker() -> None:
     def descriptors() -> list[int]:
         return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in (os.getpid(), server.pid)]
 
     with serving() as server:
-        for number in range(310):
+        for number in range(30):
             fork, pipe = forked(server, 0, silent)
             fork.join(PATIENCE)
             fork.close()
@@ -255,44 +238,19 @@ def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_a_study_goes_on_when_its_server_is_killed(ranks: int, tmp_path: Path) -> None:
+def test_a_study_goes_on_when_its_server_is_killed(tmp_path: Path) -> None:
     """Each worker hangs in its first trial from t20 on, so that the study goes on until then and no further."""
-    hang, n_workers = [f"t{number}" for number in range(20, 400)], 2 * max(ranks, 1)
+    hang = [f"t{number}" for number in range(20, 400)]
     (marks := tmp_path / "marks").mkdir()
-    job = start(tmp_path / "r", "400", "--at", *(f"{key}=hang" for key in hang), "--marks", marks, ranks=ranks)
-    assert wait_until(lambda: len(list(marks.iterdir())) == n_workers)
+    job = start(tmp_path / "r", "400", "--at", *(f"{key}=hang" for key in hang), "--marks", marks, ranks=2)
+    assert wait_until(lambda: len(list(marks.iterdir())) == 4)
     for key in hang:
         (marks / key).touch()
     servers = {parent_of(parent_of(worker)): rank_of(worker) for worker in workers_of(job.pid)}
-    assert len(servers) == max(ranks, 1) and not servers.keys() & set(servers.values())
+    assert len(servers) == 2 and not servers.keys() & set(servers.values())
     for server in servers:
         os.kill(server, signal.SIGKILL)
     _, stderr = job.communicate(timeout=600)
     assert job.returncode == Exit.DONE, stderr
     history = read_study(tmp_path / "r")
     assert len(history.results) == 400
-
-
-SCRIPT = """
-from mpitune import Int, search
-
-def objective(trial):
-    return {"loss": trial.params["n"] * shift}
-
-shift = 2
-print(len(search(objective, {"n": Int(0, 5)}, strategy="grid", minimize="loss", workers=2).trials), "trials")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "tool", ["coverage run --data-file=seen", "pdb -c continue", "cProfile", "trace --count -C seen"]
-)
-def test_scripts_run_under_tools_that_watch_them(tool: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", *tool.split(), "script.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=WITH_ROOT, input="quit\n", capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0 and "6 trials" in done.stdout, done.stdout + done.stderr

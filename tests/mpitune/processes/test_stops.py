@@ -71,12 +71,10 @@ def mpi_is_loaded(pid: str) -> bool:
     return "libmpi" in Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("phase", ["connect", *(pytest.param(p, marks=pytest.mark.slow) for p in ("data", "report"))])
-def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> None:
-    """Rank 1 waits for rank 0: in MPI_Init, for the data, at the end."""
-    job, mark, mark1 = lingering(tmp_path, phase, ranks=2), tmp_path / "mark", tmp_path / "mark1"
+def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path) -> None:
+    """Rank 1 waits for rank 0, in MPI_Init."""
+    job, mark, mark1 = lingering(tmp_path, "connect", ranks=2), tmp_path / "mark", tmp_path / "mark1"
     assert wait_until(lambda: mark1.exists() and bool(mark1.read_text()) and mpi_is_loaded(mark1.read_text()))
-    assert phase == "connect" or wait_until(mark.exists)
     time.sleep(0.5)
     os.kill(int(mark1.read_text()), signal.SIGUSR1)
     time.sleep(0.5)
@@ -88,11 +86,7 @@ def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path, phase: str) -> No
 
 @pytest.mark.parametrize(
     "phase, number, ranks",
-    [
-        ("report", signal.SIGTERM, 0),
-        pytest.param("data", signal.SIGUSR1, 2, marks=pytest.mark.slow),
-        ("report by a script", signal.SIGUSR1, 2),
-    ],
+    [("report", signal.SIGTERM, 0), ("report by a script", signal.SIGUSR1, 2)],
 )
 def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, number: int, ranks: int) -> None:
     phase, _, by = phase.partition(" by a ")

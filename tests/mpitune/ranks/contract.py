@@ -8,11 +8,8 @@ Faults are what happens to the last rank, which is on this machine like all othe
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
 from typing import Any
@@ -135,34 +132,7 @@ def suspended(transport: Transport) -> None:
         assert transport.receive() == []  # what it sends now is not heard: its work has gone to others
 
 
-def waits_for_the_system(transport: Transport) -> None:
-    """Each rank's main thread is inside a call that does not return for long: nobody counts as dead."""
-    pids = transport.broadcast(transport.gather(os.getpid()))
-    time.sleep(2 * SILENCE)
-    for rank in range(transport.size):
-        if transport.rank == rank:
-            blocked(3 * SILENCE, pids[rank])
-        else:
-            until = time.monotonic() + 3 * SILENCE
-            while time.monotonic() < until:
-                assert transport.receive() == []
-                time.sleep(0.01)
-    assert transport.receive() == []
-
-
-def blocked(seconds: float, pid: int) -> None:
-    """A call of the C library that only returns after that time: Python runs no handler of a signal meanwhile."""
-    path = f"/tmp/contract-{pid}"
-    hold = f"import fcntl, time; f = open({path!r}, 'w'); fcntl.flock(f, 2); print(flush=True); time.sleep({seconds})"
-    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        with open(path) as file:
-            os.unlink(path)
-            assert ctypes.CDLL(None).flock(file.fileno(), fcntl.LOCK_EX) == 0
-
-
-_CASES = (messages, large_messages, starts, messages_of_the_script, suspended, waits_for_the_system)
+_CASES = (messages, large_messages, starts, messages_of_the_script, suspended)
 CASES = {case.__name__: case for case in _CASES}
 
 if __name__ == "__main__":

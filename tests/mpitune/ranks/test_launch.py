@@ -1,8 +1,6 @@
 """Which launcher is told from which variables. The variables are those that the launchers were seen to set."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 from mpitune.errors import UsageError
 from mpitune.ranks import launch as launching
 from mpitune.ranks.launch import Launch, connect, end_of_job, launched
-from tests.helpers import ROOT
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
 SRUN = {**BATCH, "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
@@ -52,56 +49,22 @@ def test_the_launcher_is_known_by_its_variables(environ: dict[str, str], launch:
     assert launched(environ) == launch
 
 
-@pytest.mark.parametrize(
-    ("own_group", "rank", "launcher"),
-    [(True, "0", "''"), (False, "0", "'srun'"), (True, "1", "'srun'")],
-    ids=["in its shell", "by a script", "another task"],
-)
-@pytest.mark.parametrize("how", [PMIX, PMI2, {}], ids=["pmix", "pmi2", "none"])
-def test_a_shell_of_srun_is_alone(how: dict[str, str], own_group: bool, rank: str, launcher: str) -> None:
-    ranks = {name: rank for name in how if name.endswith("_RANK")}
-    environ = {**os.environ, **SRUN, **how, **ranks, "SLURM_PROCID": rank, "SLURM_PTY_PORT": "4000"}
-    environ["SLURM_TASK_PID"] = str(os.getpid())
-    command = [sys.executable, "-c", "from mpitune.ranks.launch import launched; print(launched())"]
-    group = 0 if own_group else None
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, process_group=group)
-    assert done.stdout.startswith(f"Launch(launcher={launcher}, "), done
-
-
-@pytest.mark.parametrize(
-    ("launch", "fix"),
-    [
-        (Launch("srun", 3, 0), "start them with srun --mpi=pmix"),
-        (Launch("mpirun", 3, 0), "start them with the mpirun of that MPI"),
-    ],
-)
-def test_ranks_that_cannot_see_each_other_are_refused(program, launch: Launch, fix: str) -> None:  # type: ignore[no-untyped-def]
-    """MPI may be initialised once in a process, so each case has its own."""
-    code = f"from mpitune.ranks.launch import *\ntry: connect({launch})\nexcept UsageError as error: print(error)"
-    said = program("-c", code).stdout
-    assert said.startswith(f"{launch.launcher} started 3 processes, but MPI (") and said.rstrip().endswith(fix)
-
-
 def test_too_few_nodes_are_refused() -> None:
     with pytest.raises(UsageError, match="--expect-nodes 2, but there is 1"):
         connect(Launch("", 1, 0), expect_nodes=2)
 
 
-def test_slurm_states_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_states_the_end_or_squeue_does_where_it_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert end_of_job({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1800000000"}) == 1_800_000_000
     assert end_of_job({}) is None
-    monkeypatch.setenv("PATH", "")  # no squeue there
-    assert end_of_job({"SLURM_JOB_ID": "7"}) is None
-
-
-def test_squeue_is_asked_where_slurm_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert end_of_job({"SLURM_JOB_ID": "7"}) is None, "no squeue there"
     squeue = tmp_path / "squeue"
     squeue.write_text('#!/bin/sh\n[ "$*" = "-h -j 7 -o %e" ] && echo 2027-01-15T08:00:00\n')
     squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert end_of_job({"SLURM_JOB_ID": "7"}) == time.mktime((2027, 1, 15, 8, 0, 0, 0, 0, -1))
-    squeue.write_text("#!/bin/sh\necho NONE\n")  # no time limit
-    assert end_of_job({"SLURM_JOB_ID": "7"}) is None
+    squeue.write_text("#!/bin/sh\necho NONE\n")
+    assert end_of_job({"SLURM_JOB_ID": "7"}) is None, "no time limit"
 
 
 def test_a_script_does_not_see_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

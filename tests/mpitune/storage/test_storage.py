@@ -187,7 +187,7 @@ class Reported(Toy):
 
 
 def test_a_study_does_not_begin_where_it_could_overwrite_a_user_s_file(tmp_path: Path) -> None:
-    names = ["arrays/a", "trials/a", "printed/a", "jobs/a", "trials.csv", "report.html", "status.json"]
+    names = ["arrays/a", "trials/a", "jobs/a", "trials.csv", "report.html", "status.json"]
     for number, (name, kind) in enumerate([*((name, Toy) for name in names), ("notes.txt", Reported)]):
         folder = tmp_path / str(number)
         (folder / name).parent.mkdir(parents=True)

@@ -27,13 +27,11 @@ def node(host: str = "node0", rank: int = 0, slots: int = 1, device: str = "cuda
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
-OPERATOR = {"OMPI_MCA_orte_default_hostfile": "hostfile"}
 SHARED = [node("a"), node("b", 1), node("b", 2), node("b", 3)]
 BOUND = "warning: node0: the rank and all its workers are bound"
 LAYOUTS: list[tuple[list[Node], dict[str, str], dict[str, Any], str]] = [
     ([node("node0"), node("node1", 1)], {**SLURM, "SLURM_JOB_NUM_NODES": "2"}, {}, ""),
     (SHARED, {}, {}, "error: ranks 1, 2 and 3 are on one host, b, and would claim the same GPUs"),
-    (SHARED, {}, {"allow_shared_host": True}, ""),
     ([node("a", 0, device="cpu"), node("a", 1, device="cpu")], {}, {}, ""),  # where there are none, they run on CPUs
     ([node("a", 0, device="cpu"), node("a", 1)], {}, {}, "error: "),
     ([node(slots=4, pinned=True, cores=1)], {}, {}, BOUND),
@@ -43,18 +41,13 @@ LAYOUTS: list[tuple[list[Node], dict[str, str], dict[str, Any], str]] = [
     ([node(pinned=True, cores=1)], {}, {}, ""),
     ([node(slots=4, cores=1, cores_there=1)], {}, {}, ""),
     ([node()], SLURM, {}, "Slurm's job 7 has 3 nodes, this run uses 1"),
-    ([node()], OPERATOR, {}, "hostfile has 2 nodes, this run uses 1"),
-    ([node()], {"OMPI_MCA_orte_default_hostfile": "absent"}, {}, ""),
 ]
 
 
 @pytest.mark.parametrize(("nodes", "environ", "options", "text"), LAYOUTS)
 def test_a_layout_has_this_problem(
-    nodes: list[Node], environ: dict[str, str], options: dict[str, Any], text: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    Path("hostfile").write_text("# by the operator\nw-0.job.ns.svc slots=1\nw-1.job.ns.svc slots=1\n\n")
+    nodes: list[Node], environ: dict[str, str], options: dict[str, Any], text: str
+) -> None:
     found = "\n".join(map(str, problems(nodes, RunOptions(**options), environ)))
     assert text in found and bool(text) == bool(found) and ("--bind-to none" in found) == (text == BOUND)
 
@@ -115,7 +108,6 @@ def test_two_ranks_on_this_host(program: Any, tmp_path: Path) -> None:
     study = (*TOYS, "4", "--results", tmp_path / "r")
     done = program(*study, ranks=2, env=with_gpu, status=Exit.USAGE)
     assert "ranks 0 and 1 are on one host" in done.stderr and not (tmp_path / "r").exists()
-    program(*study, "--allow-shared-host", ranks=2, env=with_gpu)
 
 
 @pytest.mark.slow

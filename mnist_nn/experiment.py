@@ -18,11 +18,12 @@ from mnist_nn.keys import WEIGHT, fold_key, refit_key, sample_of, set_key
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.steps import STEPS
 from mnist_nn.summary import hardest_rows, network_row, out_of_bag_errors, print_ensemble, print_networks
-from mnist_nn.tuning import HYPERPARAMETERS, Ranges, best_set, drawn
+from mnist_nn.tuning import HYPERPARAMETERS, Ranges, drawn
 from mpitune.devices import probe
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Objective, WorkerContext
 from mpitune.figures.panels import Section
+from mpitune.figures.winner import least
 from mpitune.port import Reporting, Scheduling
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
@@ -125,7 +126,7 @@ class Bagging(ImageSettings):
             for fold in range(self.folds)
         ]
         losses = np.array([result.value("loss") for result in results]).reshape(self.n_tuning, self.folds)
-        chosen = best_set(losses)
+        chosen = least(losses)
         if chosen is not None:
             yield [(Trial(self._refit_key(sample), sets[chosen]),)]
         return losses
@@ -192,7 +193,7 @@ class Bagging(ImageSettings):
             seconds[sample_of(trial)] += result.seconds
         rows = []
         for sample, losses in enumerate(conclusions):
-            chosen = best_set(losses)
+            chosen = least(losses)
             params = {} if chosen is None else self._draw(sample, chosen)
             refit = results.get(self._refit_key(sample))
             rows.append(network_row(sample, losses, params=params, refit=refit, seconds=seconds[sample]))

@@ -115,8 +115,7 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int
         alone = probabilities[leader].argmax(axis=1) != labels
         gained, lost = int(np.sum(alone & ~wrong)), int(np.sum(wrong & ~alone))
         print(
-            f"compared with its network of the least CV loss: {gained} images corrected, {lost} made wrong "
-            f"(McNemar's test: p = {statistics.mcnemar(wrong, alone):.2g}); "
+            f"compared with its network of the least CV loss: {gained} images corrected, {lost} made wrong; "
             f"two networks differ on {disagreement(probabilities):.2%} of the images"
         )
     print(

@@ -33,10 +33,3 @@ def drawn(ranges: Ranges, seed: int, key: str) -> Mapping[str, Parameter]:
         else:
             params[name] = float(10 ** random.uniform(math.log10(low), math.log10(high)))
     return params
-
-
-def best_set(losses: np.ndarray) -> int | None:
-    """The parameter set of the lowest mean of (n_sets, folds) losses, the first of equal ones; None for none."""
-    means = losses.mean(axis=1)
-    finite = np.flatnonzero(np.isfinite(means))
-    return int(finite[np.argmin(means[finite])]) if len(finite) else None

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MultipleLocator
 
 from mpitune.figures.plotting import BEST, COLOUR_MAP, GREY, INK, ONE, PALE, boxes, percent_axis, save, styled, subplots
+from mpitune.figures.winner import least
 
 MOST_WRITTEN_CELLS = 13  # per side of the map; the numbers of a finer one could not be read
 
@@ -45,8 +46,8 @@ def box_plot(
     low, high = limits
     positions, step = _exponents(penalties)
     means = errors.mean(axis=0)
-    least = None if np.isnan(means).all() else int(np.nanargmin(np.round(means, 12)))  # ties as in best_point
-    colours = [BEST if c == least else ONE for c in range(n)]
+    best = least(errors.T)
+    colours = [BEST if c == best else ONE for c in range(n)]
     shown = [np.maximum(column[~np.isnan(column)], low) for column in errors.T]
     there = [c for c in range(n) if len(shown[c])]
     if there:
@@ -64,9 +65,9 @@ def box_plot(
     axes.set_xlabel("log₁₀ C")
     axes.set_ylabel("validation error of a fold")
     axes.set_title(f"gamma = {gamma:.3g}")
-    if least is not None:
+    if best is not None:
         scope = "best of the grid" if best_gamma else "best of this gamma"
-        text = f"{scope}: {100 * means[least]:.2f} % at C = {penalties[least]:.4g}"
+        text = f"{scope}: {100 * means[best]:.2f} % at C = {penalties[best]:.4g}"
         axes.set_title(text, loc="right", color=BEST)
     return figure
 

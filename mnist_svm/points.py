@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpitune.figures.winner import least
 from mpitune.trial import Parameter, Result, Segment, Trial
 
 Point = tuple[int, int]  # index of gamma, index of C
@@ -55,10 +56,8 @@ class TuningGrid:
 def best_point(errors: np.ndarray) -> Point | None:
     """(gamma index, C index) of the least mean error over (folds, n_gamma, n_C); None when each has a failed fold.
 
-    Of equal points the one with the smaller C wins, then the one with the smaller gamma. Means are compared to 12
-    decimals, because the last bits of a mean depend on the order of its folds.
+    Of equal points the one with the smaller C wins, then the one with the smaller gamma.
     """
-    means = np.round(errors.mean(axis=0), 12).T
-    means[np.isnan(means)] = np.inf
-    c, g = np.unravel_index(np.argmin(means), means.shape)
-    return (int(g), int(c)) if np.isfinite(means[c, g]) else None
+    folds, n_gamma, _ = errors.shape
+    number = least(errors.T.reshape(-1, folds))
+    return None if number is None else (number % n_gamma, number // n_gamma)

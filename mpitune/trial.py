@@ -10,7 +10,7 @@ round yields a *window* instead. What it returns is its conclusion.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -293,12 +293,6 @@ def state_of(outcomes: Sequence[Outcome]) -> str:
     if result.ending.state == PRUNED or not trial.segment.last:
         return PRUNED
     return INFEASIBLE if any(value > 0 for value in result.ending.constraints) else COMPLETE
-
-
-def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:
-    """The best of a study, wherever it is shown: of the complete trials, the first of those of the lowest losses."""
-    complete = (trial for trial in trials if trial.state == COMPLETE)
-    return min(complete, key=lambda trial: (losses(trial), trial.number), default=None)
 
 
 Batch = tuple[Trial, ...]

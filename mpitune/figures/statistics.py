@@ -1,4 +1,4 @@
-"""How sure an error on test samples is: intervals, a paired test, and the quality of probabilities.
+"""How sure an error on test samples is: intervals, and the quality of probabilities.
 
 All functions take plain arrays. SciPy is imported when a quantile is first asked for, and of it `special` alone, as
 `stats` takes 0.7 s more, for which a short search would wait. Tests compare with `scipy.stats.binomtest`.
@@ -25,23 +25,6 @@ class Interval(NamedTuple):
 def interval_text(interval: Sequence[float] | None) -> str:
     """The interval of an error, low and high, for the end of a line; nothing where there is none."""
     return f" (95 % interval {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
-
-
-def mcnemar(wrong: np.ndarray, wrong_too: np.ndarray) -> float:
-    """The probability of so unequal errors of two classifiers on the same samples if both were equally good.
-
-    Q. McNemar, "Note on the sampling error of the difference between correlated proportions", Psychometrika 12, 1947;
-    here its exact form, two-sided: of the samples that one alone has wrong, each classifier has half.
-
-    Args:
-        wrong: bool (n,), samples that the first classifier has wrong.
-        wrong_too: bool (n,), those that the second one has wrong.
-    """
-    from scipy.special import bdtr
-
-    first, second = int(np.sum(wrong & ~wrong_too)), int(np.sum(wrong_too & ~wrong))
-    n = first + second
-    return 1.0 if not n else min(1.0, 2 * float(bdtr(min(first, second), n, 0.5)))
 
 
 def proportion(n_wrong: int, n: int) -> Interval:

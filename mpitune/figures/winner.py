@@ -12,16 +12,15 @@ Intervals have the variance of C. Nadeau, Y. Bengio (Machine Learning 52, 2003),
 S. Bates, T. Hastie, R. Tibshirani (Journal of the American Statistical Association, 2023) say by how much. Repeats have
 their samples in common, so they add no test samples: R. R. Bouckaert, E. Frank (PAKDD 2004).
 
-Two scores are too low by their folds. Windows of a series train on a part of the samples, so nothing is corrected. r2
-divides by the variance of its fold: of m samples with normal errors that are independent of the rest, its mean is
-1 - (1 - r2) m / (m - 3), by the mean of the inverse of chi-square. What that loses is no more to be corrected.
+Two scores are too low by their folds, so nothing is corrected: windows of a series train on a part of the samples, and
+r2 divides by the variance of its fold.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -29,6 +28,7 @@ import numpy as np
 
 from mpitune.errors import UsageError
 from mpitune.figures.statistics import LEVEL, Interval
+from mpitune.trial import COMPLETE
 
 EXACT = 7  # folds up to which all draws are made
 DRAWS = 1000
@@ -38,7 +38,7 @@ OVERLAP = "the splits have test samples in common: the correction is too small"
 LEFT = "not corrected for the {} that the race left, so what is corrected is rather too good"
 FEWER = "these are the candidates of the last iteration: that others left earlier is not corrected"
 WINDOWS = "its score is not corrected, as windows train on a part of the samples, which makes scores rather too low"
-OF_FOLDS = "its score is not corrected, as {} is too low by itself on {}"
+OF_FOLDS = "its score is not corrected, as {} divides by the variance of its fold, which makes it too low"
 TO_VARIANCE = "r2", "explained_variance", "d2_"  # scores that divide by what a fold has of variance
 SHARES = (
     *("accuracy", "balanced_accuracy", "top_k", "f1", "precision", "recall", "jaccard", "roc_auc", "auc", "rand_score"),
@@ -62,7 +62,6 @@ class Winner:
         repeats: of the cross-validation; folds of one come one after the other.
         ratio: samples of a fold by those of its training where splits are not all of a cross-validation.
         kind: of such splits: "windows" of a series, "parts" that have no test sample in common, else "".
-        test: samples of a fold; 0 where that is not known.
         name: of the score, as scikit-learn's "accuracy" or "r2". Intervals end at its bounds, see `BOUNDS`.
         level: of the intervals, and of the test of who is as good.
         taken: the candidate that was taken as the best, where others may be equal; None for the first of them.
@@ -104,7 +103,6 @@ class Winner:
         repeats: int = 1,
         ratio: float | None = None,
         kind: str = "",
-        test: float = 0.0,
         name: str = "",
         level: float = LEVEL,
         taken: int | None = None,
@@ -137,13 +135,9 @@ class Winner:
         if k > 1:
             parts = np.split(table, repeats if repeats < k else 1, axis=1)
             flattery = max(0.0, float(np.mean([flattered(part, best) for part in parts])))
-            lost = 0.0
-            if name.lower().startswith(TO_VARIANCE):
-                lost = 3 * (1 - self.score) / (test - 3) if test > 3 else math.inf
-            folds = f"folds of {test:.4g} samples" if test else "small folds, and the size of these is not known"
-            by_folds = OF_FOLDS.format(name, folds) if 0 < flattery <= lost else ""
+            by_folds = OF_FOLDS.format(name) if flattery and name.lower().startswith(TO_VARIANCE) else ""
             self.not_corrected = WINDOWS if kind == "windows" else by_folds
-            self.corrected = self.score - sign * (0.0 if self.not_corrected else max(0.0, flattery - lost))
+            self.corrected = self.score - sign * (0.0 if self.not_corrected else flattery)
             good |= losses.mean(axis=1) <= self._reach(losses, level)
         self.interval = self.about(self.corrected, table[best])
         order = sorted(np.flatnonzero(good), key=lambda n: (n != best, -means[n], n))
@@ -243,6 +237,19 @@ def _rank(params: Mapping[str, Any], order: str) -> tuple[int, float]:
     if not isinstance(value, numbers.Real):
         return 1 + (name not in params), 0.0
     return 0, float(value) if name == order else -float(value)
+
+
+def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:
+    """The best of a study, wherever it is shown: of the complete trials, the first of those of the lowest losses."""
+    complete = (trial for trial in trials if trial.state == COMPLETE)
+    return min(complete, key=lambda trial: (losses(trial), trial.number), default=None)
+
+
+def least(losses: np.ndarray) -> int | None:
+    """The first of the least mean of (n, folds) losses, by 12 decimals as the last bits are chance; None for none."""
+    means = losses.mean(axis=1)
+    means = np.where(np.isfinite(means), np.round(means, 12), np.inf)
+    return int(means.argmin()) if np.isfinite(means).any() else None
 
 
 def mean_of(folds: Sequence[float]) -> float:

@@ -14,7 +14,6 @@ import itertools
 import logging
 import pickle
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,10 +89,10 @@ class Service:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._starting = threading.Lock()
+        self._starting = threading.Lock()  # of who begins a run
         self._numbers = itertools.count()
         self._has_threads = False  # each empties one of these
-        self._runs, self._late, self._answers = (SimpleQueue[Callable[[], None]]() for _ in range(3))
+        self._runs, self._answers = SimpleQueue[Callable[[], None]](), SimpleQueue[Callable[[], None]]()
         self._run: tuple[tuple[Any, ...], Arrivals] | None = None  # options, and the study that has these
         self._ended = threading.Event()
         self._ended.set()
@@ -101,7 +100,6 @@ class Service:
         self._callers: Counter[threading.Thread] = Counter()  # how many calls of each are open
         # Held while a call is added, and while a run is closed that has none; told when a thread has none any more.
         self._changed = threading.Condition()
-        self._aborted: weakref.WeakKeyDictionary[threading.Thread, int] = weakref.WeakKeyDictionary()  # how often
         self.arrays = Arrays()
 
     @property
@@ -153,23 +151,15 @@ class Service:
                 self._count(caller, 1)
             return True
 
-        n_aborted = self._aborted.get(caller, 0)
-
-        def begin_for_it() -> None:
-            try:
-                while self._aborted.get(caller, 0) == n_aborted:
-                    if add():
-                        return
+        if add():
+            return
+        try:
+            with self._starting:
+                while not add():
                     self._begin(content, asked)
-                raise StudyError(ENDED)
-            except Exception as error:
-                self._count(caller, 1)
-                ended(error)
-
-        if not add():
-            # For the same reason the caller does not wait for the end of a run: another thread does.
-            self._start_threads()
-            self._late.put(begin_for_it)
+        except Exception as error:
+            self._count(caller, 1)
+            ended(error)
 
     def _count(self, caller: threading.Thread, more: int) -> None:
         """Note that a thread has more open calls, or fewer."""
@@ -214,8 +204,7 @@ class Service:
             self.close()
 
     def abort(self, caller: threading.Thread) -> None:
-        """End the calls of this thread that wait for a run; and the run, unless others have calls in it, too."""
-        self._aborted[caller] = self._aborted.get(caller, 0) + 1
+        """End the run, unless other threads have calls in it, too."""
         with self._changed:
             if self.works_for_others(caller):
                 return
@@ -227,20 +216,22 @@ class Service:
 
         The calling thread joins the ranks, as MPI ends in the thread that began it.
         """
-        with self._starting:
-            if self._has_threads:
-                return
-            with studies.alone(asks=False):
-                studies.join(RunOptions(heartbeat_timeout=0.0))
-            self._has_threads = True
-            queues = {"mpitune-calls": self._runs, "mpitune-late-calls": self._late, "mpitune-answers": self._answers}
-            for name, queue in queues.items():
-                threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
-            atexit.register(self.close)
-            studies.before.append(self.make_way)
+        if self._has_threads:
+            return
+        with studies.alone(asks=False):
+            studies.join(RunOptions(heartbeat_timeout=0.0))
+        self._has_threads = True
+        for name, queue in {"mpitune-calls": self._runs, "mpitune-answers": self._answers}.items():
+            threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
+        atexit.register(self.close)
+        studies.before.append(self.make_way)
 
     def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
-        """Begin a run with these options, once no calls are open in one with others."""
+        """Begin a run with these options, once no calls are open in one with others.
+
+        What it waits for is done in the thread of the run. So the caller may hold a lock that answers need.
+        """
+        self._start_threads()
         self._close_once_idle()
         given = dict(asked)
         experiment = Calls(tuple(installed_modules_of(content)), given.pop("environ"))

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
+from mpitune.figures.winner import best_of
 from mpitune.identity import label_of, texts_of
 from mpitune.optimize.spaces.parameters import short
 from mpitune.storage.table import named_columns, write_table
 from mpitune.storage.trials import TrialRecord
-from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, best_of
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED
 
 if TYPE_CHECKING:
     import pandas

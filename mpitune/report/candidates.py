@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mpitune.figures.winner import Winner, mean_of, winner_among
+from mpitune.figures.winner import Winner, best_of, mean_of, winner_among
 from mpitune.identity import texts_of
 from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
@@ -22,7 +22,6 @@ from mpitune.trial import (
     Parameter,
     Result,
     Trial,
-    best_of,
     state_of,
 )
 

@@ -71,7 +71,7 @@ def report_of(folder: Path, history: History, experiment: Experiment | None, dat
     names = [one.name for one in goals]
     folds = history.runs[-1].get("folds", {}) if history.runs else {}
     how = {"name": searched.name if searched else ""}
-    how |= {name: folds[name] for name in ("ratio", "kind", "test", "name", "halving", "careful") if name in folds}
+    how |= {name: folds[name] for name in ("ratio", "kind", "name", "halving", "careful") if name in folds}
     study = ReportedStudy(
         folder, settings["experiment"], history, searched, candidates, is_running(folder), names,
         folds.get("repeats", 1), how, reporting.best(history),

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from mpitune.lazy import front
 
 if TYPE_CHECKING:
-    from mpitune.sklearn.search.halving import HalvingGridSearchCV as HalvingGridSearchCV
-    from mpitune.sklearn.search.halving import HalvingRandomSearchCV as HalvingRandomSearchCV
     from mpitune.sklearn.search.searches import GridSearchCV as GridSearchCV
+    from mpitune.sklearn.search.searches import HalvingGridSearchCV as HalvingGridSearchCV
+    from mpitune.sklearn.search.searches import HalvingRandomSearchCV as HalvingRandomSearchCV
     from mpitune.sklearn.search.searches import RandomizedSearchCV as RandomizedSearchCV
     from mpitune.sklearn.search.winner import careful as careful
     from mpitune.sklearn.search.winner import winner_of as winner_of
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = front(
     __name__,
     {
-        "search.searches": ("GridSearchCV", "RandomizedSearchCV"),
-        "search.halving": ("HalvingGridSearchCV", "HalvingRandomSearchCV"),
+        "search.searches": (
+            *("GridSearchCV", "RandomizedSearchCV"),
+            *("HalvingGridSearchCV", "HalvingRandomSearchCV"),
+        ),
         "search.winner": ("careful", "winner_of"),
     },
 )

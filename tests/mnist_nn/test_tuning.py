@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mnist_nn.tuning import Ranges, best_set
+from mnist_nn.tuning import Ranges
+from mpitune.figures.winner import least
 from mpitune.trial import Rounds
 from tests.helpers import ROOT
 from tests.mnist_nn.small import FULL, TINY
@@ -62,4 +63,4 @@ def test_parameters_depend_on_their_key_alone() -> None:
     ],
 )
 def test_the_best_set_has_the_lowest_mean_loss_of_all_folds(losses: list[list[float]], best: int | None) -> None:
-    assert best_set(np.array(losses, dtype=float)) == best
+    assert least(np.array(losses, dtype=float)) == best

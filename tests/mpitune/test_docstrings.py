@@ -14,6 +14,7 @@ MODULES = (
     "mpitune.exchange.loading",
     "mpitune.optimize.search",
     "mpitune.optimize.spaces.parameters",
+    "mpitune.sklearn.search.winner",
     "mpitune.svm.svc",
 )
 

@@ -1,8 +1,8 @@
 """What a task came to: scored and told as by scikit-learn, with its warnings, and as a journal keeps it.
 
 Each process sends the warnings of its fits with their results, and the search issues them. Fits that candidates share,
-and fits of workers, print nothing by themselves. So the process that asked for a search prints scikit-learn's line of
-each result ("[CV 2/5] END C=1; ... total time=   0.1s") when it arrives, and no line when a fit begins.
+and fits of workers, print nothing by themselves. So the process that asked for a search prints a line of each result
+("[CV 2/5; 1/3] END C=1; score=0.917 total time=   0.1s") when it arrives, and no line when a fit begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from mpitune.trial import Evaluation, Outcome, Result
 Seen = list[tuple[str, str]]  # warnings: category as module.name, text
 T = TypeVar("T")
 
-WIDTH = 80  # of a line of a fit
 _ENDLESS = f"{ConvergenceWarning.__module__}.{ConvergenceWarning.__qualname__}:"
 
 
@@ -189,13 +188,22 @@ def _failed(task: Task, result: Result) -> dict[str, Any]:
     if error_score == "raise":
         raise RuntimeError(cause)
     scores = dict.fromkeys(scorer._scorers, error_score) if isinstance(scorer, _MultimetricScorer) else error_score
-    what = {
-        "fit_error": cause,
-        "test_scores": scores,
-        "n_test_samples": len(np.atleast_1d(task.kwargs["test"])),
-        "fit_time": result.seconds,
-        "score_time": 0.0,
-    }
+    return _without_fit(task, scores, cause, len(np.atleast_1d(task.kwargs["test"])), result.seconds, 0.0)
+
+
+def not_evaluated(tasks: Sequence[Task], others: Iterable[Answer]) -> dict[str, Answer]:
+    """The answers of tasks that were not begun, by key: all their numbers are NaN, of as many scores as others have."""
+    nan = float("nan")
+    # A function's fits that failed have one score, the others say the names of several.
+    several = (answer.what["test_scores"] for answer in others)
+    names = next((tuple(scores) for scores in several if isinstance(scores, Mapping)), ())
+    scores = dict.fromkeys(names, nan) if names else nan
+    return {task.key: Answer(_without_fit(task, scores, None, 0, nan, nan), []) for task in tasks}
+
+
+def _without_fit(task: Task, scores: Any, error: str | None, n: int, fit: float, score: float) -> dict[str, Any]:
+    """As scikit-learn's function, of a task without a model: its scores, error, test samples and times."""
+    what = {"fit_error": error, "test_scores": scores, "n_test_samples": n, "fit_time": fit, "score_time": score}
     return {**what, "train_scores": scores} if task.kwargs["return_train_score"] else what
 
 
@@ -222,32 +230,10 @@ def _category(name: str) -> type[Warning]:
     return kind if isinstance(kind, type) and issubclass(kind, Warning) else UserWarning
 
 
-def cv_line(task: Task, what: Mapping[str, Any], verbose: int) -> str:
-    """The line of a task with scikit-learn's answer, in scikit-learn's format.
-
-    With `verbose` above 2 it has scores and the number of the fold, above 9 that of the candidate.
-    """
-    fold = ""
-    if verbose > 2:
-        split, n_splits = task.kwargs["split_progress"]
-        fold = f" {split + 1}/{n_splits}"
-    if verbose > 9:
-        candidate, n_candidates = task.kwargs["candidate_progress"]
-        fold += f"; {candidate + 1}/{n_candidates}"
-    text = ", ".join(f"{name}={value}" for name, value in sorted(task.parameters.items()))
-    text += ";" * bool(text)
-    if verbose > 2:
-        text += _scores(what["test_scores"], what.get("train_scores"))
-    text += f" total time={short_format_time(what['fit_time'] + what['score_time'])}"
-    head = f"[CV{fold}] END "
-    return head + "." * (WIDTH - len(head) - len(text)) + text
-
-
-def _scores(test: Any, train: Any) -> str:
-    if isinstance(test, dict):
-        return "".join(f" {name}: ({_both(test[name], train and train[name])})" for name in sorted(test))
-    return ", score=" + (f"{test:.3f}" if train is None else f"({_both(test, train)})")
-
-
-def _both(test: float, train: float | None) -> str:
-    return f"test={test:.3f}" if train is None else f"train={train:.3f}, test={test:.3f}"
+def cv_line(task: Task, what: Mapping[str, Any]) -> str:
+    """The line of a task with scikit-learn's answer."""
+    place = "; ".join(f"{n + 1}/{of}" for n, of in (task.kwargs["split_progress"], task.kwargs["candidate_progress"]))
+    scores = what["test_scores"] if isinstance(what["test_scores"], dict) else {"score": what["test_scores"]}
+    parts = ", ".join(f"{name}={value}" for name, value in sorted(task.parameters.items()))
+    scored = ", ".join(f"{name}={value:.3f}" for name, value in sorted(scores.items()))
+    return f"[CV {place}] END {parts}; {scored} total time={short_format_time(what['fit_time'] + what['score_time'])}"

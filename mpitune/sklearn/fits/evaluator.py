@@ -51,7 +51,7 @@ class Evaluator:
                     return known
             if verbose > 1:
                 for key, answer in answers.items():
-                    print(cv_line(self._tasks[key], answer.what, verbose))
+                    print(cv_line(self._tasks[key], answer.what))
             known.update(answers)
             for key, answer in answers.items():
                 done(self._tasks[key], answer.what)

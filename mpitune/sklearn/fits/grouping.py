@@ -21,8 +21,6 @@ from mpitune.sklearn.sharing.family import Family
 
 log = logging.getLogger(__name__)
 
-SHARED = "it shares fits with other candidates"  # why a fit is no part of a grid
-
 Way = Literal["grid", "shared", "alone"]
 
 
@@ -31,13 +29,8 @@ class Method(NamedTuple):
 
     way: Way
     key: Any  # equal for candidates that are done so together
-    no_grid: str | None  # why no estimator that fits whole grids solves it; None where one could
     unshared: str | None  # why it can have no fit in common with another candidate of its split; None where it may
-
-    @property
-    def in_grid(self) -> bool:
-        """Whether an estimator that fits a whole grid solves it, alone or at the end of a Pipeline."""
-        return self.no_grid is None and self.way in ("grid", "shared")
+    in_grid: bool = False  # whether an estimator that fits a whole grid solves it, alone or at the end of a Pipeline
 
 
 class Group(NamedTuple):
@@ -151,14 +144,6 @@ class Grouping:
         """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""
         return self.method(task).in_grid and type(last_step(task.estimator)) is SVC and not svm.is_ready()
 
-    def why_no_grid(self, task: Task) -> str | None:
-        """Why a task is not solved as part of a grid, as people are told; None where it is."""
-        method = self.method(task)
-        if method.in_grid:
-            return None
-        other = method.no_grid is not None and method.no_grid.endswith("has no fit_grid")
-        return SHARED if other and task.candidate not in self.plan.alone else method.no_grid or method.unshared
-
     def method(self, task: Task) -> Method:
         """How the candidate of a task is evaluated."""
         if task.candidate not in self._methods:
@@ -172,8 +157,10 @@ class Grouping:
         if no_grid is None and steps is None and last is not None:
             # Candidates of one gamma share a kernel.
             key = digest({name: value for name, value in last.items() if name != "C"})
-            return Method("grid", key, no_grid, unshared)
-        return Method("shared" if unshared is None else "alone", None, no_grid, unshared)
+            return Method("grid", key, unshared, in_grid=True)
+        if unshared is not None:
+            return Method("alone", None, unshared)
+        return Method("shared", None, None, in_grid=no_grid is None)
 
     def _why_unshared(self, task: Task, no_grid: str | None) -> str | None:
         estimator, parameters = task.estimator, task.parameters

@@ -91,22 +91,21 @@ class Task:
 
 
 def splits_of(splits: Sequence[tuple[Any, Any]], n: int) -> dict[str, Any]:
-    """What `Winner` is told of (training, test) splits of n samples: `repeats`, or `ratio` and `kind`; and `test`."""
+    """What `Winner` is told of (training, test) splits of n samples: `repeats`, or `ratio` and `kind`."""
     samples = np.arange(n)
     tests = [samples[test] for _, test in splits]
     sizes = np.array([len(test) for test in tests])
-    how = {"test": float(sizes.mean())}
     repeats, rest = divmod(int(sizes.sum()), n)
     if repeats and not rest and len(tests) % repeats == 0:
         k = len(tests) // repeats
         parts = [np.concatenate(tests[begin : begin + k]) for begin in range(0, len(tests), k)]
         if all(len(part) == len(np.unique(part)) for part in parts):
-            return {"repeats": repeats, **how}
+            return {"repeats": repeats}
     trained = [len(samples[train]) for train, _ in splits]
     apart = len(np.unique(np.concatenate(tests))) == sizes.sum()
     whole = np.mean(sizes + trained) > 0.9 * n  # all samples have a part in nearly every split
     kind = "" if not apart else "parts" if whole else "windows"
-    return {"ratio": float(np.mean(sizes / np.maximum(trained, 1))), "kind": kind, **how}
+    return {"ratio": float(np.mean(sizes / np.maximum(trained, 1))), "kind": kind}
 
 
 def unfitted(value: Any) -> Any:

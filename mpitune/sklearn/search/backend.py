@@ -6,7 +6,7 @@ Callbacks that hear of what a fit does would have to be in the workers: there sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,23 +68,17 @@ class SearchBackend(ParallelBackendBase):
 
 def hear_of_what_fits_do(search: BaseEstimator) -> bool:
     """Whether callbacks do: those of estimators, and others than a progress bar that searches hand on to these."""
-    inside = [part for part in _estimators(search) if part is not search]
     handed_on = [
         callback
         for callback in getattr(search, "_skl_callbacks", ())
         if getattr(callback, "max_propagation_depth", 0) != 0 and type(callback).__name__ != "ProgressBar"
     ]
-    return any(getattr(part, "_skl_callbacks", ()) or (handed_on and hasattr(part, "set_callbacks")) for part in inside)
+    grid = getattr(search, "param_grid", getattr(search, "param_distributions", {}))
+    lists = [values for part in (grid if isinstance(grid, list | tuple) else [grid]) for values in part.values()]
+    searched = [value for values in lists if isinstance(values, list | tuple) for value in values]  # not of a range
+    parts = [part for one in (search.estimator, *searched) if isinstance(one, BaseEstimator) for part in _parts(one)]
+    return any(getattr(part, "_skl_callbacks", ()) or (handed_on and hasattr(part, "set_callbacks")) for part in parts)
 
 
-def _estimators(thing: Any) -> Iterator[BaseEstimator]:
-    if isinstance(thing, BaseEstimator):
-        yield thing
-        for value in thing.get_params(deep=False).values():
-            yield from _estimators(value)
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from _estimators(value)
-    elif isinstance(thing, list | tuple):  # of a range there may be billions
-        for value in thing:
-            yield from _estimators(value)
+def _parts(estimator: BaseEstimator) -> list[Any]:
+    return [estimator, *estimator.get_params(deep=True).values()]

@@ -191,7 +191,7 @@ class Folds(Experiment):
         if (error := exception_of(evaluation)) is not None:
             raise Raised(error)
         if self.search.verbose > 1 and evaluation.error is None:
-            print(cv_line(self._by_key[trial.key], decoded(evaluation), self.search.verbose))
+            print(cv_line(self._by_key[trial.key], decoded(evaluation)))
 
     def split_batch(self, batch: Batch) -> Sequence[Batch]:
         """A fold's candidates apart from another's, since the folds of a batch share samples only.

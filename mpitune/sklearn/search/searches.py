@@ -1,4 +1,4 @@
-"""GridSearchCV and RandomizedSearchCV with scikit-learn's arguments and attributes, evaluated by the engine.
+"""scikit-learn's four searches with its arguments and attributes, evaluated by the engine.
 
 scikit-learn's own `fit` does everything but one thing: a joblib backend (`backend.py`) receives its tasks, one for each
 candidate and fold, and gives them to a study. So splits, scorers, metadata routing, masks, ranks and refit are
@@ -12,7 +12,6 @@ import re
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import sklearn.model_selection as theirs
 from joblib import parallel_config
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401 - without it there are no names of halving
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
 from sklearn.utils.validation import _num_samples
@@ -34,15 +34,14 @@ from mpitune.processes.output import outliving
 from mpitune.processes.process import in_child
 from mpitune.ranks.launch import every_rank_runs
 from mpitune.scripts import errors_in_one_line
-from mpitune.sklearn.fits.answers import Answer, Raised, answers_of, finite, results_of
+from mpitune.sklearn.fits.answers import Answer, Raised, answers_of, finite, not_evaluated, results_of
 from mpitune.sklearn.fits.evaluator import Evaluator
 from mpitune.sklearn.fits.fit_graph import Plan
 from mpitune.sklearn.fits.grids import refitted_as_solved
-from mpitune.sklearn.fits.grouping import SHARED, Grouping
+from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
 from mpitune.sklearn.search.folds import Folds, modules_of
-from mpitune.sklearn.search.limit import names_of, not_evaluated
 from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, place_of
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
@@ -57,11 +56,15 @@ NOT_SENT = (
     "without results, timeout and race"
 )
 NOT_KEPT = "results={} keeps nothing of a search in a process that a rank has started: search in the ranks themselves"
-DRAWN_ANEW = "{} has no random_state: the next call draws others, so it cannot continue what is in `results`"
 
 
 class OnEngine(_search.BaseSearchCV):
-    """Common part of the searches; it comes after scikit-learn's class, whose `fit` ends here."""
+    """Common part of the searches; it comes before scikit-learn's class."""
+
+    @property
+    def _halves(self) -> bool:
+        """Whether it halves its candidates, so that each iteration is a study."""
+        return hasattr(self, "aggressive_elimination")
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Evaluate all candidates, then refit the best; see scikit-learn's `fit`. All ranks of a job call it."""
@@ -82,14 +85,12 @@ class OnEngine(_search.BaseSearchCV):
         self._began = time.monotonic()
         self._splits: dict[str, Any] = {}  # not known yet
         self._all_finite = False  # the scores of the fits that a race has made
-        if hasattr(self, "aggressive_elimination") and self.timeout is not None:
+        if self._halves and self.timeout is not None:
             raise UsageError("timeout is for searches in one round: this one halves its candidates")
-        if hasattr(self, "aggressive_elimination") and self.default:
+        if self._halves and self.default:
             raise UsageError("default=True is for searches in one round: give this one [{}, grid] as its grid")
         if self.race is not None:
             check(self)
-        if self.results is not None and (drawn := _unseeded(self)):
-            warnings.warn(DRAWN_ANEW.format(drawn), UserWarning, stacklevel=3)
         if hear_of_what_fits_do(self):
             warnings.warn(NOT_SENT, UserWarning, stacklevel=3)
             return super().fit(X, y, **params)
@@ -108,19 +109,20 @@ class OnEngine(_search.BaseSearchCV):
         self._mask_what_is_missing()
         return self
 
-    def _with_default(self, evaluate_candidates: Callable[..., Any]) -> Callable[..., Any]:
-        """The same with the estimator as it is before the candidates, if that is asked."""
+    def _run_search(self, evaluate_candidates: Callable[..., Any], callback_ctx: Any = None) -> None:
+        """scikit-learn's, with the estimator as it is before the candidates if that is asked."""
 
         def evaluate(candidates: Iterable[Any], **options: Any) -> Any:
             if (context := options.get("callback_ctx")) is not None:
                 context.max_subtasks += self.n_splits_
             return evaluate_candidates([{}, *candidates], **options)
 
-        return evaluate if self.default else evaluate_candidates
+        given = {} if callback_ctx is None else {"callback_ctx": callback_ctx}  # since scikit-learn 1.9
+        super()._run_search(evaluate if self.default else evaluate_candidates, **given)
 
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
-        if isinstance(refit, Careful):
+        if isinstance(refit, Careful) and not self._halves:
             known: dict[str, Any] = {}
             with suppress(UsageError):  # where scikit-learn makes all fits
                 known = splits_known(self)
@@ -129,7 +131,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _mask_what_is_missing(self) -> None:
         """Say in `cv_results_` how many splits of a candidate were evaluated, where that is not all of each."""
-        if hasattr(self, "aggressive_elimination") or self._evaluated.all():
+        if self._halves or self._evaluated.all():
             return
         self.cv_results_["n_splits_evaluated"] = self._evaluated.sum(axis=1)
         some = ~self._evaluated.all(axis=1)
@@ -186,20 +188,16 @@ class OnEngine(_search.BaseSearchCV):
         X, y = tasks[0].args[:2]
         first = [task.kwargs for task in tasks if task.candidate == tasks[0].candidate]
         self._splits = splits_of([(task["train"], task["test"]) for task in first], n := _num_samples(X))
-        if hasattr(self, "aggressive_elimination"):  # whose folds are parts of these
+        if self._halves:  # whose folds are parts of these
             whole = self._checked_cv_orig.split(X, y, **self._get_routed_params_for_fit(dict(params)).splitter.split)
-            self._splits = splits_of(list(whole), n) | {"test": self._splits["test"]}
+            self._splits = splits_of(list(whole), n)
         if isinstance(self.refit, Careful):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()
             self.refit.check([task.kwargs["parameters"] for task in grouping.first.values()], scorers)
-        why_not = {candidate: grouping.why_no_grid(task) for candidate, task in grouping.first.items()}
-        self._in_grid += [why_not[candidate] is None for candidate in sorted(why_not)]
-        reasons = Counter(why_not[task.candidate] for task in tasks)
+        self._in_grid += [grouping.method(task).in_grid for _, task in sorted(grouping.first.items())]
         if self.verbose:
             print(grouping.plan, file=sys.stderr)
-            if self.share:
-                _say(reasons)
         if early := any(map(grouping.is_early, grouping.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
         race = None if self.race is None else FoldRace(self, grouping)
@@ -241,9 +239,8 @@ class OnEngine(_search.BaseSearchCV):
         evaluated = np.zeros((n_candidates, len(tasks) // n_candidates), np.bool_)
         for task in tasks:
             evaluated[task.candidate, task.split] = task.key in answers
-        names = names_of(answer.what["test_scores"] for answer in answers.values())
         self._all_finite = self.race is not None and all(map(finite, answers.values()))
-        answers |= {task.key: not_evaluated(task, names) for task in tasks if task.key not in answers}
+        answers |= not_evaluated([task for task in tasks if task.key not in answers], answers.values())
         self._evaluated = evaluated
         if not limit.reached or evaluated.all():
             return
@@ -285,44 +282,32 @@ class OnEngine(_search.BaseSearchCV):
 
     def _part(self) -> str:
         """Grouping in the results folder this list of fits is kept: a halving search has several."""
-        return f"iteration{len(self._plans) - 1}" if hasattr(self, "aggressive_elimination") else ""
-
-
-def _unseeded(search: OnEngine) -> str:
-    """What draws anew at each call, by its argument; "" for nothing."""
-    if getattr(search, "random_state", 0) is None:
-        return "the search"
-    cv = search.cv
-    draws = getattr(cv, "shuffle", hasattr(cv, "random_state")) and getattr(cv, "random_state", 0) is None
-    return "cv" if draws else ""
-
-
-def _say(reasons: Counter[str | None]) -> None:
-    for reason, number in reasons.items():
-        if reason not in (None, SHARED):
-            print(f"{number} of {reasons.total()} fits do not use the shared SVM solver: {reason}", file=sys.stderr)
-
-
-def _given(context: Any) -> dict[str, Any]:
-    """The context of callbacks as an argument, which scikit-learn has since version 1.9."""
-    return {} if context is None else {"callback_ctx": context}
+        return f"iteration{len(self._plans) - 1}" if self._halves else ""
 
 
 @documented
-class GridSearchCV(theirs.GridSearchCV, OnEngine):  # noqa: D101 - made by the decorator
-    def _run_search(self, evaluate_candidates: Any, callback_ctx: Any = None) -> None:
-        super()._run_search(self._with_default(evaluate_candidates), **_given(callback_ctx))
-
+class GridSearchCV(OnEngine, theirs.GridSearchCV):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_grid: Any, **arguments: Any) -> None: ...
 
 
 @documented
-class RandomizedSearchCV(theirs.RandomizedSearchCV, OnEngine):  # noqa: D101 - made by the decorator
-    def _run_search(self, evaluate_candidates: Any, callback_ctx: Any = None) -> None:
-        super()._run_search(self._with_default(evaluate_candidates), **_given(callback_ctx))
+class RandomizedSearchCV(OnEngine, theirs.RandomizedSearchCV):  # noqa: D101 - made by the decorator
+    if TYPE_CHECKING:
 
+        def __init__(self, estimator: Any, param_distributions: Any, **arguments: Any) -> None: ...
+
+
+@documented
+class HalvingGridSearchCV(OnEngine, theirs.HalvingGridSearchCV):  # noqa: D101 - made by the decorator
+    if TYPE_CHECKING:
+
+        def __init__(self, estimator: Any, param_grid: Any, **arguments: Any) -> None: ...
+
+
+@documented
+class HalvingRandomSearchCV(OnEngine, theirs.HalvingRandomSearchCV):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_distributions: Any, **arguments: Any) -> None: ...

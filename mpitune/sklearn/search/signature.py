@@ -73,8 +73,8 @@ ADDED: dict[str, tuple[Any, list[Any]]] = {
 
 
 def documented(kind: type[T]) -> type[T]:
-    """A class beside the first of its bases, scikit-learn's: with the added arguments, and what is said of both."""
-    parent: Any = kind.__bases__[0]
+    """A class with the added arguments beside those of its last base, scikit-learn's, and what is said of both."""
+    parent: Any = kind.__bases__[-1]
     ours = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
     kind.__doc__ = f"{cleandoc(ours)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
     setattr(kind, "__init__", _constructor(parent.__init__))  # noqa: B010 - of scikit-learn's class, as it is typed

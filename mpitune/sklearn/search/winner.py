@@ -20,7 +20,7 @@ from mpitune.sklearn.fits.task import splits_of
 
 NO_TABLE = "{} has no cv_results_: give a fitted search, or these, of a table its to_dict('list')"
 UNKNOWN = "the splits of {} are not known: give ratio=, the samples of a fold by those of its training, or repeats="
-NAMELESS = "which score it is, is not known: r2 would be corrected less, and intervals end at no bounds"
+NAMELESS = "which score it is, is not known: r2 would not be corrected, and intervals end at no bounds"
 ACCURACY = "sklearn.base", "sklearn.dummy", "sklearn.neighbors._classification"  # whose `score` it is, or r2
 ONE = "taken for one cross-validation of {} folds: give the fitted search, or repeats= of a repeated one"
 

@@ -16,14 +16,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn import config_context
+from sklearn import get_config
 from sklearn.base import clone
-from sklearn.utils._set_output import _wrap_data_with_container
 from sklearn.utils.validation import _num_samples
 
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, Transformed, valid
-
-_OUTPUT = "_sklearn_output_config"  # what `set_output` sets
 
 
 class Components(Family):
@@ -34,17 +31,14 @@ class Components(Family):
     def why_not(self, model: Any) -> str | None:
         if model.svd_solver not in ("auto", "full", "covariance_eigh"):
             return f"the solver {model.svd_solver} computes other components for each size"
-        return None
+        frames = hasattr(model, "_sklearn_output_config") or get_config()["transform_output"] != "default"
+        return "its samples become DataFrames" if frames else None
 
     def fit_transform(self, model: Any, settings: Settings, part: SplitPart) -> list[Transformed | None]:
         sizes = [setting.get("n_components", model.n_components) for setting in settings]
         solver = self._solver(model, sizes, part.X)
         whole = clone(model).set_params(n_components=None, svd_solver=solver)
-        output = vars(whole).pop(_OUTPUT, None)  # for DataFrames: they are made of the columns that are kept
-        with config_context(transform_output="default"):
-            X = whole.fit_transform(part.X)
-        if output is not None:
-            setattr(whole, _OUTPUT, output)
+        X = whole.fit_transform(part.X)
         made: list[Transformed | None] = []
         for size, setting in zip(sizes, settings, strict=True):
             n = len(whole.components_)
@@ -61,7 +55,7 @@ class Components(Family):
             pca.noise_variance_ = np.mean(rest) if len(rest) else 0.0
             # "full" gives U S, column by column; the other solver multiplies, and a smaller product rounds otherwise.
             if solver == "full":
-                made.append((pca, partial(_first_columns, X, n, part.X, pca)))
+                made.append((pca, partial(X.__getitem__, (slice(None), slice(n)))))
             else:
                 made.append((pca, partial(pca.transform, part.X)))
         return made
@@ -79,10 +73,6 @@ class Components(Family):
         if max(n, p) <= 500 or all(large):
             return "full"
         raise ValueError("the randomised solver computes other components for each size")
-
-
-def _first_columns(X: np.ndarray, n: int, samples: Any, model: Any) -> Any:
-    return _wrap_data_with_container("transform", X[:, :n], samples, model)
 
 
 FAMILIES: dict[str, Family] = {"PCA": Components()}

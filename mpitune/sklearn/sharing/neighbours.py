@@ -2,8 +2,8 @@
 
 Why the result is the single one. scikit-learn answers for k from the k nearest training samples, sorted by distance.
 The first k of the K > k nearest are these same samples, unless the k-th and the next have the same distance. Then
-scikit-learn's choice depends on the order in which its heap of size k saw all samples. If the class does not depend on
-that choice, any choice gives the same answer. The other rows are asked of scikit-learn again, for this k alone. Votes
+scikit-learn's choice depends on the order in which its heap of size k saw all samples. If all of these have one label,
+any choice gives the same answer. The other rows are asked of scikit-learn again, for this k alone. Votes
 of `weights="uniform"` are whole numbers. Votes of `weights="distance"` are sums of the same numbers, perhaps in another
 order: where two classes are closer than a billionth, scikit-learn is asked too.
 
@@ -27,9 +27,10 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples, validate_data
 
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
-from mpitune.sklearn.sharing.votes import Runs, voted
 
 _BEYOND = 4  # neighbours beyond the largest k, so that samples equally far are seen to their last
+_CLOSE = 1e-9  # relative difference of two votes from which on rounding cannot decide
+_ELEMENTS = 1 << 17  # votes in memory at a time
 
 
 class Nearest:
@@ -50,41 +51,44 @@ class Nearest:
         # Any of those equally far may be the last.
         self.distances, self.indices = self._found(self._checked, self._n_near)
         self._labels = base._y[self.indices]
-        self._runs = Runs.of(~(self.distances[:, 1:] > self.distances[:, :-1]), self._labels, self._n_near == n)
+        same = ~(self.distances[:, 1:] > self.distances[:, :-1])
+        self._open = _open(same, self._labels, self._n_near == n)
         votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
         asked = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
         self._ks = {kind: sorted({k for other, k in asked if other == kind}) for kind, _ in asked}
-        self._voted = self._votes()
 
     def neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances (float64) and indices, (n_rows, k) each, as `kneighbors` gives them for this k alone."""
         distances, indices = self.distances[:, :k].copy(), self.indices[:, :k].copy()
         if k < self._n_near:
-            rows = np.flatnonzero(self._runs.same[:, k - 1] & self._runs.mixed[:, k - 1])
+            rows = np.flatnonzero(self._open[:, k - 1] > 0)
             if len(rows):
                 distances[rows], indices[rows] = self._asked(rows, k)
         return distances, indices
 
     def classes(self, model: Any) -> np.ndarray:
         """The predicted class of each row, (n_rows,)."""
-        kind, k = _kind(model.weights), model.n_neighbors
-        chosen, doubtful = (part[self._ks[kind].index(k)] for part in self._voted[kind])
-        rows = np.flatnonzero(doubtful)
-        if len(rows):
-            distances, indices = self._asked(rows, k)
-            chosen[rows] = self._most(self._base._y[indices], _weights(kind, distances))
-            doubtful[:] = False
+        kind = _kind(model.weights)
+        chosen = self._chosen[kind][self._ks[kind].index(model.n_neighbors)]
         return np.asarray(self._base.classes_[chosen])
 
-    def _votes(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Of each kind of weights what `voted` says for its numbers of neighbours."""
-        if not self._ks:
-            return {}
-        asked = [
-            (_weights(kind, self.distances) if kind == "distance" else None, np.array(ks))
-            for kind, ks in self._ks.items()
-        ]
-        return dict(zip(self._ks, voted(self._labels, asked, len(self._base.classes_), self._runs), strict=True))
+    @cached_property
+    def _chosen(self) -> dict[str, np.ndarray]:
+        """Of each kind of weights the number of the class of each k and row."""
+        chosen: dict[str, np.ndarray] = {}
+        asked: dict[int, list[tuple[str, int, np.ndarray]]] = {}  # for each k what is in doubt
+        for kind, ks in self._ks.items():
+            weights = _weights(kind, self.distances) if kind == "distance" else None
+            chosen[kind], doubtful = _voted(self._labels, weights, np.array(ks), len(self._base.classes_), self._open)
+            for place, k in enumerate(ks):
+                asked.setdefault(k, []).append((kind, place, doubtful[place]))
+        for k, those in asked.items():
+            rows = np.flatnonzero(np.any([doubtful for _, _, doubtful in those], axis=0))
+            if len(rows):
+                distances, indices = self._asked(rows, k)
+                for kind, place, _ in those:
+                    chosen[kind][place, rows] = self._most(self._base._y[indices], _weights(kind, distances))
+        return chosen
 
     @cached_property
     def _of_each_pair(self) -> bool:
@@ -124,6 +128,64 @@ class Nearest:
         return ArgKmin.compute(
             X, base._fit_X, k, base.effective_metric_, metric_kwargs=kwargs, strategy="auto", return_distance=True
         )
+
+
+def _open(same: np.ndarray, labels: np.ndarray, whole: bool) -> np.ndarray:
+    """How many of the first k depend on which samples at one distance are taken, for each row and k; 0 for no matter.
+
+    Args:
+        same: bool (n_rows, n_near - 1), whether a neighbour is as far as the next.
+        labels: of the neighbours, sorted by distance.
+        whole: whether the last neighbour is the last sample. If not, the last run of equal distances may go on.
+
+    Returns:
+        int (n_rows, n_near - 1).
+    """
+    n_rows, n_near = labels.shape[:2]
+    places, other = np.arange(1, n_near), labels[:, 1:] != labels[:, :-1]
+    begins = np.maximum.accumulate(np.where(same, 0, places), axis=1)  # of the run of each neighbour but the first
+    runs = np.arange(n_rows)[:, None] * n_near + begins
+    mixed = np.zeros(n_rows * n_near, np.bool_)
+    mixed[runs[same & (other if other.ndim == 2 else other.any(2))]] = True
+    mixed[runs[:, -1:]] |= not whole
+    return np.where(same & mixed[runs], places - begins, 0)
+
+
+def _voted(
+    labels: np.ndarray, weights: np.ndarray | None, ks: np.ndarray, n_classes: int, open_: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each k and row the number of the class with most votes, the first of equal ones, and whether that is in doubt.
+
+    Votes of weights may be added up in another order than by scikit-learn: classes that are close are in doubt. So is
+    a class that is ahead by no more than what other samples at the same distance could change.
+
+    Args:
+        labels: numbers of the classes of the nearest, (n_rows, n_near).
+        weights: of the same; None where each has one vote.
+        ks: numbers of neighbours.
+        n_classes: in all.
+        open_: see `_open`.
+    """
+    n_rows, n_near = labels.shape
+    chosen, doubtful = np.zeros((len(ks), n_rows), np.intp), np.zeros((len(ks), n_rows), np.bool_)
+    inner = np.flatnonzero(ks < n_near)
+    step = max(_ELEMENTS // (n_classes * n_near), 1)
+    for begin in range(0, n_rows, step):
+        rows = slice(begin, begin + step)
+        mine = labels[rows].T[:, None, :] == np.arange(n_classes)[:, None]
+        own = mine.astype(np.float32) if weights is None else np.where(mine, weights[rows].T[:, None, :], 0.0)
+        votes = np.cumsum(own, axis=0)[ks - 1]
+        chosen[:, rows] = votes.argmax(axis=1)
+        if weights is not None:
+            near = votes >= votes.max(axis=1, keepdims=True) * (1 - _CLOSE)
+            doubtful[:, rows] = near.sum(axis=1) != 1
+        moved = open_[rows, ks[inner] - 1].T
+        places, some = np.nonzero(moved)
+        if len(some):
+            second, first = np.partition(votes[inner[places], :, some], -2, axis=1)[:, -2:].T
+            edge = 1.0 if weights is None else weights[begin + some, ks[inner[places]] - 1]
+            doubtful[inner[places], begin + some] |= ~(first - second > 2 * edge * moved[places, some] * (1 + _CLOSE))
+    return chosen, doubtful
 
 
 def _doubles(*samples: Any) -> bool:

@@ -12,8 +12,8 @@ first n members of the largest ensemble are bitwise those of an ensemble of n:
   looks at the scores of stages so far; an n beyond the last stage has all.
 
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
-nothing to be equal to: nothing is shared. The same holds for a model within it that may be another at each fit
-(`chance.py`), and for an ensemble with an out-of-bag score, which is another one at each size.
+nothing to be equal to: nothing is shared. The same holds where a function or a model within may do at each fit what
+it likes: it must be a decision tree, whose seed the ensemble sets. An out-of-bag score is another one at each size.
 
 A smaller ensemble is a whole model: whatever a scorer asks, it computes with its own members. So each attribute of the
 fitted ensemble must be known as one that is the same at all sizes, or be made anew. With another one, which a library
@@ -29,10 +29,11 @@ from types import MethodType
 from typing import Any
 
 from sklearn.base import clone
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeClassifier, ExtraTreeRegressor
 
-from mpitune.sklearn.sharing.chance import why_unsure
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
+_TREES = DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeClassifier, ExtraTreeRegressor
 _ALWAYS = frozenset(
     {
         "n_features_in_", "feature_names_in_", "classes_", "n_classes_", "estimator", "estimator_", "estimator_params",
@@ -61,7 +62,10 @@ class Prefixes(Family):
             return "random_state is no integer, so that single fits would differ from each other"
         if getattr(model, "oob_score", False):
             return "its out-of-bag score is another one at each size"
-        return why_unsure(model, drawn="estimator" in model.get_params(deep=False))
+        for name, value in model.get_params(deep=False).items():
+            if (hasattr(value, "fit") or callable(value)) and (name != "estimator" or type(value) not in _TREES):
+                return f"{name} is no decision tree of scikit-learn: its fits may differ"
+        return None
 
     def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
         """Whether a candidate can be fitted."""

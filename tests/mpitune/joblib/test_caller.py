@@ -88,11 +88,6 @@ def test_a_search_and_a_fit_leave_their_script_alone(tmp_path: Path, workers: st
     assert done.stdout.split() == ["2", f"{safe:.1f}", "fitted"]
 
 
-def test_an_error_that_no_search_raised_is_pythons_own(tmp_path: Path) -> None:
-    done = script("from mpitune import Float\nFloat(1, 0)", tmp_path, status=1)
-    assert "Traceback" in done.stderr and "low must be below high" in done.stderr.splitlines()[-1]
-
-
 def test_the_hook_is_there_no_longer_than_the_error_can_end_the_script(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -17,19 +15,18 @@ import numpy as np
 import pytest
 import sklearn.model_selection as theirs
 from joblib import Parallel, delayed
-from sklearn.ensemble import BaggingClassifier, StackingClassifier
+from sklearn.ensemble import StackingClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import mpitune.joblib  # noqa: F401 - registers the backend
-from mpitune.devices.choose import usable_cores
 from mpitune.errors import StudyError, UsageError
 from mpitune.joblib.calls import service
 from mpitune.processes.pickles import LARGE
 from mpitune.svm import SVC as OurSVC
-from tests.helpers import PATIENCE, ROOT, wait_until
+from tests.helpers import PATIENCE, wait_until
 from tests.mpitune.sklearn.iris import X, Y
 
 TREE = DecisionTreeClassifier(random_state=0)
@@ -40,10 +37,6 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "StackingClassifier": lambda: StackingClassifier(
         [("tree", TREE), ("near", PIPE)], KNeighborsClassifier()
     ).fit(X, Y).predict_proba(X),
-    "BaggingClassifier": lambda: BaggingClassifier(TREE, 8, random_state=0).fit(X, Y).predict_proba(X),
-    "a search that shares": lambda: theirs.GridSearchCV(
-        PIPE, {"kneighborsclassifier__n_neighbors": [1, 2, 3]}
-    ).fit(X, Y).cv_results_["mean_test_score"],
     "a grid of our SVC": lambda: theirs.GridSearchCV(OurSVC(), {"C": [1, 10], "gamma": [0.1, 1]}).fit(X, Y).cv_results_[
         "mean_test_score"
     ],
@@ -87,15 +80,12 @@ def _pid_beside_another(folder: Path) -> int:
 def test_an_exception_comes_back_with_its_traceback_and_place(two: None) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         Parallel()(delayed(divmod)(i, i - 3) for i in range(10))
-    assert "joblib" in str(caught.value.__cause__) and "Traceback" in str(caught.value.__cause__)
+    assert "Traceback" in str(caught.value.__cause__)
     assert [note.startswith("raised at ") for note in caught.value.__notes__] == [True]
     with pytest.raises(_Stubborn, match="one"):  # whose arguments are not those that it keeps
         Parallel()(delayed(_raise_stubborn)() for _ in range(3))
     with pytest.raises(Exception, match="cannot be pickled.*lock"):
         Parallel()(delayed(str)(threading.Lock()) for _ in range(3))
-    with pytest.raises(Exception, match="cannot pickle.*lock"):
-        Parallel()(delayed(threading.Lock)() for _ in range(3))
-    assert Parallel()(delayed(divmod)(i, 3) for i in range(3)) == [(0, 0), (0, 1), (0, 2)]
 
 
 class _Stubborn(Exception):
@@ -254,53 +244,6 @@ def test_options_are_checked() -> None:
             Parallel(n_jobs=2)(delayed(abs)(i) for i in range(2))
 
 
-SCRIPT = """
-import os, sys, time
-import numpy as np
-from joblib import Parallel, delayed
-from sklearn.datasets import load_iris
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.tree import DecisionTreeClassifier
-
-def worker_and_sum(array, number):
-    os.makedirs(os.environ["SEEN"], exist_ok=True)
-    open(os.path.join(os.environ["SEEN"], str(os.getpid())), "w").close()
-    end = time.monotonic() + 300
-    while len(os.listdir(os.environ["SEEN"])) < int(os.environ["WORKERS"]) and time.monotonic() < end:
-        time.sleep(0.01)
-    return os.getpid(), float(array.sum() + number)
-
-X, y = load_iris(return_X_y=True)
-print(cross_val_score(DecisionTreeClassifier(random_state=0), X, y, cv=10, n_jobs=-1))
-search = GridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 5, 9]}, n_jobs=-1).fit(X, y)
-print(search.cv_results_["mean_test_score"])
-large = np.arange(300_000.0)
-jobs = int(os.environ["JOBS"])
-found = Parallel(jobs, batch_size=1)(delayed(worker_and_sum)(large, number) for number in range(60))
-print([total for _, total in found], sys.argv[1:])
-print(len({worker for worker, _ in found}), "workers", file=sys.stderr)
-try:
-    Parallel(n_jobs=-1)(delayed(int)(text) for text in ("1", "two", "3"))
-except ValueError as error:
-    print(error)
-raise SystemExit(4)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 3])
-def test_a_script_prints_the_same_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    workers = 6 if ranks else min(usable_cores(), 6)
-    environ = {"WORKERS": str(workers), "SEEN": str(tmp_path / "seen"), "JOBS": "6"}
-    done = program("-m", "mpitune", "script.py", "a", ranks=ranks, cwd=tmp_path, status=4, env=environ)
-    assert f"{workers} workers" in done.stderr
-    environ |= {"JOBS": "1", "WORKERS": "1", "LOKY_MAX_CPU_COUNT": "1"}  # joblib itself would start six
-    plain = program("script.py", "a", cwd=tmp_path, status=4, env=environ)
-    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) > 4
-
-
 THREADS = """
 import sys, threading
 from joblib import Parallel, delayed
@@ -354,24 +297,22 @@ print(*sorted(said), len(told), sep="\\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_threads_of_a_script_search_and_make_calls_on_all_nodes(program: Any, tmp_path: Path, ranks: int) -> None:
+def test_threads_of_a_script_search_and_make_calls_on_all_nodes(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(THREADS)
     plain = program("script.py", 0, cwd=tmp_path)
-    done = program("-m", "mpitune", "script.py", 1, ranks=ranks, cwd=tmp_path)
+    done = program("-m", "mpitune", "script.py", 1, ranks=3, cwd=tmp_path)
     assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 7
-    assert f"slots on {ranks} nodes" in done.stderr
+    assert "slots on 3 nodes" in done.stderr
 
 
-ENDINGS = ["1 / 0", "print(pool.Pool(2).map(double, range(3)))"]
-MORE = [
-    "sys.exit('why')", "os._exit(9)",
-    "raise KeyboardInterrupt", "raise BaseException(3)", "sys.exit(300)",
-    "sys.excepthook = lambda *error: print(error[:2]); 1 / 0", "def whole(n: int): ...\nprint(whole.__annotations__)",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("ending", [*ENDINGS, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE)])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "print(pool.Pool(2).map(double, range(3))); 1 / 0",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("sys.exit('why')", "os._exit(9)")),
+        pytest.param("sys.excepthook = lambda *error: print(error[:2]); 1 / 0", marks=pytest.mark.slow),
+    ],
+)
 def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -> None:
     (tmp_path / "script.py").write_text(
         f"import atexit, os, sys\nfrom multiprocessing import pool\nprint(sys.argv, __name__, __file__)\n"
@@ -384,15 +325,9 @@ def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -
 FORKS = """
 import os, sys
 from joblib import Parallel, delayed
-from mpitune import Float, search
-
-def loss(trial):
-    return {"loss": trial.params["x"] ** 2}
 
 def work():
-    if sys.argv[1] == "calls":
-        return sum(Parallel(2)(delayed(abs)(-number) for number in range(4)))
-    return len(search(loss, {"x": Float(0, 1)}, n_trials=6, minimize="loss", workers=1))
+    return sum(Parallel(2)(delayed(abs)(-number) for number in range(4)))
 
 said = [work()]
 for ending in ("sys.exit(3)", "1 / 0"):
@@ -404,11 +339,10 @@ print(*said, work())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [("-m", "mpitune", "script.py", "calls"), ("script.py", "search")])
-def test_a_fork_that_ends_as_a_script_does_ends_no_rank(program: Any, tmp_path: Path, how: tuple[str, ...]) -> None:
+def test_a_fork_that_ends_as_a_script_does_ends_no_rank(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(FORKS)
-    lines = program(*how, cwd=tmp_path, ranks=2, timeout=PATIENCE).stdout.splitlines()
-    assert lines == ["6 3 1 6"] * (1 if "calls" in how else 2)
+    done = program("-m", "mpitune", "script.py", cwd=tmp_path, ranks=2, timeout=PATIENCE)
+    assert done.stdout.splitlines() == ["6 3 1 6"]
 
 
 LOSES_A_NODE = r"""
@@ -452,33 +386,6 @@ def test_a_script_goes_on_when_nodes_are_lost(program: Any, tmp_path: Path) -> N
     assert [f"rank {number} is lost" in done.stderr for number in (1, 2)] == [True, True], done.stderr
 
 
-SMALL_NODE = """
-import os
-if os.environ.get("OMPI_COMM_WORLD_RANK") == "1":
-    from mpitune.memory import shared_arrays
-    shared_arrays.free_memory = lambda: 50 << 20
-"""
-
-LARGE_ARRAY = """
-import numpy as np
-from joblib import Parallel, delayed
-
-for size in (100_000_000 // 8, 10):
-    print(Parallel(4)(delayed(np.sum)(np.ones(size)) for number in range(2)))
-"""
-
-
-@pytest.mark.slow
-def test_calls_are_made_by_the_nodes_that_have_room_for_an_array(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(LARGE_ARRAY)
-    (tmp_path / "sitecustomize.py").write_text(SMALL_NODE)
-    environ = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, env=environ, timeout=PATIENCE)
-    plain = program("script.py", cwd=tmp_path)
-    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 2
-    assert "makes no calls from now on: the data needs 95 MiB of memory on each host, 50 are free" in done.stderr
-
-
 def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
     """A callback may wait for a lock that its caller holds while it waits for the workers to begin anew."""
 
@@ -516,16 +423,10 @@ print("main ends", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["", "mpirun", "prterun"])  # the last one does not say how many ranks there are
-def test_calls_after_the_end_of_the_main_thread(launcher: str, tmp_path: Path) -> None:
-    if launcher and shutil.which(launcher) is None:
-        pytest.skip(f"no {launcher}: Open MPI 5 has it")
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_calls_after_the_end_of_the_main_thread(program: Any, tmp_path: Path, ranks: int) -> None:
     (tmp_path / "script.py").write_text(AT_THE_END)
-    root = ["--allow-run-as-root"] * (os.getuid() == 0)
-    launch = [launcher, *root, "--map-by", ":oversubscribe", "-n", "2"] if launcher else []
-    command = [*launch, sys.executable, "-m", "mpitune", "script.py"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    done = program("-m", "mpitune", "script.py", ranks=ranks, cwd=tmp_path, timeout=PATIENCE)
     assert done.stdout.splitlines() == ["main ends", "[0, 1, 2, 3]", "[0, 1, 2, 3]"], done.stderr
 
 

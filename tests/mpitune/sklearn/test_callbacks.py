@@ -1,12 +1,9 @@
 """scikit-learn's callbacks, since version 1.9: those of a search hear of its fits as in one process, wherever made."""
 
-import re
-import textwrap
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import joblib
 import numpy as np
 import pytest
 import sklearn.model_selection as theirs
@@ -17,9 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-from tests.helpers import wait_until
 from tests.mpitune.sklearn.iris import X, Y, table
 
 callback = pytest.importorskip("sklearn.callback")
@@ -83,15 +78,16 @@ def test_they_hear_of_each_fit_as_of_scikit_learns(
     assert heard[0] == heard[1] == heard[2] and tables[0] == tables[1] == tables[2]
 
 
-class Waits(ClassifierMixin, BaseEstimator):
-    """A fit of number n ends once a callback has heard of that before."""
+class Tells(ClassifierMixin, BaseEstimator):
+    """Notes each fit where a callback notes its end."""
 
-    def __init__(self, number: int = 0, folder: str = ""):
-        self.number, self.folder = number, folder
+    told: ClassVar[list[str]] = []
+
+    def __init__(self, number: int = 0):
+        self.number = number
 
     def fit(self, X: Any, y: Any) -> Any:
-        if self.number:
-            assert wait_until((Path(self.folder) / str(self.number - 1)).exists)
+        self.told.append("fit")
         self.classes_ = y
         return self
 
@@ -99,19 +95,16 @@ class Waits(ClassifierMixin, BaseEstimator):
         return [0] * len(X)
 
 
-class Marks(Notes):
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
+class Ends(Notes):
     def on_fit_task_end(self, estimator: Any, context: Any) -> None:
-        (self.folder / str(context.task_id)).touch()
+        Tells.told.append("end")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_they_hear_of_a_fit_as_soon_as_it_has_ended(workers: int, tmp_path: Path) -> None:
-    search = GridSearchCV(Waits(folder=str(tmp_path)), {"number": range(5)}, cv=[(np.arange(75), np.arange(75, 150))])
-    search.set_params(workers=workers, refit=False, error_score="raise").set_callbacks(Marks(tmp_path)).fit(X, Y)
+def test_they_hear_of_a_fit_as_soon_as_it_has_ended() -> None:
+    Tells.told.clear()
+    search = GridSearchCV(Tells(), {"number": range(5)}, cv=[(np.arange(75), np.arange(75, 150))], workers=0)
+    search.set_params(refit=False).set_callbacks(Ends()).fit(X, Y)
+    assert Tells.told[:10] == ["fit", "end"] * 5
 
 
 def test_where_they_hear_of_what_fits_do_scikit_learn_makes_the_fits() -> None:
@@ -127,48 +120,6 @@ def test_where_they_hear_of_what_fits_do_scikit_learn_makes_the_fits() -> None:
         assert n_said == (2 if more else 0)
         rows.append((list(monitor.get_logs(include_lineage=True).data), passed.heard))
     assert rows[0] == rows[1] and len(rows[0][0]) > 50
-
-
-def _scored() -> tuple[list[float], list[str]]:
-    monitor = callback.ScoringMonitor(scoring="accuracy")
-    scores = theirs.cross_val_score(LogisticRegression(max_iter=20).set_callbacks(monitor), X, Y, cv=4)
-    return scores.tolist(), sorted(str(log.data) for log in monitor.get_logs(select="all"))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_calls_of_one_machine_tell_the_script() -> None:
-    right = _scored()
-    with joblib.parallel_config("mpitune", n_jobs=2):
-        assert _scored() == right
-    assert len(right[1]) == 4
-
-
-IN_A_JOB = """
-    import sys, warnings
-    from sklearn.callback import ProgressBar, ScoringMonitor
-    from sklearn.datasets import load_iris
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import cross_val_score
-    from mpitune.sklearn import GridSearchCV
-
-    warnings.simplefilter("ignore")
-    X, y = load_iris(return_X_y=True)
-    search = GridSearchCV(LogisticRegression(), {"C": [0.01, 0.1, 1.0]}, cv=4).set_callbacks(ProgressBar()).fit(X, y)
-    print("found", search.cv_results_["mean_test_score"], search.best_params_, flush=True)
-    if len(sys.argv) > 1:
-        monitored = LogisticRegression().set_callbacks(ScoringMonitor(scoring="accuracy"))
-        cross_val_score(monitored, X, y, n_jobs=2)
-"""
-
-
-@pytest.mark.slow
-def test_on_several_machines_a_bar_follows_the_search_and_calls_are_refused(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(textwrap.dedent(IN_A_JOB))
-    done = program("-m", "mpitune", "script.py", "calls", ranks=2, cwd=tmp_path, status=2)
-    assert done.stdout.count("found") == 1 and 'made by joblib.parallel_config("loky")' in done.stderr
-    both = program("script.py", ranks=2, cwd=tmp_path)
-    lines = re.findall("found .*", both.stdout)  # the bar ends without a line's end
-    assert len(lines) == 2 and len(set(lines)) == 1
 
 
 def test_a_hook_that_raises_ends_the_search() -> None:

@@ -1,7 +1,6 @@
 """Searches that end early, by their time; and those that cannot continue."""
 
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 
 from mpitune.errors import UsageError
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
+from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
 from tests.helpers import end_searches_with
 from tests.mpitune.sklearn.iris import X, Y
 
@@ -62,21 +61,3 @@ def test_what_cannot_be() -> None:
     ):
         with pytest.raises(error, match=said):
             kind(Slow(0.2), {"number": range(6)}, workers=0, **how).fit(X, Y)
-
-
-@pytest.mark.parametrize(
-    ("said", "cv", "more"),
-    [("the search", 2, {}), ("cv", theirs.KFold(2, shuffle=True), {"random_state": 0}), ("", 2, {"random_state": 0})],
-)
-def test_a_search_that_draws_anew_says_that_it_cannot_continue(said: str, cv: Any, more: Any, tmp_path: Path) -> None:
-    how: dict[str, Any] = dict(n_iter=4, cv=cv, workers=1, results=tmp_path / "r", **more)
-    search = RandomizedSearchCV(Slow(), {"number": range(9999)}, **how)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        search.fit(X, Y)
-        assert [str(one.message).partition(" has no random_state")[0] for one in seen] == [said] * bool(said)
-        if said:
-            with pytest.raises(UsageError, match="another results"):
-                search.fit(X, Y)
-        else:
-            assert search.fit(X, Y).best_params_ == search.fit(X, Y).best_params_

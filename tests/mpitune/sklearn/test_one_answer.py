@@ -1,6 +1,5 @@
 """A search says what its estimator does: the refit is the model that was scored."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
-from sklearn.tree import DecisionTreeClassifier
 
 from mpitune import svm
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
@@ -79,34 +77,14 @@ def test_one_candidate_below_its_scaler_is_of_the_solver_of_the_others(monkeypat
     assert not fits
 
 
-def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return sorted(line for line in capsys.readouterr().out.splitlines() if " END " in line)
-
-
-@pytest.fixture
-def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fits take no time, so that lines are equal."""
-    monkeypatch.setattr("sklearn.model_selection._validation.logger.short_format_time", lambda t: "0.0s")
-    monkeypatch.setattr("mpitune.sklearn.fits.answers.short_format_time", lambda t: "0.0s")
-    yield
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_time")
-@pytest.mark.parametrize("verbose", [2, 3, 10])
-@pytest.mark.parametrize("scoring", [None, ["accuracy", "f1_macro"]])
-def test_lines_of_fits_are_scikit_learns(capsys: pytest.CaptureFixture[str], verbose: int, scoring: Any) -> None:
-    for train in (False, True):
-        arguments = {"cv": 2, "verbose": verbose, "scoring": scoring, "refit": False, "return_train_score": train}
-        for model, grid in (
-            (KNeighborsClassifier(), {"n_neighbors": [1, 3], "weights": ["uniform", "distance"]}),
-            (DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}),
-        ):
-            theirs.GridSearchCV(model, grid, **arguments).fit(X, Y)
-            wanted = _lines(capsys)
-            workers = int(verbose == 3 and train and isinstance(model, DecisionTreeClassifier))  # as well as here
-            GridSearchCV(model, grid, workers=workers, **arguments).fit(X, Y)
-            assert _lines(capsys) == wanted and len(wanted) == 2 * len(theirs.ParameterGrid(grid))
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_fit_has_a_line(capsys: pytest.CaptureFixture[str], workers: int) -> None:
+    how: dict[str, Any] = {"verbose": 2, "scoring": ["accuracy", "f1_macro"], "refit": False, "workers": workers}
+    GridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 3]}, cv=2, **how).fit(X, Y)
+    lines = sorted(line for line in capsys.readouterr().out.splitlines() if " END " in line)
+    wanted = [f"[CV {fold}/2; {n + 1}/2] END n_neighbors={(1, 3)[n]}; accuracy=0.9" for fold in (1, 2) for n in (0, 1)]
+    assert len(lines) == 4 and all(line.startswith(want) for line, want in zip(lines, wanted, strict=True))
+    assert all(", f1_macro=0.9" in line and " total time=" in line for line in lines)
 
 
 @pytest.mark.parametrize("n_jobs, workers", [(1, 1), (2, 2), (64, 2), (-1, 2), (-2, 1), (None, None)])

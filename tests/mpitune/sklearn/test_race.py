@@ -73,9 +73,7 @@ def by_the_rule(scores: np.ndarray, repeats: int) -> np.ndarray:
     return wanted
 
 
-@pytest.mark.parametrize(
-    ("workers", "at_once"), [(0, False), *(pytest.param(n, n == 1, marks=pytest.mark.slow) for n in (1, 2))]
-)
+@pytest.mark.parametrize(("workers", "at_once"), [(0, False), pytest.param(1, True, marks=pytest.mark.slow)])
 def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     workers: int, at_once: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +98,7 @@ def test_the_table_is_what_the_rule_leaves_of_scikit_learns(
     assert f"not corrected for the {(~full).sum()} that the race left" in str(search.winner_)
     assert search.best_index_ == whole.best_index_ and (search.predict(X) == whole.predict(X)).all()
     said, spared = capsys.readouterr().err, (~wanted).sum()
-    assert f"race: {spared} of 400 fits spared" in said and (workers == 2 or ("were made" in said) == at_once)
+    assert f"race: {spared} of 400 fits spared" in said and ("were made" in said) == at_once
     assert "kept in 95 % of searches and orders of folds" in said
 
 

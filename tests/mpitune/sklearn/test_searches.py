@@ -2,9 +2,6 @@
 
 import doctest
 import os
-import re
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -27,6 +24,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.errors import UsageError
@@ -34,7 +32,7 @@ from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.search.place import place_of
 from mpitune.sklearn.search.signature import THEIRS
 from mpitune.studies import run_study
-from tests.helpers import PATIENCE, ROOT, journal_lines
+from tests.helpers import PATIENCE, journal_lines
 from tests.mpitune.sklearn.iris import WholeGrid, X, Y, caught, same, table
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
@@ -84,14 +82,12 @@ class Gram(TransformerMixin, BaseEstimator):
         return X @ self.seen_.T
 
 
-def test_why_a_grid_is_not_solved_together_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kernel_that_comes_out_of_a_pipeline_is_not_solved_as_one() -> None:
     model = Pipeline([("gram", Gram()), ("svc", SVC(kernel="precomputed", tol=1e-6))])
     reference = theirs.GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3).fit(X, Y)
-    same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0, verbose=1).fit(X, Y), reference)
-    GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0, verbose=1).fit(X, Y)
-    said = capsys.readouterr().err
-    assert "6 of 6 fits do not use the shared SVM solver: a precomputed kernel comes out of a Pipeline" in said
-    assert "3 of 6 fits do not use the shared SVM solver: the kernel is a Python function" in said
+    same(GridSearchCV(model, {"svc__C": [0.001, 1.0]}, cv=3, workers=0).fit(X, Y), reference)
+    search = GridSearchCV(SVC(), {"kernel": [_dot, "rbf"]}, cv=3, workers=0).fit(X, Y)
+    assert "one by one: 1 candidate, as the kernel is a Python function" in str(search.plan_)
 
 
 def test_the_example_of_the_docstring_runs_and_scikit_learns_text_follows() -> None:
@@ -186,48 +182,14 @@ def test_workers_do_what_this_process_did_not_end_in_time(
     assert sum(given) == left
 
 
-FIRST_SEARCHES = """
-import sys, time
-import sklearn.model_selection as theirs
-from sklearn.datasets import load_iris
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
-from mpitune import svm
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-X, y = load_iris(return_X_y=True)
-scaled, grid = make_pipeline(StandardScaler(), SVC()), {"svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.1, 1.0]}
-cases = [(SVC(), {name[5:]: values for name, values in grid.items()}), (scaled, grid)]
-ways = [{}, {"workers": 0}, {"workers": 2}, {"workers": 2, "results": "r"}]
-for expected in (False, True):
-    if svm.is_compiled() != expected:
-        sys.exit("not compiled in time")
-    for number, (model, grid) in enumerate(cases):
-        right = theirs.GridSearchCV(model, grid).fit(X, y).cv_results_["mean_test_score"].tolist()
-        for way in ways:
-            more = {name: f"{sys.argv[1]}/{number}{expected}" if name == "results" else way[name] for name in way}
-            search = GridSearchCV(model, grid, **more).fit(X, y)
-            assert search.cv_results_["mean_test_score"].tolist() == right
-            assert "numba" not in sys.modules or svm.is_compiled()
-            if expected and way == {"workers": 0}:
-                assert "numba" in sys.modules
-    end = time.monotonic() + 600
-    while not svm.is_compiled() and time.monotonic() < end:
-        time.sleep(0.1)
-"""
-
-
-@pytest.mark.slow
-def test_the_first_searches_do_not_wait_for_the_compiler(tmp_path: Path) -> None:
-    """They make single fits in this process and in workers, while the solver is compiled for later ones."""
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}  # locks of its own, too
-    environ.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-c", FIRST_SEARCHES, tmp_path]
-    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True)
-    if "not compiled in time" in done.stderr:
-        pytest.skip("the compiler gives way to others, and this machine is busy")
-    assert done.returncode == 0, done.stderr
-    assert "fits are single ones until" in done.stderr and "compiling the solver" not in done.stderr
+def test_the_first_searches_do_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """They make single fits, while the solver is compiled for later ones."""
+    monkeypatch.setattr("mpitune.svm.is_ready", lambda: False)
+    monkeypatch.setattr("mpitune.sklearn.fits.evaluator.solved", None)
+    for model, grid in ((SVC(), {"C": [0.1, 1.0]}), (SCALED, {"svc__C": [0.1, 1.0]})):
+        ours = GridSearchCV(model, grid, cv=3, workers=0, refit=False).fit(X, Y)
+        assert table(ours) == table(theirs.GridSearchCV(model, grid, cv=3, refit=False).fit(X, Y))
+    assert caplog.text.count("fits are single ones until the solver of grids is compiled") == 2
 
 
 def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,22 +213,6 @@ def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pyt
     assert search.cv_results_["mean_test_score"][0] > 0
 
 
-PATCHED = """
-from sklearnex import patch_sklearn
-patch_sklearn(verbose=False)
-from sklearn.datasets import load_iris
-from sklearn.svm import SVC
-from mpitune.sklearn import GridSearchCV
-GridSearchCV(SVC(), {"C": [0.1, 1]}, cv=3, workers=1).fit(*load_iris(return_X_y=True))
-"""
-
-
-@pytest.mark.slow
-def test_workers_have_the_configuration_of_a_library_in_place_of_scikit_learn(program: Any) -> None:
-    pytest.importorskip("sklearnex")
-    program("-c", PATCHED)
-
-
 def test_grids_of_other_kernels_and_by_the_protocol_are_solved_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"kernel": ["precomputed"], "C": [0.001, 1.0]}
     reference = theirs.GridSearchCV(SVC(tol=1e-6), grid, cv=3, refit=False).fit(X @ X.T, Y)
@@ -275,18 +221,6 @@ def test_grids_of_other_kernels_and_by_the_protocol_are_solved_as_one(monkeypatc
     assert table(search) == table(reference)
     whole = GridSearchCV(WholeGrid(), {"label": [0, 7]}, cv=3, workers=0, refit=False, scoring="accuracy").fit(X, Y)
     assert whole.cv_results_["mean_test_score"].round(6).tolist() == [0.333333, 0.0]
-
-
-def test_the_report_answers_with_the_candidate_that_is_refitted(tmp_path: Path) -> None:
-    for number, how in enumerate(({}, {"scoring": ["accuracy", "neg_log_loss"], "refit": "neg_log_loss"})):
-        folder, grid = tmp_path / str(number), {"n_neighbors": [1, 5, 90], "p": [1, 2]}
-        search = GridSearchCV(KNeighborsClassifier(), grid, results=folder, **how).fit(X, Y)
-        page = re.sub(r"\s", " ", (folder / "report.html").read_text())
-        best = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
-        assert f"<dt>best parameters</dt><dd>{best}" in page and f"{search.best_score_:.4g}" in page
-    GridSearchCV(KNeighborsClassifier(), grid, refit=lambda results: 2, results=tmp_path / "f").fit(X, Y)
-    page = (tmp_path / "f" / "report.html").read_text()
-    assert "no candidate is called the best" in page and "<dt>best parameters</dt>" not in page
 
 
 def test_a_folder_continues_its_search_and_names_what_another_has_otherwise(tmp_path: Path) -> None:
@@ -314,9 +248,9 @@ def test_a_folder_continues_its_search_and_names_what_another_has_otherwise(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["sequential", "threading", "loky", "mpitune"])
+@pytest.mark.parametrize("backend", ["sequential", "threading", "loky"])
 def test_each_outer_fold_has_a_folder_of_its_own_and_continues(backend: str, tmp_path: Path) -> None:
-    """One after the other, in threads, in processes, and in workers of this package."""
+    """One after the other, in threads, and in processes."""
     search = GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.1, 1.0]}, cv=2, workers=1)
     right = list(theirs.cross_val_score(search, X, Y, cv=3))
     search.set_params(results=str(tmp_path / "r"))
@@ -364,40 +298,6 @@ def test_estimators_and_the_refit_have_the_users_own_joblib_backend() -> None:
         GridSearchCV(Noting(), grid, n_jobs=0).fit(X, Y)
 
 
-THREADS = """
-import numpy as np
-from sklearn.base import BaseEstimator
-from threadpoolctl import threadpool_info
-from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
-
-def threads():
-    return max(library["num_threads"] for library in threadpool_info())
-
-class Counts(BaseEstimator):
-    def __init__(self, a=1):
-        self.a = a
-    def fit(self, X, y):
-        self.threads_ = threads()
-        return self
-    def score(self, X, y):
-        return self.threads_
-
-before = threads()
-for more in ({}, {"results": "kept"}):
-    search = GridSearchCV(Counts(), {"a": [1, 2]}, cv=2, workers=0, **more).fit(np.eye(8), np.arange(8) % 2)
-    print(before, *search.cv_results_["mean_test_score"], search.best_estimator_.threads_, threads())
-"""
-
-
-@pytest.mark.slow
-def test_fits_in_this_process_have_one_thread_each_as_in_workers(program: Any, tmp_path: Path) -> None:
-    """The refit has those of the script, as scikit-learn's."""
-    (tmp_path / "threads.py").write_text(THREADS)
-    two = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-    done = program(tmp_path / "threads.py", cwd=tmp_path, env=two)
-    assert done.stdout.splitlines().count("2 1.0 1.0 2 2") == 2, done.stdout
-
-
 ENDS = """
 import os, sys, threading
 from sklearn.tree import DecisionTreeClassifier
@@ -436,3 +336,26 @@ def test_all_ranks_go_on_after_a_refit_whose_end_cannot_be_sent(program: Any, tm
     fits = [f"fits {{'max_depth': 2}} {here}" for here in (False, True)]
     assert sorted(done.stdout.splitlines()) == sorted([*ends, *fits])
     assert done.stderr.count("best_estimator_ is on rank 0 alone, as it cannot be pickled: TypeError") == 1
+
+
+class Counts(BaseEstimator):
+    """Scores the threads that libraries have in its fit."""
+
+    def __init__(self, a: int = 1):
+        self.a = a
+
+    def fit(self, X: Any, y: Any) -> Any:
+        self.threads_ = max(library["num_threads"] for library in threadpool_info())
+        return self
+
+    def score(self, X: Any, y: Any) -> int:
+        return self.threads_
+
+
+@pytest.mark.parametrize("results", [None, "kept"])
+def test_fits_in_this_process_have_one_thread_each_as_in_workers(results: str | None, tmp_path: Path) -> None:
+    """The refit has those of the script, as scikit-learn's."""
+    with threadpool_limits(2):
+        search = GridSearchCV(Counts(), {"a": [1, 2]}, cv=2, workers=0, results=results and tmp_path / results)
+        assert search.fit(X, Y).cv_results_["mean_test_score"].tolist() == [1.0, 1.0]
+        assert search.best_estimator_.threads_ == 2

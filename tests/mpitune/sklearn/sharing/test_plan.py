@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import sklearn
 import sklearn.model_selection as theirs
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
@@ -23,13 +22,12 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
-from sklearn.svm import SVC
 
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.fits import graph_walk
 from mpitune.sklearn.search import folds
 from tests.helpers import ROOT, journal_lines
-from tests.mpitune.sklearn.iris import X, Y, caught, same, table
+from tests.mpitune.sklearn.iris import X, Y, caught, same
 from tests.mpitune.sklearn.sharing.beside import compared
 
 TWO_LEVELS = Pipeline([("scale", StandardScaler()), ("pca", PCA(svd_solver="full")), ("knn", KNeighborsClassifier())])
@@ -154,13 +152,6 @@ def _doubled(x: np.ndarray) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("step", [StandardScaler(copy=False), FunctionTransformer(_doubled)], ids=["copy", "function"])
-def test_a_step_that_writes_to_its_samples_does_not_change_those_of_others(caplog: Any, step: Any) -> None:
-    model = Pipeline([("first", StandardScaler()), ("step", step), ("knn", KNeighborsClassifier())])
-    grid = {"step": [step, "passthrough"], "knn__n_neighbors": [1, 4]}
-    compared(caplog, model, grid, X, Y, return_train_score=True)
-
-
 @pytest.mark.parametrize(
     "arguments", [{"return_train_score": True}, {"scoring": ["accuracy", "neg_log_loss"]}], ids=str
 )
@@ -211,32 +202,6 @@ def test_between_steps_there_are_the_samples_of_one_path(caplog: Any) -> None:
         tracemalloc.stop()
     assert search.plan_.n_fits == 3 * 11 and not caplog.text
     assert peak < 5 * samples.nbytes
-
-
-class Counted(TransformerMixin, BaseEstimator):
-    """Counts its fits."""
-
-    fits = 0
-
-    def __init__(self, shift: float = 0.0):
-        self.shift = shift
-
-    def fit(self, X: Any, y: Any = None) -> Any:
-        Counted.fits += 1
-        return self
-
-    def transform(self, X: Any) -> Any:
-        return X + self.shift
-
-
-@pytest.mark.parametrize("last", [SVC(), LogisticRegression()])
-def test_equal_transformers_are_fitted_once_for_each_fold(last: Any) -> None:
-    estimator = Pipeline([("count", Counted()), ("last", last)])
-    grid = {"count__shift": [0.0, 1.0], "last__C": [0.1, 1.0, 10.0]}
-    reference = theirs.GridSearchCV(estimator, grid, cv=3, refit=False).fit(X, Y)
-    Counted.fits = 0
-    search = GridSearchCV(estimator, grid, cv=3, workers=0, refit=False).fit(X, Y)
-    assert Counted.fits == 3 * 2 and table(search) == table(reference)
 
 
 def test_costs_of_batches_count_fits() -> None:

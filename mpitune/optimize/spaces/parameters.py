@@ -15,8 +15,8 @@ from mpitune.identity import NO_IDENTITY, for_people, label_of
 from mpitune.trial import Parameter, exact
 
 GRID = "mpitune.strategies.Grid(points=5)"
-MOST = 10_000_000  # values of one range in a grid
-SHOWN = 100  # characters of a value in a message
+MOST_OPTIONS = 10_000_000  # values of one range in a grid
+CHARACTERS_SHOWN = 100  # characters of a value in a message
 
 
 def _is_number(value: object) -> bool:
@@ -26,7 +26,7 @@ def _is_number(value: object) -> bool:
 def shown(value: object) -> str:
     """A value in a message: its repr, cut where it is long."""
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}..."
 
 
 class _Range:
@@ -269,7 +269,7 @@ def _check_range(part: Float | Int) -> None:
 
 
 def _require_few(part: Float | Int, n: int) -> None:
-    if n > MOST:
+    if n > MOST_OPTIONS:
         raise UsageError(f"a grid would have {n} values of {part}: give fewer, such as strategy={GRID}")
 
 
@@ -286,4 +286,4 @@ def same_value(value: Any, other: Any) -> bool:
 def short(value: Any) -> str:
     """A value of a parameter in a few characters."""
     text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(for_people(label_of(value))).split())
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}..."

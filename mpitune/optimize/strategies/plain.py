@@ -138,7 +138,7 @@ class Random(Sampling):
     """Points drawn independently of each other."""
 
     def draws(self, problem: Problem) -> Sampler:
-        return _Drawn(problem)
+        return _PointSampler(problem)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Sobol(Sampling):
         return _InOrder(points(), finite=False)
 
 
-class _Drawn(Sampler):
+class _PointSampler(Sampler):
     adaptive = False
 
     def __init__(self, problem: Problem):

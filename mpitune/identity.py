@@ -45,7 +45,7 @@ _HELD = {f"builtins.{kind}method": "__func__" for kind in ("static", "class")}
 _HELD |= {"functools._lru_cache_wrapper": "__wrapped__", "functools.cached_property": "func"}
 _GLOBAL = {id(np.random.mtrand._rand): "numpy.random", id(random._inst): "random"}
 # A text that `said` may write of what is no text, but for brackets.
-_SAID = re.compile(r"None|nan|-?inf|np\.\w+\(.*\)|b?['\"].*|.* #(\?|[0-9a-f]{12})", re.S)
+_RESERVED = re.compile(r"None|nan|-?inf|np\.\w+\(.*\)|b?['\"].*|.* #(\?|[0-9a-f]{12})", re.S)
 # Of a repr: what stands in braces without a colon, but in quotes or <Colour.RED: 1>.
 _SET = re.compile(r"""\{(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|[^{}:'"<>])+\}""")
 
@@ -56,7 +56,7 @@ def identity(value: Any, code: bool = True) -> str:
     code: whether that of lambdas counts; False where `Experiment.called` tells it.
     """
     try:
-        return blake2b(_Walk(code).of(value), digest_size=16).hexdigest()
+        return blake2b(_Digester(code).of(value), digest_size=16).hexdigest()
     except Exception as error:  # whatever the thing's own pickling raises
         why = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_SHOWN]
         raise UsageError(
@@ -119,7 +119,7 @@ def _says_all(value: Any, depth: int = 9) -> bool:
 
 def _may_be_said(text: str) -> bool:
     """Whether `said` may write this text of another value; also of a text that is no UTF-8, which no journal holds."""
-    if utf8(text) != text or _SAID.fullmatch(text):
+    if utf8(text) != text or _RESERVED.fullmatch(text):
         return True
     with suppress(ValueError):
         return repr(complex(text)) == text
@@ -141,7 +141,7 @@ def _text(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-class _Walk:
+class _Digester:
     """Goes through a value. The parts that hold others have digests, so one that is there twice is walked once."""
 
     def __init__(self, code: bool) -> None:

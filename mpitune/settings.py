@@ -161,14 +161,15 @@ def from_namespace(cls: type, namespace: argparse.Namespace) -> Any:
         raise UsageError(str(error)) from error
 
 
-TEXTS = ("str", "classstr", "Path", "classpathlibPath", "tuplestr")  # hints of settings that are texts alone
+TEXT_TYPES = ("str", "classstr", "Path", "classpathlibPath", "tuplestr")  # hints of settings that are texts alone
 
 
 def result_settings(instance: Any) -> dict[str, Any]:
     """The settings of a dataclass instance that change its results, as JSON values by name."""
     return {
         field.name: _plain(
-            getattr(instance, field.name), "help" in field.metadata or re.sub(r"\W|None", "", str(field.type)) in TEXTS
+            getattr(instance, field.name),
+            "help" in field.metadata or re.sub(r"\W|None", "", str(field.type)) in TEXT_TYPES,
         )
         for field in dataclasses.fields(instance)
         if field.metadata.get("changes_results", True)

@@ -149,7 +149,7 @@ class Study(Coordinated):
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
         self._renew, self._before = renew, before
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
-        self._asked: set[str] = set()
+        self._keys: set[str] = set()
         self._waits_for: dict[str, _Course] = {}  # the course that waits for the trial of this key
         self._behind: list[_Course] = []  # those that know what they wait for, but new work was to begin first
         self._news: list[str] = []  # keys of results, see `news`
@@ -157,7 +157,7 @@ class Study(Coordinated):
 
     @property
     def n_asked(self) -> int:
-        return len(self._asked)
+        return len(self._keys)
 
     @property
     def finished(self) -> bool:
@@ -286,9 +286,9 @@ class Study(Coordinated):
         A round may have a million known trials, so all are looked up together.
         """
         keys = [trial.key for trial in trials]
-        n_before = len(self._asked)
-        self._asked.update(keys)
-        if len(self._asked) < n_before + len(keys):
+        n_before = len(self._keys)
+        self._keys.update(keys)
+        if len(self._keys) < n_before + len(keys):
             numbers = Counter(trial.key for course in self._courses for trial in course.trials)
             raise ValueError(f"two trials have the key {next(key for key in keys if numbers[key] > 1)}")
         new = set()
@@ -303,12 +303,12 @@ class Study(Coordinated):
     def _changed(self, trial: Trial, known: Trial) -> None:
         """Forget a known trial that is asked for as another, or refuse it."""
         if not self._renew:
-            there, asked = asked_of(known), asked_of(trial)
+            there, here = asked_of(known), asked_of(trial)
             others = {name for name, *_ in exact(known.params) ^ exact(trial.params)}
-            name = next(name for name in {**there, **asked} if name in others or there.get(name) != asked.get(name))
+            name = next(name for name in {**there, **here} if name in others or there.get(name) != here.get(name))
             error = TrialChanged(
                 f"the journal has trial {trial.key} with {name} = {there.get(name)!r}, this program asks for "
-                f"{asked.get(name)!r}: give the same parameters and seeds "
+                f"{here.get(name)!r}: give the same parameters and seeds "
                 f"(random_state= of what is drawn) and use the version that wrote it, "
                 f"or give another results folder{or_typed('restart')}"
             )

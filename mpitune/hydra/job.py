@@ -23,7 +23,7 @@ from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import trial_of
 
 MOST_TRIED = 50  # values of a choice that are composed before any job begins
-SILENT = "returned nothing"  # the user attribute of a job that did
+RETURNED_NOTHING = "returned nothing"  # the user attribute of a job that did
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Job:
             raise ended._return_value
         own.finish()
         if ended.return_value is None and self.may_be_silent:
-            trial.set_user_attr(SILENT, True)
+            trial.set_user_attr(RETURNED_NOTHING, True)
             return 0.0
         if ended.return_value is None or isinstance(ended.return_value, str | Mapping):
             value = shown(ended.return_value)

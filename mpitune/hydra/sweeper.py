@@ -30,7 +30,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import Caller, StudyError, UsageError, called_from, mended
-from mpitune.hydra.job import SILENT, Job
+from mpitune.hydra.job import RETURNED_NOTHING, Job
 from mpitune.hydra.space import Swept, swept
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
@@ -154,7 +154,7 @@ def _overrides(keys: Keys, context: HydraContext, arguments: Sequence[str]) -> l
 def _conclude(study: Study, rate: float, folder: Path) -> None:
     """Write down what was found. Raises StudyError where too many jobs have failed."""
     complete = study.get_trials(states=[TrialState.COMPLETE])
-    silent = [trial.number for trial in complete if SILENT in trial.user_attrs]
+    silent = [trial.number for trial in complete if RETURNED_NOTHING in trial.user_attrs]
     if 0 < len(silent) < len(complete):
         raise StudyError(f"job {silent[0]} returned nothing, and others a number: return a number in each")
     failed = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]

@@ -39,7 +39,7 @@ from mpitune.trial import Segment, Trial
 
 FINISHED = ".finished"
 PARTS = ".*.[0-9]*.part"  # of files that were being written
-TRIES, PAUSE_S = 8, 0.25  # to copy a folder that a job changes which was taken for dead
+COPY_TRIES, PAUSE_S = 8, 0.25  # to copy a folder that a job changes which was taken for dead
 
 
 class AttemptFolder:
@@ -169,7 +169,7 @@ class AttemptFolder:
 
     def _copy(self, link: Path, but: Iterable[str]) -> Path:
         """Take over what a link leads to, as it was at one moment. Returns where it is."""
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(COPY_TRIES)):
             if (source := folder_at(link)) is None:
                 raise FileNotFoundError(errno.ENOENT, f"{link} was removed")
             was = _state_of(source)

@@ -145,9 +145,9 @@ class Tuning(Experiment):
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
         problem = replace(self.task.problem, known=self._known)
-        told, schedulers = _Told(problem, self.plan), self.plan.strategy.begin(problem)
+        told, schedulers = _Callbacks(problem, self.plan), self.plan.strategy.begin(problem)
         self.plan.counts.begin(schedulers, problem.n_trials)
-        sources = (_Source(scheduler, problem, self.plan, told) for scheduler in schedulers)
+        sources = (_SchedulerSource(scheduler, problem, self.plan, told) for scheduler in schedulers)
         return [rounds(source, problem.window) for source in sources]
 
     def scheduling(self) -> Scheduling:
@@ -190,8 +190,8 @@ class Tuning(Experiment):
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
-        found, settings = records(outcomes, problem.space.given), vars(self)
-        return SearchStudy(found, problem.objectives, folder, window_of({"kind": self.kind, "settings": settings}))
+        trials, settings = records(outcomes, problem.space.given), vars(self)
+        return SearchStudy(trials, problem.objectives, folder, window_of({"kind": self.kind, "settings": settings}))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         study = self.study(outcomes, folder)
@@ -202,12 +202,12 @@ class Tuning(Experiment):
             print(f"stopped by {by}: the same call continues it")
 
 
-class _Source:
+class _SchedulerSource:
     """A scheduler, as the loop of the window asks and tells it."""
 
     ended = False
 
-    def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart, told: _Told):
+    def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart, told: _Callbacks):
         self._scheduler, self._problem, self._plan, self._told = scheduler, problem, plan, told
         self.least = 0 if scheduler.at_once else problem.together or 1
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
@@ -260,7 +260,7 @@ class _Source:
         return repr(kind)
 
 
-class _Told:
+class _Callbacks:
     """What the callbacks of a search hear, of all its schedulers."""
 
     def __init__(self, problem: Problem, plan: LeadersPart):

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitune.report.candidates import Candidate
 
-FEWEST, MOST_TRIALS = 20, 2000  # candidates: of fewer a forest learns nothing, of more this many are enough
+FEWEST_TRIALS, MOST_TRIALS = 20, 2000  # candidates: of fewer a forest learns nothing, of more this many are enough
 TREES, REPEATS = 100, 5
 
 
@@ -39,7 +39,7 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> Impo
     random forest learns the candidates.
     """
     varied = [name for name in names if len({candidate.params.get(name) for candidate in candidates}) > 1]
-    if len(candidates) < FEWEST or not varied or len({candidate.value for candidate in candidates}) < 2:
+    if len(candidates) < FEWEST_TRIALS or not varied or len({candidate.value for candidate in candidates}) < 2:
         return None
     columns = [_column([candidate.params.get(name) for candidate in candidates]) for name in varied]
     values = np.array([candidate.value for candidate in candidates], float)

@@ -15,13 +15,13 @@ import numpy as np
 from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
-from mpitune.report.importance import FEWEST, importance_of
+from mpitune.report.importance import FEWEST_TRIALS, importance_of
 from mpitune.report.timeline import REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
 from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED
 
-ROWS = 50  # of a table without JavaScript
+MOST_ROWS = 50  # of a table without JavaScript
 COLUMNS = 100  # parameters of it
 SHORT_S = 60.0  # seconds, of which most are the start of workers
 MOST_CANDIDATES = 40  # with their intervals
@@ -148,7 +148,7 @@ def importance(study: ReportedStudy) -> Panel:
     """A bar for each parameter, and how it was found."""
     importances = importance_of(study.valued, study.parameters)
     if importances is None:
-        return Note(f"The importance of parameters needs {FEWEST} candidates or more, with different values.")
+        return Note(f"The importance of parameters needs {FEWEST_TRIALS} candidates or more, with different values.")
     if importances.explained is None:
         about = (
             "A bar shows by how much R² falls when its parameter is shuffled, computed from the ranks of the grid's "
@@ -286,13 +286,13 @@ def table_of(study: ReportedStudy) -> dict[str, Any]:
     """The best candidates as rows of text, the header first, for readers without JavaScript."""
     goal, names = study.goal, study.parameters[:COLUMNS]
     rows = [[*names, goal.name if goal else "value", "folds", "seconds", "state"]]
-    for candidate in sorted(study.candidates, key=lambda candidate: candidate.rank_by(goal))[:ROWS]:
+    for candidate in sorted(study.candidates, key=lambda candidate: candidate.rank_by(goal))[:MOST_ROWS]:
         seconds = sum(result.seconds for _, result in candidate.parts)
         value = "none" if candidate.value is None else words(candidate.value, bool(goal and goal.percent))
         row = [_short(study, candidate.params.get(name, "")) for name in names]
         rows.append([*row, value, str(len(candidate.folds)), words(seconds), candidate.state])
     n = len(study.candidates)
-    about = ("All" if n <= ROWS else f"The best {ROWS} of {n:,}") + " candidates"
+    about = ("All" if n <= MOST_ROWS else f"The best {MOST_ROWS} of {n:,}") + " candidates"
     return {"table": rows, "table_about": about + (", the best first." if goal else ".")}
 
 
@@ -310,10 +310,10 @@ def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
         ("data, SHA-256", str(settings.get("data_sha256", "none"))),
         ("format of the journal", str(header.get("format", ""))),
     ]
-    given = {name: value for name, value in settings.items() if name != "data_sha256" and value is not None}
+    shown = {name: value for name, value in settings.items() if name != "data_sha256" and value is not None}
     versions = last.get("versions") or header.get("versions") or {}
     return [
-        ("Settings", [(name, str(value)) for name, value in given.items()]),
+        ("Settings", [(name, str(value)) for name, value in shown.items()]),
         ("Origin", origin),
         ("Versions", [(str(name), str(value)) for name, value in versions.items()]),
         ("Runs", [

@@ -80,8 +80,8 @@ class History:
     def stopped(self) -> str:
         """By what the last run, or one of jobs, was stopped before all was done, such as "its time"; "" by nothing."""
         ends = [each.ends[-1] for each in self.jobs.values() or [self] if each.ends and not each.open]
-        said = [printable(end.get("stopped", "")) for end in ends if not self.complete]
-        return next(filter(None, said), "")
+        reasons = [printable(end.get("stopped", "")) for end in ends if not self.complete]
+        return next(filter(None, reasons), "")
 
     @property
     def mixed(self) -> str:
@@ -113,9 +113,9 @@ def read_journal(folder: Path) -> History | None:
     history = _read(folder)
     if history is None:
         return None
-    if said := [each.ends[-1] for each in history.jobs.values() or [history] if each.complete]:
+    if ends := [each.ends[-1] for each in history.jobs.values() or [history] if each.complete]:
         here = counted(history.n_alone, history.results.keys() - history.lost)
-        history.complete = any("results" not in end or here.items() <= end.items() for end in said)
+        history.complete = any("results" not in end or here.items() <= end.items() for end in ends)
         history.open = history.open and not history.complete  # jobs that were killed
     return history
 
@@ -143,9 +143,9 @@ def _read(folder: Path) -> History | None:
     jobs = {}
     for job in [] if history.half_moved else job_folders(folder):
         try:
-            if (theirs := _read(job)) is not None:
-                require_same_study(job, theirs.header["settings"], history.header["settings"], fix="", first=folder)
-                jobs[job.name] = theirs
+            if (of_job := _read(job)) is not None:
+                require_same_study(job, of_job.header["settings"], history.header["settings"], fix="", first=folder)
+                jobs[job.name] = of_job
         except UsageError as error:
             leave_out(job / NAME, error)
     return _joined({"": history, **jobs}) if jobs else history
@@ -236,7 +236,7 @@ def _read_some(lines: list[bytes], start: int, history: History, records: dict[s
             elif with_arrays:
                 with_arrays.discard(record.key)
         except UNREADABLE as error:
-            key = found[1].decode(errors="replace") if (found := _KEY.search(line)) else ""
+            key = match[1].decode(errors="replace") if (match := _KEY.search(line)) else ""
             records.pop(key, None)  # an older failure must not become the result again
             history.trials.pop(key, None)
             with_arrays.discard(key)
@@ -288,15 +288,15 @@ def extended(history: History, notes: Iterable[bytes], outcomes: Iterable[tuple[
 
 
 def require_same_study(
-    folder: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any], *, fix: str, first: Path | None = None
+    folder: Path, stored: Mapping[str, Any], current: Mapping[str, Any], *, fix: str, first: Path | None = None
 ) -> None:
     """Raise UsageError, which names the first setting that differs, unless two studies have the same settings.
 
-    `theirs` are of the study in `folder`; `mine` are of that in `first`, or of the command. `fix` is what users can do.
+    `stored` are of the study in `folder`; `current` are of that in `first`, or of the command. `fix` says what to do.
     """
-    if names := differing_settings(mine, theirs):
+    if names := differing_settings(current, stored):
         name = names[0]
-        there, wanted = (shortened(str(settings.get(name)), 1000) or "(no name)" for settings in (theirs, mine))
+        there, wanted = (shortened(str(settings.get(name)), 1000) or "(no name)" for settings in (stored, current))
         expected = f"not {wanted}" if first is None else f"{first} one with {wanted}"
         of = "of other data: " if name == "data_sha256" else "with "
         raise UsageError(f"{folder} holds a study {of}{name} = {there}, {expected}: {fix}")
@@ -335,7 +335,7 @@ def _read_note(record: dict[str, Any], history: History) -> None:
         raise ValueError("it has no key, run or end")
 
 
-def differing_settings(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+def differing_settings(current: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
     """The settings in which two studies differ, as JSON: 1, 1.0 and true differ."""
-    one, other = ({name: json.dumps(value) for name, value in some.items()} for some in (mine, theirs))
-    return [name for name in {**mine, **theirs} if one.get(name, "null") != other.get(name, "null")]
+    one, other = ({name: json.dumps(value) for name, value in some.items()} for some in (current, stored))
+    return [name for name in {**current, **stored} if one.get(name, "null") != other.get(name, "null")]

@@ -156,8 +156,8 @@ class Follower:
             if len(content) == LONGEST_LINE and not whole:
                 raise OSError(errno.EFBIG, "a line without an end")
             if whole and self._offset == 0 and self._settings is not None:
-                theirs = header_of(self._path / JOURNAL, lines[0])["settings"]
-                require_same_study(self._path, theirs, self._settings, fix="")
+                stored = header_of(self._path / JOURNAL, lines[0])["settings"]
+                require_same_study(self._path, stored, self._settings, fix="")
         except FileNotFoundError:
             return []
         except (OSError, UsageError) as error:

@@ -12,7 +12,7 @@ from mpitune.storage.records import UNREADABLE, HeaderLine, checked, read_line, 
 
 FORMAT = 3
 BEGINNING = b'{"format":'
-BLOCK = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
+BLOCK_BYTES = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory
 
 
@@ -34,7 +34,7 @@ def blocks(folder: Path) -> Iterator[list[bytes]]:
                 yield lines
                 if torn:  # by a crash, or it is being written
                     return
-                block = file.read(BLOCK)
+                block = file.read(BLOCK_BYTES)
                 if block and not block.endswith(b"\n"):
                     block += _rest_of_line(file, path)
     except FileNotFoundError:

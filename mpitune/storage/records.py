@@ -29,14 +29,14 @@ from mpitune.trial import LONGEST_KEY, PLAIN, WHOLE, Ending, Place, Result, Segm
 UNREADABLE = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, msgspec.MsgspecError,
 )  # fmt: skip
-_LARGEST = 2**62  # no number of a machine is so large
+_LARGEST_INT = 2**62  # no number of a machine is so large
 _END = b',"crc":"%08x"}'  # how a line ends
 _END_BYTES = len(_END % 0)
 
 Time = Annotated[float, Meta(ge=-9e9, le=9e9)]  # seconds: no time is farther from 1970
 Seconds = Annotated[float, Meta(ge=0, le=9e9)]
-Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
-Number = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)] | Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
+Count = Annotated[int, Meta(ge=0, le=_LARGEST_INT)]
+Number = Annotated[int, Meta(ge=-_LARGEST_INT, le=_LARGEST_INT)] | Annotated[float, Meta(gt=-(2.0**63), lt=2.0**63)]
 BeforeName = Annotated[str, Meta(pattern=r"^before-[0-9]{1,9}$")]  # a folder in that of a study
 Value = float | Literal["inf", "-inf"]
 PlaceParts = tuple[str, Count, Count, str]  # host, rank, slot, device
@@ -90,12 +90,12 @@ class TrialLine(Struct, kw_only=True, gc=False):
     arrays: Annotated[list[str], Meta(min_length=1)] | None
     seconds: Seconds
     ended: Time
-    peak_bytes: Annotated[int, Meta(ge=0, le=_LARGEST)] | None = None
+    peak_bytes: Annotated[int, Meta(ge=0, le=_LARGEST_INT)] | None = None
     read: Annotated[tuple[str, ...], Meta(max_length=10)] = ()
     attrs: dict[str, Any] = {}
     ending: EndingLine | None = None
     place: PlaceParts
-    attempt: Annotated[int, Meta(ge=1, le=_LARGEST)]
+    attempt: Annotated[int, Meta(ge=1, le=_LARGEST_INT)]
     error: str | None
 
     @property

@@ -36,7 +36,7 @@ IN_GRIDS = ("constant", "categorical", "int_uniform", "q_uniform")
 
 
 @dataclass(frozen=True, repr=False)
-class Drawn(Quantile):
+class QuantizedDraw(Quantile):
     """A number of one of QUANTILES, with q a multiple of it: a whole number where q is one."""
 
     name: str = ""
@@ -83,7 +83,7 @@ def part_of(keys: Mapping[str, Any], method: str) -> Any:
             raise UsageError(f"{name} is {shown(value)}: give a number" + " above 0" * least)
     if kind.startswith(("q_", "normal", "log_normal")):
         q = arguments.pop("q", None)
-        made = Drawn(0.0, 1.0, name=kind.removeprefix("q_"), arguments=tuple(sorted(arguments.items())), q=q)
+        made = QuantizedDraw(0.0, 1.0, name=kind.removeprefix("q_"), arguments=tuple(sorted(arguments.items())), q=q)
         return replace(made, low=made.at(0.0), high=made.at(1.0))
     low, high = arguments["min"], arguments["max"]
     if kind == "log_uniform":

@@ -17,8 +17,13 @@ from mpitune.optimize.commands import OUTPUT
 from mpitune.storage.files import make_folder, put_link
 
 Logged = Iterator[tuple[str, Any, int | None]]  # names, values, steps; those without a step are of a summary
-HEAD, BLOCK, WHOLE, LAST = struct.Struct("<IHB"), 32768, 1, 4  # of LevelDB's log format, which W&B's run file has
-RUN = re.compile(r"(offline-)?run-\d{8}_\d{6}-")  # begins the name of a run's folder
+HEAD, RECORD_BLOCK, WHOLE_RECORD, LAST_PART = (
+    struct.Struct("<IHB"),
+    32768,
+    1,
+    4,
+)  # of LevelDB's log format, which W&B's run file has
+RUN_NAME = re.compile(r"(offline-)?run-\d{8}_\d{6}-")  # begins the name of a run's folder
 
 
 class Metric:
@@ -98,7 +103,7 @@ def _near(folder: Path, run: str) -> Iterator[Path]:
     yield from (path.resolve().parent for path in sorted(folder.glob(f"wandb/*run-*-{run}*")))
     output = (folder / OUTPUT).read_text(errors="replace") if (folder / OUTPUT).exists() else ""
     for line in (line for line in output.splitlines() if run in line):
-        if match := re.search(rf"(/.*?|\S*?){RUN.pattern}{run}", line):
+        if match := re.search(rf"(/.*?|\S*?){RUN_NAME.pattern}{run}", line):
             yield Path(match[0]).parent
 
 
@@ -106,13 +111,13 @@ def _records(content: bytes, at: int = 7) -> Iterator[bytes]:
     """The whole records of a run file, after the head that it has itself. W&B 0.31 has no reader for it in Python."""
     part = b""
     while True:
-        at += BLOCK - at % BLOCK if BLOCK - at % BLOCK < HEAD.size else 0
+        at += RECORD_BLOCK - at % RECORD_BLOCK if RECORD_BLOCK - at % RECORD_BLOCK < HEAD.size else 0
         begin = at + HEAD.size
         size, kind = HEAD.unpack(content[at:begin])[1:] if begin <= len(content) else (0, 0)
         if not kind or begin + size > len(content):
             return
         part, at = part + content[begin : begin + size], begin + size
-        if kind in (WHOLE, LAST):
+        if kind in (WHOLE_RECORD, LAST_PART):
             yield part
             part = b""
 

@@ -52,7 +52,7 @@ def _export(options: ExportOptions) -> Exit:
     except UsageError:
         raise
     except Exception as error:  # of another tool, which takes less than a journal holds
-        said = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{options.to} cannot hold this study ({said}): give another format with --to") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{options.to} cannot hold this study ({reason}): give another format with --to") from error
     print(printable(f"{into}: {len(study.trials)} trials"))
     return Exit.DONE

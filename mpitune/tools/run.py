@@ -56,7 +56,7 @@ def _run(options: SweepOptions) -> Exit:
 
 def _searched(options: SweepOptions) -> SearchStudy:
     sweep, space, paths, strategy = read(options.file)
-    ours, metric = sweep.mpitune, sweep.metric
+    own_keys, metric = sweep.mpitune, sweep.metric
     folder = options.results or Path("results", options.file.stem)
     sweep_id = os.environ.get("WANDB_SWEEP_ID") or hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:8]
     sign, target = -1 if metric.goal == "maximize" else 1, metric.target
@@ -64,17 +64,17 @@ def _searched(options: SweepOptions) -> SearchStudy:
     def reached(study: SearchStudy, trial: TrialRecord) -> bool:
         return target is not None and trial.state == COMPLETE and sign * trial.values[metric.name] <= sign * target
 
-    n_trials = options.trials or ours.trials or sweep.run_cap
-    if n_trials is None and (method := ours.strategy or sweep.method) != "grid":
+    n_trials = options.trials or own_keys.trials or sweep.run_cap
+    if n_trials is None and (method := own_keys.strategy or sweep.method) != "grid":
         raise UsageError(f"{options.file}: {method} has no end: give run_cap, or --trials 50")
     return search(
         Program(sweep, paths, sweep_id), space, strategy=strategy,
         n_trials=n_trials,
         minimize=metric.name if sign > 0 else (), maximize=metric.name if sign < 0 else (),
-        seed=ours.seed, window=options.window or ours.window,
-        timeout=options.timeout or ours.timeout,
-        trial_timeout=options.trial_timeout or ours.trial_timeout,
-        devices=ours.devices, nodes=ours.nodes,
+        seed=own_keys.seed, window=options.window or own_keys.window,
+        timeout=options.timeout or own_keys.timeout,
+        trial_timeout=options.trial_timeout or own_keys.trial_timeout,
+        devices=own_keys.devices, nodes=own_keys.nodes,
         callbacks=[] if target is None else [reached],
         options=replace(options, results=folder, gpu=options.gpu or (None if options.workers is None else "none")),
     )  # fmt: skip

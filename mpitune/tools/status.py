@@ -26,13 +26,13 @@ from mpitune.storage.journal import is_running
 from mpitune.storage.table import last_line
 from mpitune.trial import FAILED, Result
 
-COMPLETE, STOPPED = "complete", "stopped"
-SHOWN = 20  # running trials
-SILENT = 15.0  # seconds without a word of rank 0, which are said
+STUDY_COMPLETE, STUDY_STOPPED = "complete", "stopped"
+FAILURES_SHOWN = 20  # running trials
+SILENT_S = 15.0  # seconds without a word of rank 0, which are said
 
 
 @dataclass
-class Work:
+class SlotWork:
     """What a slot has done: its place, trials, seconds of them, and its peak of memory in bytes."""
 
     place: str
@@ -47,7 +47,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Job:
+class JoinedJob:
     """A job that has joined the study.
 
     Attributes:
@@ -90,11 +90,11 @@ class Status:
     failures: Sequence[Mapping[str, str]]
     runs: int
     deaths: int
-    work: Sequence[Work] = field(default_factory=list)
+    work: Sequence[SlotWork] = field(default_factory=list)
     seen: Seen | None = None
     of_trials: int | None = None
     stopped: str = ""
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[JoinedJob] = ()
     order: str = ""
     mixed: str = ""
     seconds: float = 0.0
@@ -102,7 +102,7 @@ class Status:
     @property
     def exit(self) -> Exit:
         """The exit status that says so."""
-        if self.state != COMPLETE:
+        if self.state != STUDY_COMPLETE:
             return Exit.STOPPED
         return Exit.FAILED_TRIALS if self.failures else Exit.DONE
 
@@ -111,7 +111,7 @@ class Status:
         return msgspec.json.encode(self, enc_hook=lambda path: utf8(str(path))).decode()
 
 
-def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[Job]:
+def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[JoinedJob]:
     """The jobs that have joined the study in this folder, by what each has found."""
     jobs = []
     for own in [folder / JOBS / name for name in histories if name]:
@@ -120,23 +120,23 @@ def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[Job]:
         last = max((result.ended for result in history.results.values()), default=began)
         rate = 60 * len(history.results) / max(last - began, 1e-3) if history.results else 0.0
         seen = read_status_file(own) if running else None
-        jobs.append(Job(own.name, running, len(history.results), round(rate, 3), seen))
+        jobs.append(JoinedJob(own.name, running, len(history.results), round(rate, 3), seen))
     return jobs
 
 
 def status_of(folder: Path, history: History, running: bool) -> Status:
     """The study of this journal; `running` where a job holds the folder now."""
     total, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder, history.jobs)
-    work: dict[tuple[str, int, int, str], Work] = {}
+    work: dict[tuple[str, int, int, str], SlotWork] = {}
     for result in history.results.values():
         place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
-        work.setdefault(place, Work(str(result.place))).add(result)
+        work.setdefault(place, SlotWork(str(result.place))).add(result)
     segments = [trial.segment for trial in history.trials.values()]
     return Status(
         folder=folder,
         study=str(history.header["settings"]["experiment"]),
         stopped=history.stopped,
-        state=COMPLETE if history.complete else AT_TRIALS if running else STOPPED,
+        state=STUDY_COMPLETE if history.complete else AT_TRIALS if running else STUDY_STOPPED,
         finished=len(history.results) - len(history.lost),
         total=total if isinstance(total, int) and total >= len(history.results) else None,  # it may be of the last call
         failures=[
@@ -167,7 +167,7 @@ class StatusOptions:
 def described(status: Status) -> list[str]:
     """State, counts, what runs now, work of each slot, and the failures, as lines."""
     by = f" by {status.stopped}" if status.stopped else ""
-    state = f"stopped{by}, run the same command to continue" if status.state == STOPPED else status.state
+    state = f"stopped{by}, run the same command to continue" if status.state == STUDY_STOPPED else status.state
     missing = f", {max(0, status.total - status.finished)} missing of {status.total}" if status.total else ""
     what, of = ("trials", "") if status.of_trials is None else ("stages", f" stages of {status.of_trials} trials")
     lines = [
@@ -183,7 +183,7 @@ def described(status: Status) -> list[str]:
         lines.append(f"now        {now(status.seen)}")
         lines += [
             f"running    {one.key} at {one.place} for {duration(one.seconds)}" + (f": {one.step}" if one.step else "")
-            for one in status.seen.overview.running[:SHOWN]
+            for one in status.seen.overview.running[:FAILURES_SHOWN]
         ]
     lines += [
         f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}, {job.a_minute:.3g} a "
@@ -203,7 +203,7 @@ def now(seen: Seen) -> str:
     """What rank 0 said last, in a line; that it has been silent, where it has."""
     silent = time.time() - seen.time
     note = note_of(seen.overview) if seen.doing == AT_TRIALS else seen.doing
-    return note + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT else "")
+    return note + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT_S else "")
 
 
 def look(folder: Path) -> Status:

@@ -90,9 +90,9 @@ class MLflow(Writer):
                 self._client.delete_run(self.runs[trial.key])
             made = self._client.create_run(self._in, start_time=round(1000 * (trial.begun or 0)), run_name=trial.key)
             self.runs[trial.key] = made.info.run_id
-        said = [(f"step/{name}", value, n) for n, values in steps.items() for name, value in values.items()]
-        said += [(name, value, 0) for name, value in {**trial.values, **trial.measured}.items() if ends]
-        metrics = [Metric(_taken(name), float(value), when, n) for name, value, n in said]
+        rows = [(f"step/{name}", value, n) for n, values in steps.items() for name, value in values.items()]
+        rows += [(name, value, 0) for name, value in {**trial.values, **trial.measured}.items() if ends]
+        metrics = [Metric(_taken(name), float(value), when, n) for name, value, n in rows]
         params = [Param(_taken(name), str(value)[:6000]) for name, value in trial.params.items() if begins]
         about = {"place": str(trial.last.place), "state": trial.state, "error": trial.error[:5000]} if ends else {}
         tags = [RunTag(name, text) for name, text in about.items()]
@@ -173,7 +173,7 @@ def _add_events(path: Path, events: list[tuple[int, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     first = [] if path.exists() else [Event(wall_time=time.time(), file_version="brain.Event:2")]
     with open(path, "ab") as file:
-        for event in [*first, *(Event(wall_time=time.time(), step=step, summary=said) for step, said in events)]:
+        for event in [*first, *(Event(wall_time=time.time(), step=step, summary=summary) for step, summary in events)]:
             RecordWriter(file).write(event.SerializeToString())
 
 

@@ -28,7 +28,7 @@ from mpitune.optimize.spaces import Point, Space
 from mpitune.trial import PRUNED, Result, Segment, Trial, seed_of
 
 OPTUNA = ("optuna.samplers", "optuna.pruners", "optuna.search_space")
-OURS = ("_seed", "_mpitune")  # attributes that are no settings
+OWN_FIELDS = ("_seed", "_mpitune")  # attributes that are no settings
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ def said_of(part: Any) -> str:
 def _settings(part: Any) -> dict[str, str]:
     """The attributes of a part of Optuna, without its random numbers, which follow from the study's seed."""
     return {
-        n: said_of(value) for n, value in sorted(vars(part).items()) if not n.startswith(OURS) and not _is_random(value)
+        n: said_of(value)
+        for n, value in sorted(vars(part).items())
+        if not n.startswith(OWN_FIELDS) and not _is_random(value)
     }
 
 

@@ -22,7 +22,7 @@ from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, said_of
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.trial import Outcome, Result
 
-TRIES = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
+MOST_DRAWS = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Optuna(Sampling):
         return made
 
     def draws(self, problem: Problem) -> Sampler:
-        return _Asking(problem, self.made(problem))
+        return _AskedStudy(problem, self.made(problem))
 
 
-class _Asking(Sampler):
+class _AskedStudy(Sampler):
     """An Optuna study that is asked for each trial and told of each."""
 
     def __init__(self, problem: Problem, sampler: Any):
@@ -88,7 +88,7 @@ class _Asking(Sampler):
 
     def point(self, index: int) -> Point | None:
         space = self._problem.space
-        for _ in range(TRIES if space.constraints else 1):
+        for _ in range(MOST_DRAWS if space.constraints else 1):
             if self._view.stopped:
                 return None
             trial, point = self._begun()

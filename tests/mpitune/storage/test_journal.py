@@ -60,7 +60,7 @@ def test_a_journal_is_read_in_blocks_that_end_with_a_line(
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(number) for number in range(9)])
         journal.note(end={"complete": True})
-    monkeypatch.setattr(lines_module, "BLOCK", size)
+    monkeypatch.setattr(lines_module, "BLOCK_BYTES", size)
     whole = (tmp_path / NAME).read_bytes()
     with open(tmp_path / NAME, "ab") as file:
         file.write(whole.splitlines()[-1][:-1])  # torn: without its last byte and its newline

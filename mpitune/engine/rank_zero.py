@@ -111,7 +111,7 @@ class RankZero:
         if not complete and not (coordinator.ended_by and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
         outcomes = study.outcomes()
-        journal.verify(outcome.result for outcome in outcomes)
+        journal.verify()
         if complete and (beside := len(journal.history.results) - len(outcomes)) > 0:  # of fewer trials, for instance
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
         failed = [outcome for outcome in outcomes if outcome.result.failed]

@@ -23,7 +23,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.errors import StorageError, UsageError, named, or_typed, shortened, utf8
+from mpitune.errors import StorageError, UsageError, or_typed, shortened, utf8
 from mpitune.locks import NoLocks, try_lock
-from mpitune.storage.arrays import StoredArrays, array_path, lost_arrays
+from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.aside import MADE, MOVED, keep_before, move_before, require_moved
 from mpitune.storage.files import (
     ALIVE,
@@ -180,26 +180,10 @@ class Journal:
             return extended(known, self._notes, self._added)
         return read_study(self.folder if self.shared is None else self.folder.parents[1])
 
-    def verify(self, results: Iterable[Result]) -> None:
-        """Look whether all that was written is there still: the journal as long as it was, a file for all arrays.
-
-        The results may be those of other jobs, too.
-
-        Raises:
-            StorageError: it is not. The same command evaluates again what was lost.
-        """
-        with_arrays: dict[Path, list[str]] = {}
-        for result in results:
-            if isinstance(result.arrays, StoredArrays):
-                with_arrays.setdefault(result.arrays.folder, []).append(result.key)
+    def verify(self) -> None:
+        """Look whether all that was written is there still. Raises StorageError."""
         with self._or_storage_error():
             self._require_whole()
-            lost = {folder: keys for folder, of in with_arrays.items() if (keys := lost_arrays(folder, of))}
-        for folder, keys in lost.items():
-            raise StorageError(
-                f"the arrays of {len(keys)} trials were removed from {folder / 'arrays'} while the study ran "
-                f"({named(keys)}): run the same command, which evaluates these trials again"
-            )
 
     def _cut(self, size: int) -> None:
         self._file.truncate(size)

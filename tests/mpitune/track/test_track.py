@@ -151,25 +151,6 @@ def test_a_tracker_has_what_was_found_also_once_it_goes_on(
     assert {"pruned", "complete", "failed"} == {trial.state for trial in study.trials}
 
 
-def test_the_steps_of_a_sweeps_program_are_shown_while_it_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import sys, time, json, pathlib\n"
-        "print(json.dumps({'loss': 0.5, 'step': 1}), flush=True)\n"
-        "while not any(b'loss' in p.read_bytes() for p in pathlib.Path('b').glob('*/*/events*')): time.sleep(0.1)\n"
-        "print(json.dumps({'loss': 0.25, 'step': 2}), flush=True)\n"
-    )
-    sweep = {"program": "train.py", "method": "grid", "metric": {"name": "loss"}, "parameters": {"x": {"values": [1]}}}
-    (tmp_path / "s.json").write_text(json.dumps(sweep))
-    words = ["-m", "mpitune", "run", "s.json", "--workers", "1", "--results", "r", "--track", "tensorboard:b"]
-    done = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, env=AROUND, timeout=PATIENCE, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    (board,) = (tmp_path / "b").iterdir()
-    found = in_tensorboard(board)
-    assert (found["t000000"]["steps"], found["t000000"]["loss"]) == ({1: 0.5, 2: 0.25}, 0.25)
-
-
 FOLLOW = """
 import sys
 from functools import partial

@@ -6,8 +6,8 @@
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
 # make test-container    build the CPU container's steps in a chroot and run both programs in it (root, minutes)
 # make test-lowest  all but networks on the oldest versions that pyproject.toml allows; make test-newest: on the newest
-# make test-gpu    install what fits the GPU driver into .venv-gpu; then the doctor, and the tests of GPUs
-#                  make test-gpu-here PY=python3: with the packages that this Python has
+# make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one
+#                  folder with a summary.md. make test-gpu-here PY=python3: with the packages that this Python has
 # make bench   the benchmarks that the README cites
 
 PYTHON ?= python3
@@ -69,13 +69,11 @@ test-gpu:
 	echo "installing requirements-cu$$cuda.txt into .venv-gpu (minutes)"; \
 	{ [ -x .venv-gpu/bin/python ] || $(PYTHON) -m venv .venv-gpu; } && \
 	$(GPU_PIP) -r requirements-cu$$cuda.txt pytest hypothesis
-	$(MAKE) test-gpu-here PY=.venv-gpu/bin/python
+	.venv-gpu/bin/python -m tests.gpu --limit 600
 
 PY ?= python3
 test-gpu-here:
-	$(PY) -m mpitune doctor --gpu all --results results/none
-	$(PY) -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -rfEs -q -m gpu \
-		$$(grep -rl pytest.mark.gpu --include='test_*.py' tests)
+	$(PY) -m tests.gpu
 
 test-container: .venv/dev
 	CONTAINER=1 python -m pytest tests/apptainer

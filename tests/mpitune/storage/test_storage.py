@@ -1,12 +1,13 @@
 """What becomes of a study whose folder fails it: full, read-only, removed, damaged, shared, or written long ago."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from tests.helpers import (
     studied,
     table_without_run,
     wait_for_lines,
-    wait_until,
 )
 from tests.toys import Toy
 
@@ -150,20 +150,19 @@ def test_a_failing_fsync_is_an_error(shell: Any) -> None:
     assert int(free) > 30_000, "no write had a reason to fail"
 
 
-@pytest.mark.parametrize("join", [(), ("--join",)])
-def test_a_second_job_in_a_folder_is_refused(program: Any, tmp_path: Path, join: Sequence[str]) -> None:
-    arguments = ("10000", "--seconds", "0.1")
-    job = start(tmp_path, *arguments, *join)
-    assert wait_until(lambda: sum(path.read_text().count('"key"') for path in tmp_path.rglob(NAME)) > 2)
-    for extra in ((), ("--restart",), *([] if join else [("--join",)])):
-        done = program(*TOYS, *arguments, *OPTIONS, "--results", tmp_path, *extra, status=Exit.USAGE)
-        who = "a job that does not join others" if "--join" in extra else "another job"
-        assert f"{who} is writing" in one_line(done.stderr)
-        assert ("or --join in both jobs" in done.stderr) == (not extra)
-    assert not list(tmp_path.glob("*-1*")) and (tmp_path / "jobs").exists() == bool(join)
-    job.terminate()
-    job.communicate(timeout=PATIENCE)
-    assert job.returncode == Exit.STOPPED
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_second_job_in_a_folder_is_refused(tmp_path: Path, joined: bool) -> None:
+    """The lock is that of a job that works alone, or has joined others."""
+    studied(tmp_path, 3)
+    whole = (tmp_path / NAME).read_bytes()
+    with open(tmp_path / NAME, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH if joined else fcntl.LOCK_EX)
+        for options in ({}, {"restart": True}, *([] if joined else [{"join": True}])):
+            who = "a job that does not join others" if "join" in options else "another job"
+            with pytest.raises(UsageError, match=f"{who} is writing") as error:
+                run_study(Toy(3), RunOptions(workers=0, results=tmp_path, quiet=True, **options))
+            assert ("in both jobs, which then share the work" in str(error.value)) == (not options)
+    assert not list(tmp_path.glob("*-1*")) and (tmp_path / NAME).read_bytes() == whole
 
 
 def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:

@@ -399,11 +399,11 @@ def test_nothing_in_the_code_unpickles_files() -> None:
 
 
 HOSTILE: list[tuple[tuple[str, ...], Any]] = [
-    ((), [[]]), (("trial",), {"a": 1}), (("trial", "number"), 3), (("trial", "complete"), "COMPLETE"),
-    (("trial", "params"), []), (("trial", "params", "x"), [0.5, "{}"]), (("trial", "params", "x"), ["inf", "{}"]),
-    (("trial", "steps"), [[]]), (("trial", "system_attrs"), 1e300), (("state",), "RUNNING"), (("stopped",), {}),
+    ((), [[]]), (("number",), 3), (("complete",), "COMPLETE"),
+    (("params",), []), (("params", "x"), [0.5, "{}"]), (("params", "x"), ["inf", "{}"]),
+    (("steps",), [[]]), (("system_attrs",), 1e300), (("state",), "RUNNING"), (("stopped",), {}),
     (("values",), []), (("values",), ["1e999"]), (("study",), None), (("cause",), 3),
-    *((path, {"@mpitune:number": "nan"}) for path in (("study",), ("trial", "user_attrs"), ("trial", "system_attrs"))),
+    *((path, {"@mpitune:number": "nan"}) for path in (("study",), ("user_attrs",), ("system_attrs",))),
 ]  # fmt: skip
 
 
@@ -424,7 +424,7 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
     run(7)
     whole = [json.loads(line) for line in (folder / NAME).read_bytes().splitlines()]
     code = {f"{kind}:optimizer:0": pickle.dumps(trap).hex() for kind in ("cma", "cmawm", "sepcma")}
-    for *path, value in [*((*path, value) for path, value in HOSTILE), ("trial", "system_attrs", code)]:
+    for *path, value in [*((*path, value) for path, value in HOSTILE), ("system_attrs", code)]:
         records = copy.deepcopy(whole)
         (said,) = (record["ending"] for record in records if record.get("key") == "t000006")
         *way, last = "kept", *path

@@ -14,7 +14,6 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
-from optuna.samplers import BruteForceSampler
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -44,8 +43,6 @@ class Asking:
         self._study, self._seed, self._window = study, seed, window
         self._view = view_of(study, seed, keeps=True)
         self._view.several, self._trials = window > 1, self._view.trials
-        goes_on = getattr(study.sampler, "_base_sampler", study.sampler)
-        self._goes_through_all = isinstance(goes_on, BruteForceSampler)
         self._waiting: list[int] = []  # trials that were enqueued
         self._enqueued: set[int] = set()  # those of them that run here
         self._news: list[FrozenTrial] = []  # what workers have not been told
@@ -107,11 +104,11 @@ class Asking:
 
     @property
     def stopped(self) -> bool:
-        """Whether the sampler has ended the study; one that goes through all points takes those that run for done."""
-        return self._view.stopped and not (self._goes_through_all and self.open)
+        """Whether the sampler has ended the study."""
+        return self._view.stopped
 
-    def ask(self) -> Trial | None:
-        """The next trial for a worker; None where all known points are done or open: others need to be told first."""
+    def ask(self) -> Trial:
+        """The next trial for a worker."""
         if not self.open:
             self._look()  # as by a callback
         self._look_at_attrs()
@@ -120,7 +117,7 @@ class Asking:
             self._trials[seen] = self._hidden.pop(seen)
             self._news.append(self._trials[seen])
         attrs: dict[str, Any] = {}
-        if is_enqueued := bool(self._waiting):
+        if self._waiting:
             self._enqueued.add(self._waiting.pop(0))
             attrs = {"user_attrs": self._trials[number].user_attrs, "system_attrs": self._trials[number].system_attrs}
         try:
@@ -128,14 +125,6 @@ class Asking:
         except Exception as error:  # as in Optuna 5, where the objective meets it
             params, space, self.raised[number] = {}, {}, error
         trial = self._trials[number]
-        if (
-            self._goes_through_all
-            and not is_enqueued
-            and self.open
-            and any(t.params == params for t in self._trials[:-1])
-        ):
-            self._trials.pop()
-            return None
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
@@ -164,7 +153,6 @@ class Asking:
         ended.system_attrs = kept | self._trials[number].system_attrs
         complete, ended.datetime_complete = ended.datetime_complete, None
         self._trials[number] = ended
-        self._view.stopped &= not self._goes_through_all  # it says so again
         try:
             self._view.tell(number, values, state)
         finally:  # also where the sampler's `after_trial` raises

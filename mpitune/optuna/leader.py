@@ -41,7 +41,6 @@ class Leader:
     # By number: what an objective has raised, packed, its trial and attributes of the study: a journal cannot hold all.
     extras: dict[int, tuple[bytes, FrozenTrial, dict[str, Any]]] = field(default_factory=dict)
     keeps: bool = False  # whether a journal is kept
-    heard: dict[int, bytes] | None = None  # by number, what has brought `extras`, where other ranks need it
     raised: BaseException | None = None
     stopped: bool = False  # by an objective
     bar: Any = None  # Optuna's
@@ -64,40 +63,39 @@ class Leader:
 
     def ask(self, most: int) -> list[Proposed]:
         """The next trial, if one may begin."""
-        if self.ended or self.n_asked == self.n_trials or self.is_late or (trial := self.asking.ask()) is None:
+        if self.ended or self.n_asked == self.n_trials or self.is_late:
             return []
         self.n_asked += 1
-        return [Proposed((trial,))]
+        return [Proposed((self.asking.ask(),))]
 
     def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
         """Take in the next result in the order of numbers."""
         (result,) = results
         number, self.told = self.asking.open[0], True
         raised, unsent, attrs = self.extras.pop(number, (b"", None, None))
-        kept = result.ending.kept
-        if kept is None:  # its worker has died, each time
+        if result.ending.kept is None:  # its worker has died, each time
             cause = result.error
             told = self.asking.tell(None, None, TrialState.FAIL)
         else:
-            ended, values, state, of_study = read_kept(kept, number, len(self.study.directions))
-            cause = kept["cause"]
-            self.stopped |= kept["stopped"]
+            ended, values, of_study, kept = read_kept(result.ending.kept, number, len(self.study.directions))
+            cause = kept.cause
+            self.stopped |= kept.stopped
             if unsent is not None:
                 self._require_kept(unsent)
                 if isinstance(self.study._storage, InMemoryStorage):
                     ended, of_study = unsent, attrs
                 else:  # tuples, of which a database makes lists, as by Optuna alone
                     ended.params, ended.distributions = unsent.params, unsent.distributions
-            elif kept["texts"] and not self.told_texts:
+            elif kept.texts and not self.told_texts:
                 self.told_texts = True
                 print(
-                    f"trials of an earlier process have texts for objects in their attribute {named(kept['texts'])}: "
+                    f"trials of an earlier process have texts for objects in their attribute {named(kept.texts)}: "
                     "fit the best again (study.best_params), or save each model to a file in the objective",
                     file=sys.stderr,
                 )
             for name, value in of_study.items():  # also where the sampler's `after_trial` raises
                 self.study.set_user_attr(name, value)
-            told = self.asking.tell(ended, values, state)
+            told = self.asking.tell(ended, values, TrialState[kept.state])
         self.bar.update(time.monotonic() - self.began, self.study)
         _say(self.study, told, cause)
         error = self.asking.raised.pop(number, None) or (unpacked_error(raised) if raised else None)

@@ -25,7 +25,7 @@ from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
-from mpitune.optuna.records import OURS, packed_trial, plain, says_all, unpacked_params, whole
+from mpitune.optuna.records import OURS, kept_of, plain, says_all, unpacked_params, whole
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
@@ -112,14 +112,7 @@ class InWorker:
             raised = packed_error(error, cause)
         ended = self.view.get_trial(proposal["number"])
         ended.datetime_complete, news = datetime.now(), self.view.new_attrs(before)
-        kept = {
-            "trial": packed_trial(ended), "values": plain(values), "state": state.name, "cause": cause,
-            "stopped": of_optuna.study._stop_flag, "study": plain(news),
-            "texts": [
-                name for name, value in (ended.user_attrs | news).items()
-                if type(value) is not str and isinstance(plain(value), str)
-            ],
-        }  # fmt: skip
+        kept = kept_of(ended, values, state, cause, of_optuna.study._stop_flag, news)
         messages = b""
         if raised or not says_all([ended, news]):
             ended.user_attrs, news = (_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import cloudpickle
 import numpy as np
 from optuna.logging import get_verbosity
 from optuna.progress_bar import _ProgressBar
+from optuna.samplers import BruteForceSampler
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
@@ -40,13 +41,11 @@ from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
 from mpitune.port import Reporting, Scheduling
 from mpitune.processes.pickles import packed_call
-from mpitune.processes.process import packed
 from mpitune.ranks import launch
-from mpitune.ranks.transport import Transport
 from mpitune.storage.history import read_header, read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
-from mpitune.studies import alone, join, n_ranks, on_all_ranks, run_study
+from mpitune.studies import join, n_ranks, on_all_ranks, run_study
 from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
@@ -100,8 +99,6 @@ class Optimizing(Experiment):
         number, *extras = pickle.loads(content)
         assert self.leader is not None
         self.leader.extras[number] = tuple(extras)
-        if self.leader.heard is not None:
-            self.leader.heard[number] = content
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
@@ -188,6 +185,10 @@ def optimize(
         raise UsageError("adapt=True is for search(), not for a study of Optuna")
     if options.join and not isinstance(study._storage, InMemoryStorage):
         raise UsageError("join=True is for a study in a results folder: leave the storage out")
+    if join(options).size > 1 and not launch.others_wait and isinstance(study._storage, InMemoryStorage):
+        raise UsageError(
+            "each rank has a study of its own: start the script as mpirun -n 2 python -m mpitune script.py"
+        )
     content, arrays = _sendable(study, func)
     options = _own_folder(options, study)
     seed, size = _seed_and_window(study, window, options)
@@ -204,44 +205,17 @@ def optimize(
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
         study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()),
-        bar=bar, keeps=options.results is not None, began=begin, told_texts=bool(join(options).rank),
+        bar=bar, keeps=options.results is not None, began=begin,
     )  # fmt: skip
-    # A script that all ranks run has the study in each.
-    in_each = join(options).size > 1 and not launch.others_wait and isinstance(study._storage, InMemoryStorage)
-    leader.heard = {} if in_each else None
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
         experiment = _experiment(leader, content, gc_after_trial, seed, size, space)
-        outcomes = run_study(replace(experiment, tracked=bool(options.track)), options)
-        if in_each:
-            _follow(experiment, size, outcomes, join(options))
+        run_study(replace(experiment, tracked=bool(options.track)), options)
     finally:
         study._thread_local.in_optimize_loop = False
         bar.close()
     if leader.raised is not None:
         raise leader.raised
-
-
-def _follow(experiment: Optimizing, window: int, outcomes: Sequence[Outcome], transport: Transport) -> None:
-    """On ranks but 0: do with the study what rank 0 has done with its own, when that has sent what workers sent it."""
-    leader = experiment.leader
-    assert leader is not None
-    with alone():
-        content = np.frombuffer(bytearray(packed(leader.heard)), np.uint8)
-        size = transport.broadcast(content.size)
-        content = content if transport.rank == 0 else np.empty(size, np.uint8)
-        transport.broadcast_array(content)
-    if transport.rank == 0:
-        return
-    for each in pickle.loads(content.data).values():
-        experiment.on_message(each)
-    results = {outcome.trial.key: outcome.result for outcome in outcomes}
-    leader.n_trials, leader.ends = len(results), math.inf
-    asked: Any = rounds(leader, window)
-    with suppress(StopIteration):
-        awaited = next(asked).awaited
-        while awaited[0].key in results:
-            awaited = asked.send([results[awaited[0].key]]).awaited
 
 
 @cache
@@ -287,6 +261,9 @@ def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> t
     kind = type(getattr(study.sampler, "_base_sampler", study.sampler))
     of_optuna = kind.__module__.startswith(("optuna.", "optuna_integration."))
     size = int(window or kept or (2 * slots if slots > 1 and of_optuna else 1))
+    if kind is BruteForceSampler and size > 1:  # with others open it would try points twice, and end too soon
+        size = 1
+        log.warning("BruteForceSampler needs each result before the next trial: one runs at a time (GridSampler: many)")
     if slots > 1 and not (window or kept or of_optuna):
         log.warning(
             "%s is not of Optuna and may need each result before the next trial: one runs at a time (window=%d: more)",

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json, json_to_distribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from mpitune.errors import UsageError, shortened
 from mpitune.identity import label_of
@@ -26,8 +26,8 @@ OURS = "mpitune"  # the system attribute of a trial that was run here: how other
 _Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER_MARK}$)")], Any]
 
 
-class _PackedTrial(Struct):
-    """A trial that its objective has left, as `packed_trial` makes it."""
+class Kept(Struct):
+    """What a worker says of a trial that its objective has left, as JSON. Anyone may have written a journal with it."""
 
     number: int
     start: str
@@ -36,61 +36,51 @@ class _PackedTrial(Struct):
     steps: list[tuple[int, Any]]
     user_attrs: _Attrs
     system_attrs: _Attrs
-
-
-class _Kept(Struct):
-    """What a worker says of a trial. Anyone may have written the journal that has it."""
-
-    trial: _PackedTrial
     values: list[Any] | None
     state: Literal["COMPLETE", "PRUNED", "FAIL"]
     cause: str
     stopped: bool
-    study: _Attrs
+    study: _Attrs  # new attributes of the study
     texts: list[str]  # user attributes of the trial and the study that are texts here
 
 
-def read_kept(kept: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, TrialState, Any]:
-    """The trial of this number, its values, what became of it, and new attributes of the study. Raises UsageError."""
+def kept_of(
+    trial: FrozenTrial, values: list[float] | None, state: Any, cause: str, stopped: bool, study: Mapping[str, Any]
+) -> Any:
+    """A `Kept` of a trial, for a journal."""
+    attrs = {**trial.user_attrs, **study}
+    texts = [n for n, value in attrs.items() if type(value) is not str and isinstance(plain(value), str)]
+    return msgspec.to_builtins(Kept(
+        trial.number, str(trial.datetime_start), str(trial.datetime_complete),
+        packed_params(trial.params, trial.distributions),
+        [(step, plain(value)) for step, value in trial.intermediate_values.items()],
+        plain(trial.user_attrs), plain(trial.system_attrs), plain(values), state.name, cause, stopped, plain(study),
+        texts,
+    ))  # fmt: skip
+
+
+def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, Any, Kept]:
+    """The trial of this number, as one that runs; its values; new attributes of the study; all. Raises UsageError."""
     try:
-        msgspec.convert(kept, _Kept)
-        trial, values, state = unpacked_trial(kept["trial"]), whole(kept["values"]), TrialState[kept["state"]]
-        of_study = whole(kept["study"])
-        fit = values is None if state != TrialState.COMPLETE else (
+        kept = msgspec.convert(content, Kept)
+        params, distributions = unpacked_params(kept.params)
+        trial = running(
+            kept.number, params=params, distributions=distributions, user_attrs=whole(kept.user_attrs),
+            system_attrs=whole(kept.system_attrs), intermediate_values={n: whole(v) for n, v in kept.steps},
+        )  # fmt: skip
+        trial.datetime_start, trial.datetime_complete = map(datetime.fromisoformat, (kept.start, kept.complete))
+        values = whole(kept.values)
+        fit = values is None if kept.state != "COMPLETE" else (
             len(values) == n_values and all(type(value) is float and value == value for value in values)
         )  # fmt: skip
         if trial.number != number or not fit:
-            raise ValueError(f"number {trial.number}, {state.name}, values {values}")
+            raise ValueError(f"number {trial.number}, {kept.state}, values {values}")
     except UNREADABLE as error:
         raise UsageError(
             f"trial {number} in the journal is none that Optuna could have ({shortened(str(error))}): use another "
             "results folder, or --restart"
         ) from error
-    return trial, values, state, of_study
-
-
-def packed_trial(trial: FrozenTrial) -> dict[str, Any]:
-    """A trial that its objective has left, but what becomes of it."""
-    return {
-        "number": trial.number,
-        "start": str(trial.datetime_start),
-        "complete": str(trial.datetime_complete),
-        "params": packed_params(trial.params, trial.distributions),
-        "steps": [[step, plain(value)] for step, value in trial.intermediate_values.items()],
-        "user_attrs": plain(trial.user_attrs),
-        "system_attrs": plain(trial.system_attrs),
-    }
-
-
-def unpacked_trial(record: Mapping[str, Any]) -> FrozenTrial:
-    """The trial, which is as one that runs."""
-    params, distributions = unpacked_params(record["params"])
-    trial = running(
-        record["number"], params=params, distributions=distributions, user_attrs=whole(record["user_attrs"]),
-        system_attrs=whole(record["system_attrs"]), intermediate_values={n: whole(v) for n, v in record["steps"]},
-    )  # fmt: skip
-    trial.datetime_start, trial.datetime_complete = map(datetime.fromisoformat, (record["start"], record["complete"]))
-    return trial
+    return trial, values, whole(kept.study), kept
 
 
 def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistribution]) -> dict[str, Any]:

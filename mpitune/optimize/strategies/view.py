@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner, HyperbandPruner
-from optuna.samplers import BaseSampler, BruteForceSampler, QMCSampler, TPESampler
+from optuna.samplers import BaseSampler, QMCSampler, TPESampler
 from optuna.search_space import intersection_search_space
 from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.storages._in_memory import _StudyInfo
@@ -151,9 +151,6 @@ class View(InMemoryStorage):
         if lies or not is_optunas(sampler):  # it looks at the parameters of running trials, or keeps a state
             for name, drawn_from in intersection_search_space(study.get_trials(deepcopy=False)).items():
                 trial._suggest(name, drawn_from)
-        elif isinstance(sampler, BruteForceSampler) and self.several:
-            while after := _next(study.get_trials(deepcopy=False, states=ENDED), trial.params):
-                trial._suggest(*after)
         self.stopped |= study._stop_flag
         begun = self.get_trial(number)
         params, space = {**params, **begun.params}, {**space, **begun.distributions}
@@ -188,19 +185,6 @@ class ViewedStudy(Study):
         raise RuntimeError(READ_ONLY)
 
     add_trial = add_trials = ask = enqueue_trial
-
-
-ENDED = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
-
-
-def _next(ended: Iterable[FrozenTrial], params: Mapping[str, Any]) -> tuple[str, BaseDistribution] | None:
-    """The parameter that a trial with these first ones has asked for next."""
-    first, n = list(params.items()), len(params)
-    for trial in ended:
-        known = list(trial.params.items())
-        if len(known) > n and known[:n] == first:
-            return known[n][0], trial.distributions[known[n][0]]
-    return None
 
 
 def is_optunas(part: BaseSampler | BasePruner) -> bool:

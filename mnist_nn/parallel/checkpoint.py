@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mnist_nn.parallel.log import Epoch
-from mpitune.errors import StorageError, UsageError
+from mpitune.errors import UsageError
 from mpitune.storage.files import written_whole
 
-NAME, FORMAT, BEFORE = "checkpoint.pt", 3, "checkpoint-before.pt"
+NAME, FORMAT, BEFORE = "checkpoint.pt", 4, "checkpoint-before.pt"
 
 
 class Begun(NamedTuple):
@@ -38,13 +37,10 @@ class Checkpoint(NamedTuple):
 
 
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
-    """Replace the checkpoint in `folder`; a continuation must have `settings` in common. Raises StorageError."""
-    content = {**state._asdict(), "epochs": [asdict(epoch) for epoch in state.epochs], "begun": list(state.begun)}
-    try:
-        with written_whole(folder / NAME) as file:
-            torch.save({"format": FORMAT, "settings": settings, **content}, file)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume") from error
+    """Replace the checkpoint in `folder`; a continuation must have `settings` in common. Raises OSError."""
+    plain = state._replace(epochs=[tuple(epoch) for epoch in state.epochs], begun=tuple(state.begun))  # type: ignore
+    with written_whole(folder / NAME) as file:
+        torch.save({"format": FORMAT, "settings": settings, **plain._asdict()}, file)
 
 
 def set_aside(folder: Path) -> None:
@@ -58,12 +54,11 @@ def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
     path = folder / NAME
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
-        stored = content["settings"]
-        content["begun"] = Begun(*content["begun"])
-        content["epochs"] = [Epoch(**epoch) for epoch in content["epochs"]]
-        state = Checkpoint(**{name: content[name] for name in Checkpoint._fields})
+        if content.pop("format") != FORMAT:
+            raise ValueError("another format")
+        stored = content.pop("settings")
+        content |= {"begun": Begun(*content["begun"]), "epochs": [Epoch(*epoch) for epoch in content["epochs"]]}
+        state = Checkpoint(**content)
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same

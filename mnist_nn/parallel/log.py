@@ -6,9 +6,8 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpitune.errors import StorageError, duration
 from mpitune.storage.table import read_table, write_table
@@ -16,8 +15,7 @@ from mpitune.storage.table import read_table, write_table
 TABLE = "ddp.csv"
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(NamedTuple):
     """Figures of one epoch.
 
     Attributes:
@@ -41,6 +39,15 @@ class Epoch:
             f"epoch {self.epoch:>3}  train loss {self.train_loss:.4f}  test loss {self.test_loss:.4f}  "
             f"accuracy {self.accuracy:.2%}  {self.images_per_second:,.0f} images/s  {duration(self.seconds)}"
         )
+
+
+class Share(NamedTuple):
+    """What the process of a host has done of some steps, and (least, largest) of what each layer put out there."""
+
+    host: str
+    loss: float
+    n_images: float
+    ranges: dict[str, tuple[float, float]]
 
 
 class Log:
@@ -71,26 +78,24 @@ class Log:
         self._show(total_steps, figures)
 
     @staticmethod
-    def hosts(
-        names: Sequence[str], shares: Sequence[Sequence[float]], epoch: int, step: int, figures: Mapping[str, Any],
-        seconds: float,
-    ) -> None:  # fmt: skip
-        """Print a line for each host; `shares` of each process (see `DistributedTraining`), which is on that host."""
-        for host in dict.fromkeys(names):
-            columns = list(
-                zip(*(share for name, share in zip(names, shares, strict=True) if name == host), strict=True)
-            )
-            loss, n_images, ranges = sum(columns[0]), sum(columns[1]), columns[2:]
-            layers = zip(figures.get("activations", ()), ranges[::2], ranges[1::2], strict=True)
+    def hosts(shares: Sequence[Share], epoch: int, step: int, learning_rate: float, seconds: float) -> None:
+        """Print a line for each host of what its processes have done."""
+        for host in dict.fromkeys(share.host for share in shares):
+            here = [share for share in shares if share.host == host]
+            loss, n_images = sum(share.loss for share in here), sum(share.n_images for share in here)
+            ranges = {
+                layer: list(zip(*(share.ranges[layer] for share in here), strict=True)) for layer in here[0].ranges
+            }
             print(
                 f"{host}: epoch {epoch}  step {step}  loss {loss / (n_images or 1):.4f}  "
-                f"learning rate {figures['learning_rate']:.4g}  {n_images / seconds:,.0f} images/s",
-                *(f"{layer} {min(low):.3g}..{max(high):.3g}" for layer, low, high in layers), sep="  ", flush=True,
+                f"learning rate {learning_rate:.4g}  {n_images / seconds:,.0f} images/s",
+                *(f"{layer} {min(low):.3g}..{max(high):.3g}" for layer, (low, high) in ranges.items()),
+                sep="  ", flush=True,
             )  # fmt: skip
 
     def epoch(self, epoch: Epoch) -> None:
-        self.write(**asdict(epoch))
-        self._show(epoch.epoch, {"epoch": {k: v for k, v in asdict(epoch).items() if k != "epoch"}})
+        self.write(**epoch._asdict())
+        self._show(epoch.epoch, {"epoch": {k: v for k, v in epoch._asdict().items() if k != "epoch"}})
         print(epoch, flush=True)
         if self._board:
             self._board.flush()
@@ -120,11 +125,3 @@ def summary(row: Mapping[str, Any]) -> str:
         f"batch {row['batch']} each, {row['epochs']} epoch{'s' * (row['epochs'] > 1)}{here}: "
         f"{duration(float(row['seconds']))}, accuracy {float(row['accuracy']):.2%}, loss {float(row['loss']):.4f}"
     )
-
-
-def draw(folder: Path, epochs: Sequence[Epoch]) -> None:
-    """learning.svg and learning.png: losses and accuracy after each epoch."""
-    from mnist_nn.figures import learning
-    from mpitune.figures.plotting import save
-
-    save(learning(*zip(*((e.train_loss, e.test_loss, e.accuracy) for e in epochs), strict=True)), folder, "learning")

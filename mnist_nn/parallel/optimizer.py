@@ -1,4 +1,4 @@
-"""The optimizer with its learning rate in each step, and how a network lies on the processes.
+"""The optimizer, its learning rate in each step, and how a network lies on the processes.
 
 Each process has all weights, and the whole state of the optimizer (ddp) or a shard of it (zero1: stage 1 of ZeRO,
 Rajbhandari et al., 2020).
@@ -8,60 +8,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from mnist_nn.parallel.settings import BETAS, EPS
+from mnist_nn.parallel.settings import Settings
 
 
-class Rule(NamedTuple):
-    """How weights are updated.
-
-    Attributes:
-        learning_rate: what the optimizer gets after the warm-up.
-        momentum: of sgd.
-        weight_decay: of sgd it is a part of the gradient, of adamw it is not (Loshchilov and Hutter, 2019).
-        betas, eps: of adamw.
-        warmup_steps: in which the learning rate grows, linearly or with the logarithm of the step.
-        schedule: constant, or down to zero along a line or half a cosine.
-        total_steps: that the schedule takes; None for the length of the training.
-    """
-
-    name: str = "sgd"
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    warmup_steps: int = 0
-    schedule: str = "constant"
-    betas: tuple[float, float] = BETAS
-    eps: float = EPS
-    warmup_type: str = "linear"
-    total_steps: int | None = None
-
-    def rate(self, step: int, n_steps: int) -> float:
-        """The learning rate of a step, the first of which is 0, of a training of n_steps."""
-        if step < self.warmup_steps:
-            if self.warmup_type == "log":
-                return self.learning_rate * math.log(step + 1) / math.log(max(2, self.warmup_steps))
-            return self.learning_rate * (step + 1) / self.warmup_steps
-        if self.schedule == "constant":
-            return self.learning_rate
-        n_steps = self.total_steps or n_steps
-        done = min(1.0, (step - self.warmup_steps) / max(1, n_steps - self.warmup_steps))
-        return self.learning_rate * (1 - done if self.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done)))
+def rate_of(settings: Settings, step: int, n_steps: int) -> float:
+    """The learning rate of a step, the first of which is 0, of a training of n_steps."""
+    full, warmup = settings.lr or 0.0, settings.warmup_steps
+    if step < warmup:
+        by_log = settings.warmup_type == "log"
+        return full * (math.log(step + 1) / math.log(max(2, warmup)) if by_log else (step + 1) / warmup)
+    n_steps = settings.total_steps or n_steps
+    done = min(1.0, (step - warmup) / max(1, n_steps - warmup))
+    left = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+    return full * left[settings.schedule]
 
 
-def make_optimizer(weights: Iterable[nn.Parameter], rule: Rule, strategy: str) -> torch.optim.Optimizer:
-    """The optimizer of a rule; its operations are fused into one."""
+def make_optimizer(weights: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of settings that are complete; its operations are fused into one."""
     kind: type[torch.optim.Optimizer] = torch.optim.SGD
-    given: dict[str, Any] = {"momentum": rule.momentum}
-    if rule.name == "adamw":
-        kind, given = torch.optim.AdamW, {"betas": rule.betas, "eps": rule.eps}
-    given |= {"lr": rule.learning_rate, "weight_decay": rule.weight_decay, "fused": True}
-    if strategy == "zero1":
+    given: dict[str, Any] = {"momentum": settings.momentum}
+    if settings.optimizer == "adamw":
+        kind, given = torch.optim.AdamW, {"betas": settings.betas, "eps": settings.eps}
+    given |= {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
+    if settings.strategy == "zero1":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(weights, kind, **given)

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from common.data import N_CLASSES, load
 from mnist_nn.parallel import checkpoint
-from mnist_nn.parallel.checkpoint import Checkpoint
-from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, draw, summary
-from mnist_nn.parallel.optimizer import Rule
+from mnist_nn.parallel.checkpoint import Begun, Checkpoint
+from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, summary
 from mnist_nn.parallel.rendezvous import RankInfo
-from mnist_nn.parallel.settings import (
-    ADAMW_LEARNING_RATE,
-    ADAMW_WEIGHT_DECAY,
-    BETAS,
-    EPS,
-    LEARNING_RATE,
-    MOMENTUM,
-    Settings,
-)
+from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import ONE_MODEL, save_model
 from mnist_nn.shapes import weights_of
 from mnist_nn.tuning import HYPERPARAMETERS
@@ -35,70 +25,22 @@ from mpitune.storage.provenance import versions
 from mpitune.storage.table import read_table
 
 Parameters = dict[str, float | int | str]
-KUBEFLOW: Parameters = {"network": "kubeflow"}
 
 
 class Job(NamedTuple):
-    """The job that rank 0 sends to all processes.
+    """What rank 0 sends to all processes.
 
     Attributes:
+        settings: with all numbers, see `Settings.complete`.
+        params: of the network.
         shapes: of the uint8 arrays that follow.
         checkpoint: to continue from; None for a training from the start.
     """
 
     settings: Settings
     params: Parameters
-    rule: Rule
     shapes: dict[str, tuple[int, ...]]
     checkpoint: Checkpoint | None
-
-
-class Inputs(NamedTuple):
-    """Data and checkpoint that rank 0 has read; `fixed` are the settings that a continuation must share."""
-
-    arrays: dict[str, np.ndarray]
-    fixed: dict[str, Any]
-    n_weights: int
-    job: Job
-
-
-def read_inputs(settings: Settings, n_processes: int) -> Inputs:
-    """Read the data, the network's parameters and the checkpoint. Raises UsageError for the user's errors."""
-    arrays = load(settings.dataset, settings.data_folder, settings.train_size)
-    params = best_of(settings.source) if settings.source else KUBEFLOW
-    _, height, width = arrays["train_images"].shape
-    try:
-        n_weights = weights_of(params, (height, width), N_CLASSES)
-    except ValueError as error:
-        raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
-    total = settings.batch_size * n_processes
-    if settings.total_batch_size not in (None, total):
-        raise UsageError(
-            f"--total-batch-size {settings.total_batch_size} is not --batch-size {settings.batch_size} times "
-            f"{n_processes} processes, which is {total}: give sizes that fit; gradients are not accumulated"
-        )
-    if settings.tensorboard and find_spec("tensorboard") is None:
-        raise UsageError("--tensorboard needs the package tensorboard: pip install tensorboard")
-    rule = _rule(settings, params)
-    fixed = {
-        **result_settings(settings), "lr": rule.learning_rate, "momentum": rule.momentum,
-        "weight_decay": rule.weight_decay, "params": params,
-    }  # fmt: skip
-    if settings.schedule != "constant":
-        n_steps = settings.total_steps
-        if n_steps is None:
-            fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
-            n_steps = settings.epochs * math.ceil(len(arrays["train_labels"]) / settings.images_per_step(n_processes))
-        if settings.warmup_steps >= n_steps:
-            raise UsageError(
-                f"--warmup-steps {settings.warmup_steps} takes all {n_steps} steps, "
-                f"so none is left for --schedule {settings.schedule}: give fewer"
-            )
-    known = checkpoint.read(settings.results, fixed) if settings.resume else None
-    shapes = {name: array.shape for name, array in arrays.items()}
-    if settings.scale_lr:
-        rule = rule._replace(learning_rate=rule.learning_rate * n_processes)
-    return Inputs(arrays, fixed, n_weights, Job(settings, params, rule, shapes, known))
 
 
 def best_of(folder: Path) -> Parameters:
@@ -116,109 +58,110 @@ def best_of(folder: Path) -> Parameters:
         raise UsageError(f"{folder} holds no network of an ended search of mnist_nn (results.csv)") from error
 
 
-def _rule(settings: Settings, params: Parameters) -> Rule:
-    """The update of the weights in one process: what was given, else what the search found for sgd, else defaults."""
-    adamw = settings.optimizer == "adamw"
-    rate = ADAMW_LEARNING_RATE if adamw else float(params.get("learning_rate", LEARNING_RATE))
-    momentum = 0.0 if adamw else float(params.get("momentum", MOMENTUM))
-    decay = ADAMW_WEIGHT_DECAY if adamw else 0.0
-    return Rule(
-        name=settings.optimizer,
-        learning_rate=rate if settings.lr is None else settings.lr,
-        momentum=momentum if settings.momentum is None else settings.momentum,
-        weight_decay=decay if settings.weight_decay is None else settings.weight_decay,
-        warmup_steps=settings.warmup_steps,
-        schedule=settings.schedule,
-        betas=(settings.betas[0], settings.betas[1]) if settings.betas else BETAS,
-        eps=EPS if settings.eps is None else settings.eps,
-        warmup_type=settings.warmup_type or "linear",
-        total_steps=settings.total_steps,
-    )
+def _check_steps(settings: Settings, n_images: int, n_processes: int) -> None:
+    """Raise UsageError where this number of processes cannot take the steps that are asked for."""
+    total = settings.batch_size * n_processes
+    if settings.total_batch_size not in (None, total):
+        raise UsageError(
+            f"--total-batch-size {settings.total_batch_size} is not --batch-size {settings.batch_size} times "
+            f"{n_processes} processes, which is {total}: give sizes that fit; gradients are not accumulated"
+        )
+    n_steps = settings.total_steps or settings.epochs * math.ceil(n_images / settings.images_per_step(n_processes))
+    if settings.schedule != "constant" and settings.warmup_steps >= n_steps:
+        raise UsageError(
+            f"--warmup-steps {settings.warmup_steps} takes all {n_steps} steps, "
+            f"so none is left for --schedule {settings.schedule}: give fewer"
+        )
 
 
 class Recorder:
-    """Writes log, table, figure, checkpoints and model. Its constructor raises UsageError where it cannot.
+    """Reads what a training begins with, and writes log, table, figure, checkpoints and model.
 
-    Its methods return such an error instead, since the other processes must hear of it.
+    Its methods raise UsageError where that is the user's error, or where a folder cannot be written.
     """
 
-    def __init__(self, settings: Settings, rank_info: RankInfo, *, device: str, backend: str, inputs: Inputs) -> None:
-        self.settings, self.rank_info, self.device, self.backend = settings, rank_info, device, backend
-        self.inputs, self.job = inputs, inputs.job
-        board = settings.results / "tensorboard" if settings.tensorboard else None
-        known = self.job.checkpoint
-        self._n_known = len(known.epochs) if known else 0
-        self._images_known = known.begun.images if known else 0
-        self.startup_seconds = self.rendezvous_seconds = 0.0
-        self.log = Log(
-            settings.log_path or settings.results / "log.jsonl", resume=known is not None, board=board,
-            done=known.steps if known else 0,
-        )  # fmt: skip
-        print(f"network {self.job.params['network']}: {inputs.n_weights:,} parameters", flush=True)
+    startup_seconds = rendezvous_seconds = 0.0
+
+    def __init__(self, settings: Settings, rank_info: RankInfo, *, device: str, backend: str) -> None:
+        self.arrays = load(settings.dataset, settings.data_folder, settings.train_size)
+        params = best_of(settings.source) if settings.source else Parameters(network="kubeflow")
+        self._form = *self.arrays["train_images"].shape[1:], settings.max_pixel
         try:
+            n_weights = weights_of(params, self._form[:2], N_CLASSES)
+        except ValueError as error:
+            raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
+        if settings.tensorboard and find_spec("tensorboard") is None:
+            raise UsageError("--tensorboard needs the package tensorboard: pip install tensorboard")
+        settings = settings.complete(params)
+        _check_steps(settings, len(self.arrays["train_labels"]), rank_info.size)
+        self._fixed = {**result_settings(settings), "params": params}  # which a continuation must have, too
+        if settings.schedule != "constant" and settings.total_steps is None:
+            self._fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
+        known = checkpoint.read(settings.results, self._fixed) if settings.resume else None
+        shapes = {name: array.shape for name, array in self.arrays.items()}
+        self.job, self._rank_info = Job(settings, params, shapes, known), rank_info
+        self._layout = {"device": device, "backend": backend}
+        self._n_known, begun, done = (len(known.epochs), known.begun, known.steps) if known else (0, Begun(), 0)
+        self._images_known = begun.images
+        board = settings.results / "tensorboard" if settings.tensorboard else None
+        self.log = Log(settings.log_path or settings.results / "log.jsonl", resume=bool(known), board=board, done=done)
+        print(f"network {params['network']}: {n_weights:,} parameters", flush=True)
+        with self._writing("give another --results"):
             settings.results.mkdir(parents=True, exist_ok=True)
             if not settings.resume:
                 checkpoint.set_aside(settings.results)
-        except OSError as error:
-            raise StorageError(
-                f"{settings.results} cannot be written ({error.strerror}): give another --results"
-            ) from error
-        layout = {"nodes": rank_info.nodes, "processes": rank_info.size, "device": device, "backend": backend}
-        self.log.write(run={**inputs.fixed, **layout, "parameters": inputs.n_weights}, versions=versions())
+        layout = {"nodes": rank_info.nodes, "processes": rank_info.size, **self._layout}
+        self.log.write(run={**self._fixed, **layout, "parameters": n_weights}, versions=versions())
 
-    def keep(self, state: Checkpoint) -> UsageError | None:
+    @contextmanager
+    def _writing(self, fix: str = "fix that, then --resume") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            folder = self.job.settings.results
+            raise StorageError(f"{folder} cannot be written ({error.strerror}): {fix}") from error
+
+    def keep(self, state: Checkpoint) -> None:
         """Keep the state; after an epoch say what it came to."""
         if not state.begun.images:
             self.log.epoch(state.epochs[-1])
-        try:
-            checkpoint.write(self.settings.results, self.inputs.fixed, state)
-        except UsageError as error:
-            return error
-        return None
+        with self._writing():
+            checkpoint.write(self.job.settings.results, self._fixed, state)
 
-    def finish(self, state: Checkpoint) -> UsageError | None:
+    def finish(self, state: Checkpoint) -> None:
         """The summary, the table's row where an epoch was trained, the figure, and the model where it is wanted."""
-        epochs = state.epochs
-        folder, row = self.settings.results, self._row(epochs)
-        try:
+        from mnist_nn.figures import learning
+        from mpitune.figures.plotting import save
+
+        epochs, folder = state.epochs, self.job.settings.results
+        row = self._row(epochs)
+        with self._writing():
             if len(epochs) > self._n_known:
                 append_row(folder / TABLE, row)
             self.log.write(end=row)
-            draw(folder, epochs)
-            if self.settings.save_model:
-                height, width = self.inputs.arrays["train_images"].shape[1:]
+            curves = zip(*((epoch.train_loss, epoch.test_loss, epoch.accuracy) for epoch in epochs), strict=True)
+            save(learning(*curves), folder, "learning")
+            if self.job.settings.save_model:
                 named = {name: weight.cpu().numpy() for name, weight in state.weights.items()}
-                save_model(folder / ONE_MODEL, self.job.params, (height, width, self.settings.max_pixel), named)
-        except OSError as error:
-            return StorageError(f"{folder} cannot be written ({error.strerror}): fix that, then --resume")
+                save_model(folder / ONE_MODEL, self.job.params, self._form, named)
         print(summary(row), flush=True)
-        return None
 
     def _row(self, epochs: Sequence[Epoch]) -> dict[str, Any]:
         """Seconds and speed are of this run, accuracy and loss of the whole training."""
-        last, n_images, here = epochs[-1], len(self.inputs.arrays["train_labels"]), epochs[self._n_known :]
+        settings, last, here = self.job.settings, epochs[-1], epochs[self._n_known :]
+        n_images = len(self.arrays["train_labels"])
         images = [n_images - self._images_known, *[n_images] * (len(here) - 1)][: len(here)]
         training_seconds = sum(n / epoch.images_per_second for n, epoch in zip(images, here, strict=True))
+        figures = {
+            "seconds": sum(epoch.seconds for epoch in here), "accuracy": last.accuracy, "loss": last.test_loss,
+            "images_per_second": sum(images) / training_seconds if here else 0, "lr": settings.lr,
+            "trained_epochs": sum(images) / n_images, "startup_seconds": self.startup_seconds,
+            "rendezvous_seconds": self.rendezvous_seconds,
+        }  # fmt: skip
         return {
-            "nodes": self.rank_info.nodes,
-            "devices": self.rank_info.size,
-            "device": self.device,
-            "batch": self.settings.batch_size,
-            "epochs": len(epochs),
-            "seconds": f"{sum(epoch.seconds for epoch in here):.6g}",
-            "accuracy": f"{last.accuracy:.6g}",
-            "loss": f"{last.test_loss:.6g}",
-            "images_per_second": f"{sum(images) / training_seconds if here else 0:.6g}",
-            "network": self.job.params["network"],
-            "dataset": self.settings.dataset,
-            "backend": self.backend,
-            "strategy": self.settings.strategy,
-            "lr": f"{self.job.rule.learning_rate:.6g}",
-            "amp": self.settings.amp or "",
-            "train_size": n_images,
-            "optimizer": self.settings.optimizer,
-            "samples": self.settings.samples or "divided",
-            "trained_epochs": f"{sum(images) / n_images:.6g}",
-            "startup_seconds": f"{self.startup_seconds:.6g}",
-            "rendezvous_seconds": f"{self.rendezvous_seconds:.6g}",
-        }
+            "nodes": self._rank_info.nodes, "devices": self._rank_info.size, **self._layout,
+            "batch": settings.batch_size, "epochs": len(epochs), "network": self.job.params["network"],
+            "dataset": settings.dataset, "strategy": settings.strategy, "amp": settings.amp or "",
+            "train_size": n_images, "optimizer": settings.optimizer, "samples": settings.samples or "divided",
+            **{name: f"{figure:.6g}" for name, figure in figures.items()},
+        }  # fmt: skip

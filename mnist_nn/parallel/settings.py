@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.data import DatasetSettings
 from mnist_nn.parallel import deepspeed
-from mnist_nn.parallel.rendezvous import launch_info
+from mnist_nn.shapes import Params
 from mpitune.errors import UsageError
+from mpitune.ranks.launch import Launch, launched
 from mpitune.settings import Parser, setting
 
 PROG = "python -m mnist_nn.ddp"
@@ -21,15 +24,6 @@ BACKENDS, STRATEGIES = ("gloo", "nccl"), ("ddp", "zero1")
 OPTIMIZERS, SCHEDULES, WARMUPS = ("sgd", "adamw"), ("constant", "linear", "cosine"), ("linear", "log")
 LEARNING_RATE, MOMENTUM = 0.01, 0.5
 ADAMW_LEARNING_RATE, ADAMW_WEIGHT_DECAY, BETAS, EPS = 0.001, 0.01, (0.9, 0.999), 1e-8
-INSTEAD = {  # of options of other programs that train this network
-    "--backend mpi": "PyTorch's packages are built without it: give gloo or nccl; mpirun starts processes for both",
-    "--gpus": "all GPUs that are visible are used: name them in CUDA_VISIBLE_DEVICES, or give --nproc-per-node N",
-    "--num-nodes": "the launcher says how many nodes there are: use mpirun, srun, or torchrun --nnodes N",
-    "--nnodes": "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m mnist_nn.ddp",
-    "--num-processes": "python -m mnist_nn.ddp --nproc-per-node 8, on one machine (several: docs/training.md)",
-    "--deepspeed": "python -m mnist_nn.ddp --config FILE.json reads DeepSpeed's file",
-    "--strategy horovod": "mpirun -n 16 --hostfile hosts python -m mnist_nn.ddp does the same without Horovod",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +45,9 @@ class Settings(DatasetSettings):
         None, f"of sgd (default {MOMENTUM}, or that of the search)", low=0, high=1, advanced=True
     )
     weight_decay: float | None = setting(
-        None,
-        f"pulls weights towards zero (default 0; of adamw {ADAMW_WEIGHT_DECAY})",
-        low=0,
-        metavar="W",
+        None, f"pulls weights towards zero (default 0; of adamw {ADAMW_WEIGHT_DECAY})", low=0, metavar="W",
         advanced=True,
-    )
+    )  # fmt: skip
     betas: tuple[float, ...] | None = setting(
         None, "of adamw: how slowly the two means of the gradients change (default {} {})".format(*BETAS), low=0,
         metavar="B", advanced=True,
@@ -79,7 +70,6 @@ class Settings(DatasetSettings):
         None, "refuse to train unless --batch-size times the number of processes is N", low=1, changes_results=False,
         metavar="N", advanced=True,
     )  # fmt: skip
-    scale_lr: bool = setting(False, "multiply the learning rate by the number of processes", advanced=True)
     seed: int = setting(1, "seed of the initial weights and of the order of the images", low=0)
     network: str | None = setting(
         None, "kubeflow: two convolutions; search: the best network of --from, the default with it",
@@ -89,15 +79,12 @@ class Settings(DatasetSettings):
         None, "results of an mnist_nn search", flag="--from", metavar="RESULTS", changes_results=False
     )
     strategy: str = setting(
-        "ddp", "ddp: each process has the whole state of the optimizer; zero1: a shard of it",
-        choices=STRATEGIES,
-    )  # fmt: skip
-    amp: str | None = setting(
-        None,
-        "compute in bf16, or in fp16 with a scaled loss; the weights stay float32",
-        choices=("bf16", "fp16"),
-        advanced=True,
+        "ddp", "ddp: each process has the whole state of the optimizer; zero1: a shard of it", choices=STRATEGIES
     )
+    amp: str | None = setting(
+        None, "compute in bf16, or in fp16 with a scaled loss; the weights stay float32", choices=("bf16", "fp16"),
+        advanced=True,
+    )  # fmt: skip
     no_cuda: bool = setting(False, "use the CPU", changes_results=False)
     backend: str | None = setting(
         None, "library that exchanges data: gloo or nccl (default nccl on GPUs, else gloo)", choices=BACKENDS,
@@ -108,11 +95,9 @@ class Settings(DatasetSettings):
         changes_results=False, metavar="N", advanced=True,
     )  # fmt: skip
     allow_mixed_versions: bool = setting(
-        False,
-        "run although hosts have different versions of this package or of libraries",
-        changes_results=False,
+        False, "run although hosts have different versions of this package or of libraries", changes_results=False,
         advanced=True,
-    )
+    )  # fmt: skip
     log_interval: int = setting(10, "steps between two losses in the log", low=1, changes_results=False, advanced=True)
     print_steps: bool = setting(
         False, "print each logged loss, of every host; with --statistics how large activations are",
@@ -126,11 +111,9 @@ class Settings(DatasetSettings):
         None, "JSON lines (default log.jsonl in the results)", changes_results=False, metavar="FILE", advanced=True
     )
     statistics: bool = setting(
-        False,
-        "with each loss log the norms of the gradients and how large activations are",
-        changes_results=False,
+        False, "with each loss log the norms of the gradients and how large activations are", changes_results=False,
         advanced=True,
-    )
+    )  # fmt: skip
     tensorboard: bool = setting(
         False, "write the log for TensorBoard too, into the results", changes_results=False, advanced=True
     )
@@ -151,6 +134,16 @@ class Settings(DatasetSettings):
         """Images of the training set that one step takes: with samples "all" every process takes the same ones."""
         return self.batch_size * (1 if self.samples == "all" else n_processes)
 
+    def complete(self, params: Params) -> Settings:
+        """With numbers where none was given: what the search found for sgd, else the usual ones."""
+        usual: dict[str, Any] = {
+            "lr": params.get("learning_rate", LEARNING_RATE), "momentum": params.get("momentum", MOMENTUM),
+            "weight_decay": 0.0,
+        }  # fmt: skip
+        if self.optimizer == "adamw":
+            usual = {"lr": ADAMW_LEARNING_RATE, "weight_decay": ADAMW_WEIGHT_DECAY, "betas": BETAS, "eps": EPS}
+        return dataclasses.replace(self, **{name: each for name, each in usual.items() if getattr(self, name) is None})
+
     def __post_init__(self) -> None:
         if self.optimizer == "adamw" and self.momentum is not None:
             raise UsageError(f"--momentum {self.momentum} is for --optimizer sgd: leave it out")
@@ -170,6 +163,14 @@ class ConfigUnreadable(UsageError):
     """There is no such file on this host. Others may have it."""
 
 
+def launch_info(environ: Mapping[str, str] = os.environ) -> Launch:
+    """The launcher of this process, by the variables of torchrun and PyTorchJob, then by those of MPI and Slurm."""
+    rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
+    if rank.isdigit() and size.isdigit() and int(rank) < int(size):
+        return Launch("torch", int(size), int(rank))
+    return launched(environ)
+
+
 def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """What `parser`, which has an option --config, makes of the arguments and of the file that it names.
 
@@ -179,66 +180,41 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
     Raises:
         UsageError: the parser would not take it; the file is named.
     """
-    given = _parsed(parser, sys.argv[1:] if arguments is None else arguments)
-    if given.config is None:
+    given = parser.parse_args(arguments)
+    path: Path | None = given.config
+    if path is None:
         return given
-    path: Path = given.config
-    names = {name: action for action in parser._actions for name in action.option_strings}
-    content, words = _object(path), list[str]()
     try:
-        options, unused = deepspeed.options_of(content)
+        options, unused = deepspeed.options_of(_object(path))
+        words = []
         for name, value in options.items():
             option = "--" + name.replace("_", "-")
-            if option not in names and (value is None or value is False):  # a switch of DeepSpeed's, it may be
-                unused.append(name)
-                continue
-            if option not in names or option in ("--config", "--help", "--help-all"):
-                raise UsageError(f"there is no option {name} (see {parser.prog} --help)")
-            words += _words(option, value, names[option].nargs)
-        from_file = _parsed(parser, words)
+            if value is None or value is False:
+                if option not in parser._option_string_actions:  # a switch of DeepSpeed's, it may be
+                    unused.append(name)
+            elif option in ("--config", "--help", "--help-all"):
+                raise UsageError(f"{name} cannot be in a file")
+            elif isinstance(value, list):
+                words += [option, *map(str, value)]
+            else:
+                words.append(option if value is True else f"{option}={value}")
+        from_file = parser.parse_args(words)
+    except OSError as error:
+        raise ConfigUnreadable(f"--config {path} cannot be read ({error.strerror})") from error
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from error
     if unused and launch_info().rank == 0:
         print(f"{parser.prog}: --config {path}: not needed here: {', '.join(unused)}", file=sys.stderr)
-    for action in parser._actions:
-        if action.dest in getattr(from_file, "given", ()) and action.dest not in getattr(given, "given", ()):
-            setattr(given, action.dest, getattr(from_file, action.dest))
+    for name in getattr(from_file, "given", set()) - getattr(given, "given", set()):
+        setattr(given, name, getattr(from_file, name))
     return given
-
-
-def _parsed(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
-    try:
-        return parser.parse_args(words)
-    except UsageError:
-        said = " ".join(words).replace("=", " ").split()
-        dashed = [word.replace("_", "-") if word.startswith("--") else word for word in said]
-        for option, instead in INSTEAD.items():
-            if f" {option} " in f" {' '.join(dashed)} ":
-                raise UsageError(f"{option}: {instead}") from None
-        for word, option in zip(said, dashed, strict=True):
-            if word != option and option in parser._option_string_actions:
-                raise UsageError(f"{word}: here it is {option}") from None
-        raise
 
 
 def _object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigUnreadable(f"--config {path} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise UsageError(f"--config {path} is not JSON ({error})") from error
+        raise UsageError(f"this is not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UsageError(f'--config {path} is not a JSON object: give one such as {{"batch-size": 128}}')
+        raise UsageError('this is not a JSON object: give one such as {"batch-size": 128}')
     return content
-
-
-def _words(option: str, value: Any, nargs: Any) -> list[str]:
-    """An entry as a command line would say it; `nargs` of its option as argparse has it."""
-    if value is None or value is False:
-        return []
-    switch, many = nargs == 0, nargs == "+" and isinstance(value, list)
-    if switch != (value is True) or (isinstance(value, list | dict) and not many):
-        fit = "true or false" if switch else "a number or a name"
-        raise UsageError(f"{option[2:]} is {json.dumps(value)}: give {fit}")
-    return [option] if switch else [option, *map(str, value)] if many else [f"{option}={value}"]

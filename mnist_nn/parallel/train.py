@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +24,9 @@ from torch import Tensor
 from common.data import N_CLASSES
 from mnist_nn.net import Images
 from mnist_nn.parallel.checkpoint import Begun, Checkpoint
-from mnist_nn.parallel.log import Epoch, Log
+from mnist_nn.parallel.log import Epoch, Log, Share
 from mnist_nn.parallel.networks import Network, activation_statistics, gradient_statistics
-from mnist_nn.parallel.optimizer import Rule, make_optimizer, whole_state, wrap_model
+from mnist_nn.parallel.optimizer import make_optimizer, rate_of, whole_state, wrap_model
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.shapes import Params
@@ -72,30 +71,21 @@ class DistributedTraining:
     """A network spread over the processes of the default process group, and its optimizer."""
 
     def __init__(
-        self,
-        settings: Settings,
-        rule: Rule,
-        params: Params,
-        rank_info: RankInfo,
-        device: torch.device,
-        data: TrainingData,
+        self, settings: Settings, params: Params, rank_info: RankInfo, device: torch.device, data: TrainingData
     ) -> None:
-        """All processes must construct this together, with the settings and the rule of rank 0."""
+        """All processes must construct this together, with the complete settings of rank 0."""
         prepare(device)
         torch.backends.cudnn.deterministic = False  # on an H100 it made gradients wrong by 1e-3
         torch.manual_seed(settings.seed)
-        self.settings, self.rule, self.rank_info, self.device, self.data = settings, rule, rank_info, device, data
+        self.settings, self.rank_info, self.device, self.data = settings, rank_info, device, data
         self._module = Network(params, data.train_images.shape, N_CLASSES).to(device)
         self.network = wrap_model(self._module, device)
         self._weights = dict(self._module.named_parameters())
-        self.optimizer = make_optimizer(self._weights.values(), rule, settings.strategy)
+        self.optimizer = make_optimizer(self._weights.values(), settings)
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
         self.epochs: list[Epoch] = []
         self.begun = Begun()
         self.n_done = 0  # steps
-        self._hosts = [socket.gethostname()] * rank_info.size
-        if settings.print_steps:
-            dist.all_gather_object(self._hosts, self._hosts[0])
         self._set_length()
 
     def epoch(self, log: Log | None, keep: Callable[[], None] = lambda: None) -> Epoch:
@@ -106,26 +96,10 @@ class DistributedTraining:
         number, start = len(self.epochs) + 1, time.perf_counter()
         n_images, n_before = len(self.data.train_labels), self.begun.images
         order = order_of(n_images, self.settings.seed, number).to(self.device)
-        before: Callable[[], None] | None = None
-        self._read_at = start
         for images, is_kept in self._blocks(order[n_before:]):
-            whole = self.settings.samples == "all"
-            taken = self._whole(images) if whole else self._parts(images, self.settings.batch_size)
-            losses = self.steps(taken)
-            figures = self._figures(taken[-1])
-            shares = self._shares(taken, losses, figures) if self.settings.print_steps else None
-            dist.all_reduce(losses)
-            if before:  # a GPU computes this block while the one before is read
-                before()
-            before = partial(self._read_block, log, losses, len(images), figures, shares, number, self.n_done)
-            if is_kept or shares is not None:  # lines with a speed are printed when the steps are done
-                before()
-                before = None
+            self._block(images, number, log)
             if is_kept:
                 keep()
-                self._read_at = time.perf_counter()
-        if before:
-            before()
         training_seconds = time.perf_counter() - start
         test_loss, accuracy = self.evaluate()
         seconds, speed = time.perf_counter() - start, (n_images - n_before) / training_seconds
@@ -144,39 +118,28 @@ class DistributedTraining:
             images, order, step = order[:n], order[n:], step + min(to_log, to_keep)
             yield images, to_keep <= to_log and len(order) > 0
 
-    def _shares(self, taken: list[Part], losses: Tensor, figures: Mapping[str, Any]) -> Tensor:
-        """Of each process, float64: its sum of losses, its images, the least and largest activations of each layer."""
-        n_images = sum(len(part.indices) * part.weight for part in taken)
-        ranges = [layer[name] for layer in figures.get("activations", {}).values() for name in ("min", "max")]
-        counted = torch.tensor([n_images, *ranges], dtype=torch.float64, device=self.device)
-        mine = torch.cat([losses.sum()[None], counted])
-        everyone = [torch.empty_like(mine) for _ in range(self.rank_info.size)]
-        dist.all_gather(everyone, mine)
-        return torch.stack(everyone)
-
-    def _read_block(
-        self,
-        log: Log | None,
-        losses: Tensor,
-        n_images: int,
-        figures: dict[str, Any],
-        shares: Tensor | None,
-        epoch: int,
-        done: int,
-    ) -> None:
-        """Add the losses (n_steps,) of a block to those of the epoch, and log them. After it `done` steps are done."""
-        total = math.fsum(losses.tolist())
-        images, step, loss = self.begun
-        step += len(losses)
-        self.begun = Begun(images + n_images, step, loss + total)
-        now = time.perf_counter()
-        seconds, self._read_at = now - self._read_at, now
+    def _block(self, images: Tensor, epoch: int, log: Log | None) -> None:
+        """Learn from these images, add their losses to those of the epoch, and log them."""
+        start, all_take_all = time.perf_counter(), self.settings.samples == "all"
+        taken = self._whole(images) if all_take_all else self._parts(images, self.settings.batch_size)
+        losses = self.steps(taken)
+        figures = self._figures(taken[-1])
+        mine = float(losses.sum()) if self.settings.print_steps else 0.0
+        dist.all_reduce(losses)
+        total, before = math.fsum(losses.tolist()), self.begun
+        self.begun = Begun(before.images + len(images), before.steps + len(losses), before.loss + total)
         if log:
-            log.block(epoch, step, done, loss=total / n_images, **figures)
-            if shares is not None:
-                log.hosts(self._hosts, shares.tolist(), epoch, step, figures, seconds)
+            log.block(epoch, self.begun.steps, self.n_done, loss=total / len(images), **figures)
+        if self.settings.print_steps:
+            layers = figures.get("activations", {})
+            ranges = {layer: (each["min"], each["max"]) for layer, each in layers.items()}
+            n_images = sum(len(part.indices) * part.weight for part in taken)
+            shares = [Share(socket.gethostname(), mine, n_images, ranges)] * self.rank_info.size
+            dist.all_gather_object(shares, shares[0])
+            if log:
+                log.hosts(shares, epoch, self.begun.steps, figures["learning_rate"], time.perf_counter() - start)
         if not math.isfinite(total):
-            raise FloatingPointError(f"the loss is not finite in step {step} of epoch {epoch}")
+            raise FloatingPointError(f"the loss is not finite in step {self.begun.steps} of epoch {epoch}")
 
     def _parts(self, order: Tensor, batch_size: int) -> list[Part]:
         return list(parts(order, batch_size, rank=self.rank_info.rank, size=self.rank_info.size))
@@ -196,7 +159,7 @@ class DistributedTraining:
         losses = []
         for part, x, y in zip(taken, pixels, labels, strict=True):
             for group in self.optimizer.param_groups:
-                group["lr"] = self.rule.rate(self.n_done, self._n_steps)
+                group["lr"] = rate_of(self.settings, self.n_done, self._n_steps)
             losses.append(self._gradient(part, x, y))
             self._scaler.step(self.optimizer)  # where gradients are not scaled this is just a step
             self._scaler.update()

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mnist_nn.ddp import main
-from mnist_nn.parallel.optimizer import Rule
+from mnist_nn.parallel.optimizer import rate_of
 from mnist_nn.parallel.settings import Settings, parse_with_config
 from mpitune.errors import Exit
 from mpitune.settings import Parser, add_settings
@@ -70,23 +70,29 @@ def require_same_weights(one: Path, other: Path) -> None:
 
 
 def test_the_rate_of_each_step() -> None:
-    rule = Rule("sgd", 0.8, warmup_steps=4, schedule="cosine")
-    assert [rule.rate(step, 12) for step in (0, 1, 2, 3, 4, 8, 12)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.4, 0])
-    assert [rule._replace(schedule="constant").rate(step, 12) for step in (3, 4, 100)] == [0.8] * 3
-    line = rule._replace(schedule="linear")
-    assert [line.rate(step, 12) for step in (3, 4, 8, 12, 13)] == pytest.approx([0.8, 0.8, 0.4, 0.0, 0.0])
-    assert [line._replace(total_steps=8).rate(step, 12) for step in (4, 6, 8, 12)] == pytest.approx([0.8, 0.4, 0, 0])
-    rates = [line._replace(warmup_type="log").rate(step, 12) for step in range(4)]
-    assert rates == pytest.approx([0, 0.4, 0.8 * math.log(3) / math.log(4), 0.8])
+    given: dict[str, Any] = {"lr": 0.8, "warmup_steps": 4}
+    cosine, constant = Settings(**given, schedule="cosine"), Settings(**given)
+    rates = [rate_of(cosine, step, 12) for step in (0, 1, 2, 3, 4, 8, 12)]
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.4, 0])
+    assert [rate_of(constant, step, 12) for step in (3, 4, 100)] == [0.8] * 3
+    line = Settings(**given, schedule="linear", warmup_type="log")
+    assert [rate_of(line, step, 12) for step in (3, 4, 8, 12, 13)] == pytest.approx([0.8, 0.8, 0.4, 0.0, 0.0])
+    shorter = Settings(**given, schedule="linear", total_steps=8)
+    assert [rate_of(shorter, step, 12) for step in (4, 6, 8, 12)] == pytest.approx([0.8, 0.4, 0, 0])
+    assert [rate_of(line, step, 12) for step in range(3)] == pytest.approx([0, 0.4, 0.8 * math.log(3) / math.log(4)])
 
 
 @pytest.mark.slow
-def test_reduced_precision_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
-    given = ("--train-size", "60", "--epochs", "1", "--batch-size", "30")
-    train("half", *given, "--amp", "fp16")
-    train("full", *given)
-    assert losses(tmp_path / "half") == pytest.approx(losses(tmp_path / "full"), rel=1e-2)
-    state = loaded(tmp_path / "half" / "checkpoint.pt")
+def test_reduced_precision_of_another_data_set(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "FashionMNIST").symlink_to(data / "MNIST")
+    given = ["--data", str(tmp_path), "--dataset", "fashion-mnist", "--train-size", "60", "--epochs", "1", "--no-cuda"]
+    for kind in ("", "fp16", "bf16"):
+        folder = tmp_path / f"r{kind}"
+        amp = ["--amp", kind] if kind else []
+        assert main([*given, "--batch-size", "30", "--results", str(folder), *amp]) == Exit.DONE
+        assert losses(folder) == pytest.approx(losses(tmp_path / "r"), rel=1e-2)
+        assert rows(folder)[0]["amp"] == kind
+    state = loaded(tmp_path / "rfp16" / "checkpoint.pt")
     assert state["scaler"]["scale"] == 65536.0 and state["scaler"]["_growth_tracker"] == state["steps"] == 2
 
 
@@ -148,19 +154,6 @@ def test_a_restart_by_torchrun_goes_on_after_the_last_epoch(train: Any, begin: A
 
 # What is told, and where it is asked from
 
-
-def test_a_file_of_options_and_the_command_line_wins(train: Any, tmp_path: Path) -> None:
-    options = {
-        "epochs": 5, "batch_size": 128, "train-size": 200, "scale-lr": True, "resume": False, "lr": 1e-3, "amp": None,
-    }  # fmt: skip
-    (tmp_path / "options.json").write_text(json.dumps(options))
-    train("r", "--config", str(tmp_path / "options.json"), "--epochs", "1")
-    (row,) = rows(tmp_path / "r")
-    assert (row["epochs"], row["batch"], row["lr"], row["amp"]) == ("1", "128", "0.001", "")
-    (run,) = lines(tmp_path / "r", "run")
-    assert run["run"]["train_size"] == 200 and run["run"]["scale_lr"] is True
-
-
 RATES = {"warmup_min_lr": 0, "warmup_max_lr": 0.002, "warmup_num_steps": 4, "total_num_steps": 12}
 DEEPSPEED = {
     "train_batch_size": 50, "train_micro_batch_size_per_gpu": 50, "gradient_accumulation_steps": 1,
@@ -169,41 +162,44 @@ DEEPSPEED = {
     "zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8}, "fp16": {"enabled": False, "initial_scale_power": 16},
     "bf16": {"enabled": "auto"}, "gradient_clipping": 0.0, "wall_clock_breakdown": False, "steps_per_print": 2,
 }  # fmt: skip
+IN_OPTIONS = (
+    "--batch-size 50 --total-batch-size 50 --optimizer adamw --lr 0.002 --betas 0.8 0.95 --eps 1e-7 --weight-decay 0.1 "
+    "--warmup-steps 4 --warmup-type log --schedule linear --total-steps 12 --strategy zero1 --log-interval 2 "
+    "--print-steps"
+)
+OFF = {
+    "prescale_gradients": False, "communication_data_type": "none", "data_types": {"grad_accum_dtype": "fp32"},
+    "optimizer": {"params": {"adam_w_mode": True, "amsgrad": False, "max_grad_norm": 0.0}},
+    "zero_optimization": {"cpu_offload": False, "offload_optimizer": {"device": "none"}, "stage": 0},
+    "fp16": {"enabled": "auto", "loss_scale": 0, "hysteresis": 2}, "wandb": {"enabled": False, "team": "us"},
+}  # fmt: skip
+OURS = {"epochs": 5, "batch_size": 128, "train-size": 200, "statistics": True, "resume": False, "lr": 1e-3, "amp": None}
 
 
-def test_a_configuration_of_deepspeed_is_read_as_it_is(train: Any, tmp_path: Path, capsys: Any) -> None:
-    (config := tmp_path / "ds_config.json").write_text(json.dumps({**DEEPSPEED, "statistics": True}))
-    train("theirs", "--config", str(config), "--epochs", "2")
-    done = capsys.readouterr()
-    not_needed = "not needed here: wall_clock_breakdown, zero_optimization.reduce_bucket_size\n"
-    assert done.err == f"python -m mnist_nn.ddp: --config {config}: {not_needed}"
-    printed = [line for line in done.out.splitlines() if line.startswith(f"{socket.gethostname()}: epoch ")]
-    assert len(printed) == 6 and all("  learning rate " in line and " images/s  conv1 0.." in line for line in printed)
-    options = (
-        "--batch-size 50 --optimizer adamw --lr 0.002 --betas 0.8 0.95 --eps 1e-7 --weight-decay 0.1 --log-interval 2 "
-        "--warmup-steps 4 --warmup-type log --schedule linear --total-steps 12"
-    )
-    train("ours", *options.split(), "--epochs", "2")
-    theirs, ours = (lines(tmp_path / name, "step") for name in ("theirs", "ours"))
-    assert [line["loss"] for line in theirs] == [line["loss"] for line in ours]
-    rates = [0.002 * rate for rate in (0.5, 1, 7 / 8, 5 / 8, 3 / 8, 1 / 8)]
-    assert [line["learning_rate"] for line in theirs] == pytest.approx(rates)
-    least = float(printed[-1].split("  output ")[1].split("..")[0])
-    assert least == pytest.approx(theirs[-1]["activations"]["output"]["min"], rel=1e-2)
-
-
-def test_what_a_configuration_of_deepspeed_switches_off_is_not_asked_for(tmp_path: Path) -> None:
-    off = {
-        "prescale_gradients": False, "communication_data_type": "none", "data_types": {"grad_accum_dtype": "fp32"},
-        "optimizer": {"params": {"adam_w_mode": True, "amsgrad": False, "max_grad_norm": 0.0}},
-        "zero_optimization": {"cpu_offload": False, "offload_optimizer": {"device": "none"}, "stage": 0},
-        "fp16": {"enabled": "auto", "loss_scale": 0, "hysteresis": 2}, "wandb": {"enabled": False, "team": "us"},
-    }  # fmt: skip
-    (config := tmp_path / "ds_config.json").write_text(json.dumps(off))
+@pytest.mark.parametrize(
+    ("content", "options", "not_needed"),
+    [
+        (DEEPSPEED, IN_OPTIONS, "wall_clock_breakdown, zero_optimization.reduce_bucket_size"),
+        (OFF, "", ""),
+        ({"bf16": {"enabled": True}, "epochs": 3}, "--amp bf16 --epochs 3", ""),
+        (OURS, "--epochs 5 --batch-size 128 --train-size 200 --statistics --lr 0.001", ""),
+    ],
+    ids=["DeepSpeed", "switched off", "of both", "ours"],
+)
+def test_a_file_says_what_options_say(
+    tmp_path: Path, capsys: Any, content: dict[str, Any], options: str, not_needed: str
+) -> None:
+    (config := tmp_path / "options.json").write_text(json.dumps(content))
     parser = Parser(prog="ddp")
     add_settings(parser, Settings)
-    asked, plain = (parse_with_config(parser, words) for words in (["--config", str(config)], []))
-    assert {**vars(asked), "config": None} == {"given": {"config"}, **vars(plain)}
+    for more in ([], ["--seed", "9"]):
+        by_file = parse_with_config(parser, ["--config", str(config), *more])
+        said = capsys.readouterr().err
+        by_options = parse_with_config(parser, [*options.split(), *more])
+        assert {**vars(by_file), "config": None, "given": 0} == {**vars(by_options), "given": 0}
+        assert not not_needed or said == f"ddp: --config {config}: not needed here: {not_needed}\n"
+    if content is OURS:
+        assert parse_with_config(parser, ["--config", str(config), "--epochs", "1"]).epochs == 1
 
 
 @pytest.mark.parametrize(
@@ -216,15 +212,15 @@ def test_what_a_configuration_of_deepspeed_switches_off_is_not_asked_for(tmp_pat
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16 and fp16 are enabled: enable one of them"),
         # A file of options.
         (None, "cannot be read (No such file or directory)"),
+        ([1], "this is not a JSON object"),
         ({"batch-size": "many"}, "'many' is not a whole number"),
-        ({"resume": "yes"}, 'resume is "yes": give true or false'),
+        ({"batch-sizes": 3}, "--batch-sizes=3"),
+        ({"resume": "yes"}, "--resume: ignored explicit argument 'yes'"),
         ({"optimizer": "adamw", "momentum": 0.5}, "--momentum 0.5 is for --optimizer sgd"),
-        # The command line, also that of other programs.
+        # The command line.
         ("--total-batch-size 64 --batch-size 8 --no-cuda", "--total-batch-size 64 is not --batch-size 8 times 1 proc"),
         ("--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1", "--warmup-steps 5 takes all 3 steps"),
         ("--optimizer adamw --betas 0.9 1", "--betas 0.9 1.0: give two numbers below 1"),
-        ("--backend=mpi", "--backend mpi: PyTorch's packages are built without it: give gloo or nccl"),
-        ("--deepspeed --deepspeed_config ds.json", "--deepspeed: python -m mnist_nn.ddp --config FILE.json reads"),
         ("--backend nccl --no-cuda", "--backend nccl needs GPUs: --no-cuda leaves none: give --backend gloo"),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
@@ -252,12 +248,23 @@ def test_a_loss_that_is_not_finite_ends_the_training(train: Any, capsys: Any) ->
     assert "the loss is not finite in step" in said and said.count("\n") == 1
 
 
-def test_tensorboard_reads_the_figures_of_the_log(train: Any, tmp_path: Path) -> None:
+def test_what_a_training_tells_of_its_steps(train: Any, tmp_path: Path, capsys: Any) -> None:
+    """On standard output, in the log and to TensorBoard: losses, rates, activations."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard")
-    train("r", "--epochs", "2", "--batch-size", "50", "--tensorboard", "--statistics")
+    (config := tmp_path / "ds_config.json").write_text(json.dumps({**DEEPSPEED, "statistics": True}))
+    train("r", "--config", str(config), "--epochs", "2", "--tensorboard")
+    out = capsys.readouterr().out
+    printed = [line for line in out.splitlines() if line.startswith(f"{socket.gethostname()}: epoch ")]
+    steps = lines(tmp_path / "r", "step")
+    assert len(printed) == 6 and all(" images/s  conv1 0.." in line for line in printed)
+    for step, line in zip(steps, printed, strict=True):
+        assert f"  loss {step['loss']:.4f}  learning rate {step['learning_rate']:.4g}  " in line
+    rates = [0.002 * rate for rate in (0.5, 1, 7 / 8, 5 / 8, 3 / 8, 1 / 8)]
+    assert [line["learning_rate"] for line in steps] == pytest.approx(rates)
+    least = float(printed[-1].split("  output ")[1].split("..")[0])
+    assert least == pytest.approx(steps[-1]["activations"]["output"]["min"], rel=1e-2)
     board = events.EventAccumulator(str(tmp_path / "r" / "tensorboard")).Reload()
-    logged = [line["loss"] for line in lines(tmp_path / "r", "step")]
-    assert [event.value for event in board.Scalars("loss")] == pytest.approx(logged)
+    assert [event.value for event in board.Scalars("loss")] == pytest.approx([line["loss"] for line in steps])
     assert [event.step for event in board.Scalars("epoch/accuracy")] == [1, 2]
     assert {"learning_rate", "gradients/all", "activations/hidden/zeros"} <= set(board.Tags()["scalars"])
 

@@ -28,7 +28,6 @@ def free_port() -> str:
 def pods(
     *options: Sequence[Any],
     wrappers: Sequence[Sequence[str]] = ((), ()),
-    folders: Sequence[Path] = (ROOT, ROOT),
     stdout: int = subprocess.DEVNULL,
 ) -> list[subprocess.Popen[str]]:
     """The two ranks of one training, as the pods of a PyTorchJob: nobody ends them from outside.
@@ -36,16 +35,15 @@ def pods(
     Args:
         options: of `mnist_nn.ddp`.
         wrappers: of each, what starts it.
-        folders: of each, where its code is.
         stdout: as in Popen.
     """
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     started = []
-    for rank, (given, wrapper, folder) in enumerate(zip(options, wrappers, folders, strict=True)):
+    for rank, (given, wrapper) in enumerate(zip(options, wrappers, strict=True)):
         command = map(str, (*wrapper, *DDP, *given))
-        environ = {**os.environ, **ONE_THREAD, **where, "RANK": str(rank), "PYTHONPATH": str(folder)}
+        environ = {**os.environ, **ONE_THREAD, **where, "RANK": str(rank), "PYTHONPATH": str(ROOT)}
         started.append(
-            subprocess.Popen(list(command), cwd=folder, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(list(command), cwd=ROOT, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
         )
     return started
 

@@ -38,13 +38,11 @@ class Source:
         folder: its name below the folder of the images, as torchvision has it.
         mirrors: addresses that the names of files are added to.
         sums: MD5 of each file, as torchvision knows them.
-        packaged: where a package of Debian puts the files, packed anew, so that their sums are others.
     """
 
     folder: str
     mirrors: tuple[str, ...]
     sums: Mapping[str, str]
-    packaged: Path | None = None
 
 
 _GZIP = (
@@ -75,7 +73,6 @@ SOURCES = {
         "FashionMNIST",
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
         dict(zip(_GZIP, _FASHION_SUMS, strict=True)),
-        Path("/usr/share/datasets/fashion-mnist"),  # of dataset-fashion-mnist
     ),
 }
 NAMES = (*SOURCES, "digits")
@@ -227,7 +224,7 @@ def _download(name: str, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as folder:
             for file, digest in source.sums.items():
-                (Path(folder) / file).write_bytes(_packaged(source, file) or _fetched(source.mirrors, file, digest))
+                (Path(folder) / file).write_bytes(_fetched(source.mirrors, file, digest))
             _read(Path(folder), name, root)
             raw = root / source.folder / "raw"
             raw.mkdir(parents=True, exist_ok=True)
@@ -239,14 +236,6 @@ def _download(name: str, root: Path) -> None:
         if not was_there:
             with contextlib.suppress(OSError):  # it is not empty
                 root.rmdir()
-
-
-def _packaged(source: Source, file: str) -> bytes | None:
-    """The content of a file that a package of this system has; None where it is not installed."""
-    if source.packaged is None or not (source.packaged / file).exists():
-        return None
-    print(f"taking {source.packaged / file}", file=sys.stderr)
-    return (source.packaged / file).read_bytes()
 
 
 def _fetched(mirrors: Sequence[str], file: str, digest: str) -> bytes:

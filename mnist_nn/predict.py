@@ -30,7 +30,7 @@ class Predict:
     """Print how certain an ensemble that was trained with --save-models is of images, or one network."""
 
     results: Path = setting(help="results folder of mnist_nn, which holds models/*.pt, or of mnist_nn.ddp: model.pt")
-    image: tuple[Path, ...] = setting(help="PNG or .npy (uint8) of the size of the data's images, bright on dark")
+    image: tuple[Path, ...] = setting(help="PNG of the size of the data's images, bright on dark")
 
 
 def save_model(path: Path, params: Mapping[str, Any], form: Form, weights: Mapping[str, np.ndarray]) -> None:
@@ -63,23 +63,17 @@ def answers_of(path: Path, images: Callable[[Form], np.ndarray]) -> np.ndarray:
 
 
 def read_image(path: Path, form: Form) -> np.ndarray:
-    """uint8 (height, width): an array as it is, white of a PNG as full ink. Raises UsageError that names the file."""
+    """uint8 (height, width) of a PNG, white as full ink. Raises UsageError that names the file."""
     from PIL import Image
 
     height, width, ink = form
     try:
-        if path.suffix == ".npy":
-            image = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a header takes no memory
-        else:
-            with Image.open(path, formats=("PNG",)) as file:
-                if file.size != (width, height):
-                    raise ValueError(file.size)  # before it is unpacked
-                image = np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8)
-        if image.shape != (height, width) or image.dtype != np.uint8:
-            raise ValueError(f"{image.dtype} {image.shape}")
-        return image
+        with Image.open(path, formats=("PNG",)) as file:
+            if file.size != (width, height):
+                raise ValueError(file.size)  # before it is unpacked
+            return np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8)
     except Exception as error:
-        fix = f"give a PNG or .npy (uint8) of {width} x {height} pixels"
+        fix = f"give a PNG of {width} x {height} pixels"
         raise UsageError(f"{path} is no image of the data's form: {fix}") from error
 
 

@@ -60,9 +60,8 @@ def test_a_dry_run_makes_the_nodes_last_and_deletes_all(search: str, tmp_path: P
         assert at <= len(asked), f"{words}\n" + "\n".join(asked)
 
 
-@pytest.mark.parametrize("failing", ["clusters delete", "clusters list"])
-def test_what_cannot_be_deleted_is_said_aloud(failing: str, tmp_path: Path) -> None:
-    gcloud = f'case "$*" in *"{failing}"*) exit 1 ;; *"clusters list"*) echo mine ;; esac'
+def test_what_cannot_be_deleted_is_said_aloud(tmp_path: Path) -> None:
+    gcloud = 'case "$*" in *"clusters delete"*) exit 1 ;; *"clusters list"*) echo mine ;; esac'
     for name, text in (("gcloud", gcloud), ("kubectl", ":"), ("gke-gcloud-auth-plugin", ":")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -73,10 +72,7 @@ def test_what_cannot_be_deleted_is_said_aloud(failing: str, tmp_path: Path) -> N
 def test_wrong_settings_are_one_line_and_costs_are_known_without_a_cloud() -> None:
     for setting, says in {
         "IMAGE=localhost:5000/search": "IMAGE=localhost:5000/search has no tag",
-        "SEARCH=dance": "SEARCH=dance: give svm, nn or ddp",
         "NODES=1 2": "several numbers are for SEARCH=ddp",
-        "SPOT=perhaps": "SPOT=perhaps: give yes or no",
-        "RESULTS_BUCKET=gs://my-results/here": "give the name of a bucket alone",
     }.items():
         done = run("gke.sh", **dict([setting.split("=", 1)]))
         assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1, done.stderr
@@ -91,7 +87,6 @@ VAIN, PATCH, DELETE = "exit 2", r'"backoffLimit": 0.* PATCH .*jobs/svm-launcher$
 @pytest.mark.parametrize(
     ("attempts", "tries", "status", "said", "asked"),
     [
-        ([VAIN] * 3, "3", 2, "3 attempts in a row finished no trial", PATCH),
         ([VAIN, f'echo 5 >"$FOLDER/trials"; {VAIN}', VAIN, VAIN, VAIN], "3", 2, "5 trials finished", PATCH),
         (['rm "$FOLDER/up/worker-1"; exit 1'], "1", 0, "workers lost: worker-1", DELETE),
     ],

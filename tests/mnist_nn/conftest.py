@@ -1,6 +1,8 @@
 """What a training sets in its process is set back after each test."""
 
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,17 @@ def one_thread_everywhere() -> Iterator[None]:
             patch.setenv(name, value)
         yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The results folder of a study that has kept its two networks, and what its report has printed."""
+    from dataclasses import replace
+
+    from tests.helpers import reported
+    from tests.mnist_nn.small import TINY, computed
+
+    folder, said = tmp_path_factory.mktemp("study"), StringIO()
+    with redirect_stdout(said):
+        reported(replace(TINY, plot=3), computed(), TINY.data(), folder)
+    return folder, said.getvalue()

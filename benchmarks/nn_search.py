@@ -29,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.machine import circumstances, publish, table
 from benchmarks.nn_reference import Reference
-from benchmarks.nn_step import BATCH_SIZE, PYTORCH, one_network, pytorch
+from benchmarks.nn_step import BATCH_SIZE, PYTORCH, pytorch
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
@@ -65,7 +65,7 @@ def other_seconds(experiment: Bagging, data: dict[str, np.ndarray], trial: Trial
     way.loss(*_tensors(*evaluated))
     seconds = {"reference": time.process_time() - start}
     for name in PYTORCH:
-        steps = (one_network if name == "autograd" else pytorch)(name, *of_training, trial.params)
+        steps = pytorch(name, *of_training, trial.params)
         next(steps)
         start = time.process_time()
         deque(islice(steps, epochs * math.ceil(len(learned) / BATCH_SIZE)), maxlen=0)

@@ -43,23 +43,16 @@ from benchmarks.machine import circumstances, publish, read_table, table
 from benchmarks.nn_reference import Reference
 from mnist_nn import net, training
 from mnist_nn.shapes import Params, weights_of
-from mnist_nn.steps.choose import Step, make_step
-from mnist_nn.steps.graphed import Prepared
+from mnist_nn.steps.graphed import Graphed, Prepared
+from mnist_nn.steps.manual import ManualStep, make_step
 
 SIZES = {"small": (8, 8, 69), "medium": (64, 5, 256), "large": (500, 5, 1000)}  # channels, kernel, units
 BATCH_SIZE, CLASSES = 10, 10
 BYTES = 20  # that the manual step moves on a CPU for each weight
 CORE = 42e9  # bytes per second that one core of an AMD EPYC of family 26 (Zen 5) reads weights in order
 WAYS = ("reference", "autograd", "manual")
-PYTORCH = (
-    "autograd",
-    "foreach",
-    "fused",
-    "kept",
-    "compiled",
-    "both",
-    "whole",
-)  # images on the device, and nothing but PyTorch
+# Images on the device, and nothing but PyTorch.
+PYTORCH = ("autograd", "foreach", "fused", "kept", "compiled", "both", "whole")
 
 
 def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
@@ -68,16 +61,16 @@ def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
     return dict(zip(names, SIZES[size], strict=True)) | {"learning_rate": 1e-3, "momentum": momentum}
 
 
-def one_network(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
+def manual(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
     """One step each time it is advanced, gathering and normalising included as in `training.train`."""
     shape = (images.shape[1], images.shape[2])
     drawn: dict[str, Any] = dict(seed=1, device=images.device)
     sgd: dict[str, Any] = dict(batch_size=BATCH_SIZE) | {rate: params[rate] for rate in ("learning_rate", "momentum")}
-    learn: Step
-    if images.device.type == "cuda" and name != "autograd":
+    learn: ManualStep | Graphed
+    if images.device.type == "cuda":
         learn = Prepared().step(params, shape, CLASSES, **drawn, **sgd)
     else:
-        learn = make_step(name, net.initial_weights(params, shape, CLASSES, **drawn), shape, **sgd)
+        learn = make_step(net.initial_weights(params, shape, CLASSES, **drawn), shape, **sgd)
     while True:
         for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
             pixels = net.normalised(images[block], 255.0)
@@ -111,7 +104,7 @@ def reference(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
 
 
 def pytorch(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
-    """One step of PyTorch each time it is advanced. name: of `PYTORCH`, but "autograd"."""
+    """One step of PyTorch each time it is advanced. name: of `PYTORCH`."""
     weights = net.initial_weights(params, (images.shape[1], images.shape[2]), 10, seed=1, device=images.device)
     step = _whole(weights, params) if name == "whole" else _with_optimizer(name, weights, params)
     total = torch.zeros((), device=images.device)
@@ -128,7 +121,7 @@ def _with_optimizer(name: str, weights: dict[str, Tensor], params: Params) -> Ca
     leaves = {key: weight.requires_grad_() for key, weight in weights.items()}
     optimizer = torch.optim.SGD(
         leaves.values(), lr=float(params["learning_rate"]), momentum=float(params["momentum"]),
-        **({"foreach": True} if name in ("foreach", "both") else {"fused": True}),
+        foreach=name in ("foreach", "both") or None, fused=name in ("fused", "kept", "compiled") or None,
     )  # fmt: skip
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
@@ -168,9 +161,8 @@ def measure(size: str, images: Tensor, labels: Tensor, rounds: int, momentum: fl
     """A row of the table."""
     params = params_of(size, momentum)
     device = images.device
-    ways = {"reference": reference(images, labels, params)}
-    ways |= {name: one_network(name, images, labels, params) for name in WAYS[1:]}
-    ways |= {name: pytorch(name, images, labels, params) for name in PYTORCH[1:]}
+    ways = {"reference": reference(images, labels, params), "manual": manual(images, labels, params)}
+    ways |= {name: pytorch(name, images, labels, params) for name in PYTORCH}
     # Warm up, beyond the capture of a graph; then rounds of about a second, at least one step.
     per_step = {name: ms_per_step(way, 2 if device.type == "cpu" else 6, device) for name, way in ways.items()}
     n_steps = {name: max(1, min(500, round(1e3 / ms))) for name, ms in per_step.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from common.images import ImageSettings
 from mnist_nn.images import no_digit
 from mnist_nn.keys import WEIGHT, fold_key, refit_key, sample_of, set_key
 from mnist_nn.shapes import Params, memory_bytes, weights_of
-from mnist_nn.steps import STEPS
 from mnist_nn.summary import hardest_rows, network_row, out_of_bag_errors, print_ensemble, print_networks
 from mnist_nn.tuning import HYPERPARAMETERS, Ranges, drawn
 from mpitune.devices import probe
@@ -30,8 +28,6 @@ from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table, write_trials
 from mpitune.trial import Outcome, Rounds, Segment, Trial
-
-_rate = partial(setting, low=1e-12, high=1, selects=True, metavar="X", advanced=True)
 
 
 @dataclass(frozen=True)
@@ -57,18 +53,10 @@ class Bagging(ImageSettings):
         Ranges().kernel_size[1], "largest side of the kernel, in pixels; at most that of an image", low=2, selects=True,
         advanced=True,
     )  # fmt: skip
-    min_learning_rate: float = _rate(Ranges().learning_rate[0], "least learning rate that is drawn")
-    max_learning_rate: float = _rate(Ranges().learning_rate[1], "largest learning rate that is drawn")
-    min_momentum: float = _rate(Ranges().momentum[0], "least momentum that is drawn")
-    max_momentum: float = _rate(Ranges().momentum[1], "largest momentum that is drawn")
     epochs: int = setting(20, "most epochs of a training", low=1)
     batch_size: int = setting(10, "images per step of the training", low=1, advanced=True)
     tolerance: float = setting(
         0.8, "training ends after an epoch whose loss is above this times the one before", low=0, high=1e6,
-        advanced=True,
-    )  # fmt: skip
-    step: str = setting(
-        "auto", "how a training step is computed: " + ", ".join(STEPS) + "; they differ by rounding", choices=STEPS,
         advanced=True,
     )  # fmt: skip
     plot: int = setting(
@@ -78,13 +66,6 @@ class Bagging(ImageSettings):
         False, "keep every network of the ensemble as models/bootstrap-00.pt, ...", changes_results=False,
         advanced=True,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "momentum"):
-            low, high = getattr(self._ranges, name)
-            if low > high:
-                option = name.replace("_", "-")
-                raise ValueError(f"--min-{option} {low:g} is above --max-{option} {high:g}: give a smaller one")
 
     def check(self, device: str, visible: str) -> Callable[[], None] | None:
         """Raises UsageError where PyTorch is missing; later if it cannot use the GPU."""
@@ -136,14 +117,8 @@ class Bagging(ImageSettings):
 
     @property
     def _ranges(self) -> Ranges:
-        usual = Ranges()
-        return Ranges(
-            n_conv_layer=(usual.n_conv_layer[0], self.max_conv_layer),
-            kernel_size=(usual.kernel_size[0], min(self.max_kernel_size, *self.image_shape)),
-            n_hidden_layer=(usual.n_hidden_layer[0], self.max_hidden_layer),
-            learning_rate=(self.min_learning_rate, self.max_learning_rate),
-            momentum=(self.min_momentum, self.max_momentum),
-        )
+        largest_kernel = min(self.max_kernel_size, *self.image_shape)
+        return Ranges((1, self.max_conv_layer), (2, largest_kernel), (1, self.max_hidden_layer))
 
     def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:
         """The parameters of a set, for any fold."""
@@ -172,7 +147,7 @@ class Bagging(ImageSettings):
 
     def memory_bytes(self, trial: Trial) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""
-        return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size, step=self.step)
+        return memory_bytes(trial.params, self.image_shape, N_CLASSES, batch_size=self.batch_size)
 
     def n_trials(self) -> int:
         return self.n_bootstrap * (self.n_tuning * self.folds + 1)

@@ -3,7 +3,7 @@
     image (1, h, w) -> convolution, n_conv_layer channels, k x k, no padding -> ReLU -> flatten
                     -> hidden layer, n_hidden_layer units -> ReLU -> one logit per class
 
-`logits` is the definition: every faster way of training in `mnist_nn.steps` is tested against its gradient.
+`logits` is the definition: the step of `mnist_nn.steps` is tested against its gradient.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.keys import LOSSES, WEIGHT, sample_name, sample_of, stream_of
 from mnist_nn.net import Images
-from mnist_nn.steps.choose import warm_up
 from mnist_nn.steps.graphed import Prepared
+from mnist_nn.steps.manual import warm_up
 from mpitune.devices.choose import free_memory
 from mpitune.experiment import WorkerContext
 from mpitune.trial import Batch, Evaluation, NoRoom, Trial, seed_of
@@ -53,7 +53,7 @@ class BaggingObjective:
         }
         if self.device.type == "cpu":
             worker.report_step(0, unit="compiling")
-            warm_up(self.images["train_images"].shape, N_CLASSES, options.step, options.batch_size)
+            warm_up(self.images["train_images"].shape, N_CLASSES, options.batch_size)
         self._sample = lru_cache(maxsize=1)(self._gathered)
         self._prepared = Prepared()
         self._memory, self._n_workers = _memory_of(self.device, worker), worker.n_workers
@@ -118,7 +118,6 @@ class BaggingObjective:
             epochs=options.epochs,
             batch_size=options.batch_size,
             tolerance=options.tolerance,
-            step=options.step,
             prepared=self._prepared,
             on_progress=lambda done: self._report_step(done, options.epochs, "epoch"),
         )

@@ -63,20 +63,18 @@ def evaluation_batch(features: int) -> int:
     return max(1, min(1000, 2**26 // features))
 
 
-def memory_bytes(
-    params: Params, image_shape: tuple[int, int], n_classes: int, *, batch_size: int = 10, step: str = "auto"
-) -> int:
+def memory_bytes(params: Params, image_shape: tuple[int, int], n_classes: int, *, batch_size: int = 10) -> int:
     """Bytes that a network of the search takes on its device, beyond the images.
 
-    An upper estimate of the larger of the two: weights, what learning keeps (velocity and gradient) and a batch's
-    activations; or weights and the largest activations of the evaluation.
+    An upper estimate of the larger of the two: weights, their velocity and a batch's activations; or weights and the
+    largest activations of the evaluation.
     """
     shapes = shapes_of(params, image_shape, n_classes)
     n_units, n_features = shapes["hidden.weight"]
     n_channels, kernel = shapes["conv.weight"][0], shapes["conv.weight"][-1]
     hidden = n_features * (n_units + -n_units % 16)  # which is what kernels fill it up to, at most
     others = weights_of(params, image_shape, n_classes) - math.prod(shapes["hidden.weight"])
-    kept = hidden * (3 if step == "autograd" else 2) + 3 * others
+    kept = 2 * hidden + 3 * others
     activations = batch_size * (4 * n_features + n_features // n_channels * kernel**2)
     pixels = batch_size * math.prod(image_shape) * 2 * BATCHES_PER_BLOCK
     evaluation = hidden + others + 2 * evaluation_batch(n_features) * n_features

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.shapes import BATCHES_PER_BLOCK, Params, evaluation_batch
-from mnist_nn.steps.choose import Step, make_step
-from mnist_nn.steps.graphed import Prepared
+from mnist_nn.steps.graphed import Graphed, Prepared
+from mnist_nn.steps.manual import ManualStep, make_step
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ def train(
     epochs: int = 20,
     batch_size: int = 10,
     tolerance: float = 0.8,
-    step: str = "auto",
     prepared: Prepared | None = None,
     on_progress: Callable[[float], None] = lambda epochs: None,
 ) -> Trained:
@@ -72,12 +71,11 @@ def train(
         epochs: at most.
         batch_size: images of a step.
         tolerance: see above.
-        step: one of `mnist_nn.steps.STEPS`.
         prepared: on a GPU, the step of an earlier training, whose memory and graph this one uses if it can.
         on_progress: hears how many epochs are done, with fractions, now and then.
 
     Raises:
-        ValueError: the kernel is larger than the images, there is no image, or the step is unknown.
+        ValueError: the kernel is larger than the images, or there is no image.
     """
     if not len(images):
         raise ValueError("there is no image to train on")
@@ -86,12 +84,12 @@ def train(
     random = np.random.default_rng(seed)
     drawn: dict[str, Any] = dict(seed=int(random.integers(2**63)), device=device)
     sgd: dict[str, Any] = {name: float(params[name]) for name in ("learning_rate", "momentum")}
-    learn: Step
-    if device.type == "cuda" and step in ("auto", "manual"):
+    learn: ManualStep | Graphed
+    if device.type == "cuda":
         learn = (prepared or Prepared()).step(params, images.shape, n_classes, batch_size=batch_size, **sgd, **drawn)
     else:
         weights = net.initial_weights(params, images.shape, n_classes, **drawn)
-        learn = make_step(step, weights, images.shape, batch_size=batch_size, **sgd)
+        learn = make_step(weights, images.shape, batch_size=batch_size, **sgd)
     losses: list[float] = []
     while not _ended(losses, epochs, tolerance):
         order = torch.from_numpy(random.permutation(len(images))).to(device)

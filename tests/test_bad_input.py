@@ -49,7 +49,6 @@ REFUSED = {
     "svm 3 --fold 5": "--fold",  # no abbreviations
     "svm 3 --folds": "--folds: expected one argument",
     "svm 3 --folds 5 --folds 6": "--folds is given twice",
-    "nn 2 2 --step grouped": "--step: 'grouped' is not one of auto, autograd, manual",  # of older studies
     # numbers
     "svm 0": "0 is too small: give at least 1",
     "svm 301": "301 is too large: give at most 300",

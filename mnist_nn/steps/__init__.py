@@ -1,3 +1,1 @@
-"""The ways to compute a training step. They know a network and a batch, and nothing of searches."""
-
-STEPS = ("auto", "autograd", "manual")  # what --step takes; "auto" is "manual"
+"""The computation of a training step. It knows a network and a batch, and nothing of searches."""

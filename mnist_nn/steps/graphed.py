@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.shapes import Params, shapes_of
-from mnist_nn.steps.choose import manual_step
-from mnist_nn.steps.manual import ManualStep
+from mnist_nn.steps.manual import ManualStep, make_step
 
 WARM_UP = 3  # steps before the capture, so that libraries have allocated what they keep
 _log = logging.getLogger(__name__)
@@ -103,7 +102,7 @@ class Prepared:
             new = {name: torch.zeros(shape[::-1], device=device) for name, shape in shapes.items()}
             weights = {name: weight.permute(*reversed(range(weight.ndim))) for name, weight in new.items()}
             del new
-            step = manual_step(weights, image_shape, **sgd)
+            step = make_step(weights, image_shape, **sgd)
             self._step = Graphed(step, image_shape, sgd["batch_size"], device) if device.type == "cuda" else step
             self._key = key
         hidden = self._step.hidden

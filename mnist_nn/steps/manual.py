@@ -3,10 +3,16 @@
 The convolution is a product with the unfolded images. Batches have the image as their last axis, so that
 the output of that product, (channels, positions x batch), is without any copy the input of the hidden
 layer, (features, batch). A batch smaller than the step's is filled up with images whose loss does not count.
+
+On a CPU it is faster than what PyTorch offers wherever the search may look (benchmarks/nn_step.py). On a GPU, replayed
+from a CUDA graph, it takes 0.56 to 0.78 of the time of the best plain way (benchmarks/results/gpu_h100.md).
 """
 
+import logging
 import math
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +20,46 @@ from torch import Tensor
 
 from mnist_nn import net
 from mnist_nn.steps import kernels
+from mpitune.folders import private_folder
+from mpitune.locks import locked
+
+MOST_THREADS = 3  # with more, PyTorch's products, which use all of them, are faster than kernels on one
+_log = logging.getLogger(__name__)
+
+
+def make_step(
+    weights: net.Weights, image_shape: tuple[int, int], *, batch_size: int, learning_rate: float, momentum: float
+) -> "ManualStep":
+    """The step for these weights, which it takes over."""
+    n_units, n_features = weights["hidden.weight"].shape
+    _log.info("training step: %d x %d weights, momentum %.2g", n_features, n_units, momentum)
+    sgd: dict[str, Any] = dict(batch_size=batch_size, learning_rate=learning_rate, momentum=momentum)
+    by_kernels = (
+        weights["hidden.weight"].device.type == "cpu"
+        and torch.get_num_threads() <= MOST_THREADS
+        and batch_size <= kernels.LARGEST_BATCH
+    )
+
+    def make_hidden(hidden: Tensor) -> DenseHidden | KernelHidden:
+        return (KernelHidden if by_kernels else DenseHidden)(hidden, **sgd)
+
+    return ManualStep(weights, image_shape, make_hidden, **sgd)
+
+
+def warm_up(image_shape: tuple[int, int], n_classes: int, batch_size: int) -> None:
+    """Have what a step needs compiled for a CPU, by that of a small network: no trial is charged for it.
+
+    Of processes of this node that begin at a time one compiles, the others wait and read.
+    """
+    if batch_size > kernels.LARGEST_BATCH:
+        return
+    params = dict(n_conv_layer=2, kernel_size=2, n_hidden_layer=17)
+    weights = net.initial_weights(params, image_shape, n_classes, seed=1, device=torch.device("cpu"))
+    step = make_step(weights, image_shape, batch_size=batch_size, learning_rate=0.1, momentum=0.1)
+    with ExitStack() as lock:
+        with suppress(OSError):  # no folder for locks can be made
+            lock.enter_context(locked(private_folder(local=True) / "warm-up-step.lock"))
+        step(torch.zeros(batch_size, *image_shape), torch.zeros(batch_size, dtype=torch.int64))
 
 
 class DenseHidden:
@@ -101,7 +147,7 @@ class KernelHidden:
 
 
 class ManualStep:
-    """One step of SGD with momentum per call, equal to `AutogradStep` up to rounding.
+    """One step of SGD with momentum per call: velocity = momentum * velocity + gradient; weight -= rate * velocity.
 
     Args:
         weights: of the network; emptied.

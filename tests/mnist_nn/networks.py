@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+
+from mnist_nn import net
 
 TOLERANCE = 5e-6  # Relative difference of a loss, of any step of 200.
 
@@ -28,3 +31,26 @@ def batches(seed, n_steps, batch_size, shape=(12, 12)):
         n = batch_size if step < n_steps - 1 else max(1, batch_size - 3)
         labels = torch.randint(10, (n,), generator=generator)
         yield patterns[labels] + torch.randn(n, *shape, generator=generator), labels
+
+
+class AutogradStep:
+    """A step of SGD with momentum in plain PyTorch, called as `mnist_nn.steps.manual.ManualStep` is: its reference."""
+
+    def __init__(self, weights, *, learning_rate, momentum):
+        self.weights = {name: weight.requires_grad_() for name, weight in weights.items()}
+        self.optimizer = torch.optim.SGD(self.weights.values(), lr=learning_rate, momentum=momentum)
+
+    def __call__(self, pixels, labels):
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(net.logits(self.weights, pixels), labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach() * len(pixels)
+
+    def finish(self):
+        return {name: weight.detach() for name, weight in self.weights.items()}
+
+
+def autograd_step(weights, image_shape, *, batch_size, learning_rate, momentum):
+    """Instead of `mnist_nn.steps.manual.make_step`."""
+    return AutogradStep(weights, learning_rate=learning_rate, momentum=momentum)

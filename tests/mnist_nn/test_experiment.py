@@ -1,6 +1,4 @@
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,21 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from mnist_nn.bootstrap import bootstrap_sample
+from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
 from mnist_nn.experiment import Bagging
 from mnist_nn.keys import refit_key
 from mnist_nn.shapes import weights_of
-from mpitune.cli import parser_of
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit
 from mpitune.experiment import Objective, WorkerContext, per_trial
-from mpitune.options import RunOptions
-from mpitune.settings import from_namespace
-from mpitune.studies import run_study
 from mpitune.trial import WHOLE, Evaluation, NoRoom, Outcome, Result, Segment, Trial, seed_of
-from tests.helpers import ROOT, evaluate, journal_lines, reported, table, table_without_run
+from tests.helpers import ROOT, evaluate, journal_lines, reported, table
+from tests.mnist_nn.networks import autograd_step
 from tests.mnist_nn.small import REFIT, TINY, computed, of_tiny
 from tests.stand_ins import A, Machine
 
@@ -46,20 +40,12 @@ def scored(loss: Callable[[Trial], float]) -> Objective:
     return per_trial(score)
 
 
-def test_importing_and_asking_for_trials_needs_no_torch() -> None:
-    code = (
-        "import sys; from mnist_nn.experiment import Bagging; e = Bagging(2, 3); "
-        "[e.cost(t) for s in e.searches() for b in next(s) for t in b]; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     ("command", "ranks"),
     [
         ("mnist_nn 1 1", 2),
         ("mnist_nn.predict r i", 0),
-        *(pytest.param("mnist_nn.ddp", ranks, marks=pytest.mark.slow) for ranks in (0, 2)),
+        pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow),
     ],
 )
 def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
@@ -117,32 +103,50 @@ def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
     assert result.value("loss") != expected.value("loss")
 
 
-def test_the_report_of_a_real_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = TINY.data()
-    reported(replace(TINY, plot=3), computed(), data, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} <= set(TINY.reporting().files or ())
-    rows = table(tmp_path / "results.csv")
+def test_the_report_of_a_real_study(study: tuple[Path, str]) -> None:
+    (folder, printed), data = study, TINY.data()
+    assert {path.name for path in folder.iterdir()} <= set(TINY.reporting().files or ())
+    rows = table(folder / "results.csv")
     refits = [result for trial, result in computed() if trial.segment.fold is None]
-    assert [float(row["test_error"]) for row in rows] == [result.value("test_error") for result in refits]
-    for row in rows:
+    for row, refit in zip(rows, refits, strict=True):
         folds = [r.value("loss") for t, r in computed() if t.key.startswith(f"b{row['bootstrap']}/t{row['tuning']}/")]
         assert float(row["cv_loss"]) == np.mean(folds) and len(folds) == 3
-    assert len(table(tmp_path / "trials.csv")) == TINY.n_trials() == 14
-    with np.load(tmp_path / "predictions.npz") as file:
+        assert float(row["test_error"]) == refit.value("test_error")
+    assert len(table(folder / "trials.csv")) == TINY.n_trials() == 14
+    with np.load(folder / "predictions.npz") as file:
         probabilities, labels, extra = (file[name] for name in ("probabilities", "labels", "extra_probabilities"))
     assert probabilities.shape == (2, 40, 10) and probabilities.dtype == np.float32 and extra.shape == (2, 1, 10)
     assert np.array_equal(labels, data["test_labels"])
     for row, network in zip(rows, probabilities, strict=True):
         assert float(row["test_error"]) == np.mean(network.argmax(axis=1) != labels)
     mean = np.mean(probabilities.mean(axis=0).argmax(axis=1) != labels)
-    assert f"{mean:.2%} by mean probability" in capsys.readouterr().out
-    names = {path.stem.split("-test-")[0] for path in (tmp_path / "figures").glob("*.svg")}
+    assert f"{mean:.2%} by mean probability" in printed and "images corrected, " in printed
+    names = {path.stem.split("-test-")[0] for path in (folder / "figures").glob("*.svg")}
     assert names == {"unsure-01", "unsure-02", "unsure-03", "least-sure", "no-digit"}
     page = (ROOT / "docs" / "plots.md").read_text()
     for name in re.findall(r"^`([\w/-]+)`(?: has two parts| of `mnist_nn [\d])", page, re.MULTILINE):
-        assert (tmp_path / f"{name}.png").exists(), f"docs/plots.md: {name}"
-    with Image.open(tmp_path / "figures" / "no-digit.png") as figure:
-        assert figure.width > figure.height > 300
+        assert (folder / f"{name}.png").exists(), f"docs/plots.md: {name}"
+
+
+def test_the_report_says_how_sure_it_is(study: tuple[Path, str]) -> None:
+    """The errors of networks on what they have not seen, alone and together; the hardest images first."""
+    folder, printed = study
+    labels, total = TINY.data()["train_labels"], np.zeros((150, 10))
+    results = {trial.key: result for trial, result in computed()}
+    for b, row in enumerate(table(folder / "results.csv")):
+        outside = out_of_bag(bootstrap_sample(150, 3, seed_of(0, f"b{b}")))
+        answered = results[refit_key(b, True)].arrays["oob_probabilities"]
+        assert float(row["oob_error"]) == np.mean(answered.argmax(axis=1) != labels[outside])
+        total[outside] += answered
+    judged = total.any(axis=1)
+    together = np.mean(total.argmax(axis=1)[judged] != labels[judged])
+    assert 0 < judged.sum() < 150 and f"out-of-bag error: {together:.2%} (95 % interval" in printed
+    hardest = table(folder / "hardest.csv")
+    sure = [float(row["certainty"]) for row in hardest]
+    assert len(hardest) == 40 and sure == sorted(sure)
+    with np.load(folder / "predictions.npz") as file:
+        answers = file["probabilities"].argmax(axis=2)
+    assert all(row["networks"] == " ".join(map(str, answers[:, int(row["test_image"])])) for row in hardest)
 
 
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,8 +165,6 @@ def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pyt
 def test_a_study_without_any_network_is_reported(tmp_path: Path) -> None:
     reported(TINY, evaluate(TINY, objective=scored(lambda trial: NAN)), TINY.data(), tmp_path)
     assert all(row["error"] == "was killed" for row in table(tmp_path / "trials.csv"))
-    with np.load(tmp_path / "predictions.npz") as file:
-        assert np.isnan(file["probabilities"]).all()
     assert not (tmp_path / "figures").exists()
 
 
@@ -199,44 +201,12 @@ def test_a_network_ruined_by_its_last_step_is_no_network(monkeypatch: pytest.Mon
     assert network.values["test_error"] == INF and not network.arrays
 
 
-@pytest.mark.slow  # tests/mnist_svm has a cheaper one
-def test_the_program_gives_the_same_files_on_two_ranks_and_in_one_process(program: Any, tmp_path: Path) -> None:
-    """The one process is this one, which has PyTorch already. It comes first and compiles what workers read then."""
-    command = "1 2 --dataset digits --train-size 100 --test-size 40 --folds 2 --epochs 2 --plot 0".split()
-    command += "--max-channels 4 --max-hidden-layer 16".split()
-    one, two = tmp_path / "one", tmp_path / "two"
-    experiment = from_namespace(Bagging, parser_of(Bagging, "mnist_nn").parse_args(command))
-    run_study(experiment, RunOptions(workers=0, results=one, quiet=True))
-    how = ("--gpu", "none", "--workers", 1, "--results", two)
-    assert "ensemble of 1" in program("-m", "mnist_nn", *command, *how, ranks=2).stdout
-    assert (one / "predictions.npz").read_bytes() == (two / "predictions.npz").read_bytes()
-    for name in ("results.csv", "trials.csv"):
-        assert table_without_run(one / name) == table_without_run(two / name)
-
-
-@pytest.mark.slow
-def test_more_samples_and_sets_use_the_trainings_of_fewer(tmp_path: Path) -> None:
-    few = Bagging(
-        1, 2, dataset="digits", train_size=100, test_size=40, folds=2, epochs=2, plot=0, max_conv_layer=4,
-        max_hidden_layer=16,
-    )  # fmt: skip
-    many, options = replace(few, n_bootstrap=2, n_tuning=3), RunOptions(workers=0, results=tmp_path / "r", quiet=True)
-    run_study(few, options)
-    known = {line["ended"] for line in journal_lines(tmp_path / "r")}
-    run_study(many, replace(options, adapt=True))
-    ends = [line["ended"] for line in journal_lines(tmp_path / "r")]
-    assert len(ends) == 2 * (3 * 2 + 1) and sum(end in known for end in ends) >= 2 * 2
-    run_study(many, replace(options, results=tmp_path / "fresh"))
-    assert (tmp_path / "r" / "predictions.npz").read_bytes() == (tmp_path / "fresh" / "predictions.npz").read_bytes()
-    for name in ("results.csv", "trials.csv"):
-        assert table_without_run(tmp_path / "r" / name) == table_without_run(tmp_path / "fresh" / name)
-    with pytest.raises(UsageError, match="epochs = 2, not 3: results depend on it"):
-        run_study(replace(many, epochs=3), replace(options, adapt=True))
-
-
-def test_a_search_has_the_losses_the_choice_and_the_epochs_that_it_has_with_autograd() -> None:
+def test_a_search_has_the_losses_the_choice_and_the_epochs_that_it_has_with_autograd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mnist_nn.training.make_step", autograd_step)
     known = {trial.key: (trial, result) for trial, result in computed()}
-    for trial, expected in evaluate(replace(TINY, n_bootstrap=1, step="autograd")):
+    for trial, expected in evaluate(replace(TINY, n_bootstrap=1)):
         same, found = known[trial.key]
         assert trial == same  # the refit too, so the sample has chosen the same set
         for name in expected.values:

@@ -16,12 +16,12 @@ import torch.nn.functional as F  # noqa: E402
 
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.experiment import Bagging  # noqa: E402
-from mnist_nn.steps.choose import AutogradStep, make_step  # noqa: E402
 from mnist_nn.steps.graphed import Graphed, Prepared  # noqa: E402
+from mnist_nn.steps.manual import make_step  # noqa: E402
 from mpitune.experiment import WorkerContext  # noqa: E402
 from mpitune.trial import Evaluation, NoRoom, Trial  # noqa: E402
 from tests.helpers import ROOT  # noqa: E402
-from tests.mnist_nn.networks import architecture, batches  # noqa: E402
+from tests.mnist_nn.networks import AutogradStep, architecture, batches  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -89,7 +89,6 @@ def margin(weights: dict[str, Any], pixels: Any) -> float:
     ("step", "device"),
     [
         pytest.param("manual", CPU, id="manual on the CPU"),
-        pytest.param("autograd", GPU, id="autograd", marks=needs_gpu),
         pytest.param("manual", GPU, id="manual", marks=needs_gpu),
         pytest.param("graphed", GPU, id="manual, replayed", marks=needs_gpu),
     ],
@@ -97,20 +96,16 @@ def margin(weights: dict[str, Any], pixels: Any) -> float:
 def test_a_step_equals_autograd_in_double_precision(
     step: str, device: Any, network: tuple[int, int, int], batch_size: int
 ) -> None:
-    """With cuDNN's deterministic gradient autograd differs by 1e-3 to 3e-3 of the change of `conv.weight`."""
     training.prepare(device)
     case = case_of(*network, batch_size)
     weights = {name: torch.empty_strided(w.shape, w.stride(), device=device) for name, w in case.initial.items()}
     for name, weight in case.initial.items():
         weights[name].copy_(weight)
-    name = "manual" if step == "graphed" else step
-    learn: Any = make_step(name, weights, (28, 28), batch_size=batch_size, **LEARNING)
+    again = {name: weight.clone() for name, weight in weights.items()}
+    learn: Any = make_step(weights, (28, 28), batch_size=batch_size, **LEARNING)
     if step == "graphed":
-        again = {name: weight.clone() for name, weight in weights.items()}
-        learn = Graphed(
-            make_step(name, again, (28, 28), batch_size=batch_size, **LEARNING), (28, 28), batch_size, device
-        )
-        learn.load(weights)
+        learn = Graphed(learn, (28, 28), batch_size, device)
+        learn.load(again)
     found = trained(learn, case.batches, device, torch.float32)
     assert step != "graphed" or learn._graph is not None
     np.testing.assert_allclose(found.losses, case.expected.losses, rtol=TOLERANCE)
@@ -120,13 +115,13 @@ def test_a_step_equals_autograd_in_double_precision(
 
 
 def learned(
-    device: Any, step: str = "auto", n: int = 1003, seed: int = 0, rate: float = 5e-3, prepared: Prepared | None = None
+    device: Any, n: int = 1003, seed: int = 0, rate: float = 5e-3, prepared: Prepared | None = None
 ) -> training.Trained:
     x, y = (torch.cat(parts)[:n].to(device) for parts in zip(*batches(8, 102, 10), strict=True))
     params = architecture(seed) | {"learning_rate": rate, "momentum": 0.3}
     seeds = np.random.SeedSequence(3)
     return training.train(
-        params, net.Images(x), y, n_classes=10, epochs=6, seed=seeds, device=device, step=step, prepared=prepared
+        params, net.Images(x), y, n_classes=10, epochs=6, seed=seeds, device=device, prepared=prepared
     )
 
 
@@ -140,15 +135,13 @@ def same_bits(one: training.Trained, other: training.Trained) -> bool:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnAGpu:
     @pytest.mark.parametrize("seed", [0, 2, 3])
-    @pytest.mark.parametrize("step", ["manual", "autograd"])
-    def test_a_training_has_the_epochs_and_losses_of_the_cpu(self, step: str, seed: int) -> None:
-        found, expected = learned(GPU, step, seed=seed), learned(CPU, seed=seed)
+    def test_a_training_has_the_epochs_and_losses_of_the_cpu(self, seed: int) -> None:
+        found, expected = learned(GPU, seed=seed), learned(CPU, seed=seed)
         assert found.epochs == expected.epochs > 1
         np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-4)
 
-    @pytest.mark.parametrize("step", ["manual", "autograd"])
-    def test_two_trainings_have_the_same_bits(self, step: str) -> None:
-        assert same_bits(learned(GPU, step), learned(GPU, step))
+    def test_two_trainings_have_the_same_bits(self) -> None:
+        assert same_bits(learned(GPU), learned(GPU))
 
     def test_trainings_of_one_shape_share_a_capture_and_have_the_bits_of_new_ones(self) -> None:
         """Also after one that diverged."""

@@ -1,4 +1,4 @@
-"""Every training step against autograd, which is the definition."""
+"""The training step against autograd, which is the definition."""
 
 from functools import cache
 
@@ -8,20 +8,18 @@ import torch
 
 from mnist_nn import net
 from mnist_nn.steps import kernels
-from mnist_nn.steps.choose import AutogradStep, make_step
 from mnist_nn.steps.graphed import Prepared
-from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep
-from tests.mnist_nn.networks import TOLERANCE, architecture, batches
+from mnist_nn.steps.manual import DenseHidden, KernelHidden, ManualStep, make_step
+from tests.mnist_nn.networks import TOLERANCE, architecture, autograd_step, batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 
 
-def run(step, params, *, seed=0, n_steps=200, batch_size=10, shape=(12, 12), make=make_step, dtype=torch.float32):
+def run(params, *, make=make_step, seed=0, n_steps=200, batch_size=10, shape=(12, 12), dtype=torch.float32):
     """Mean loss of every step, and the weights at the end."""
     learn = make(
-        step,
         net.initial_weights(params, shape, 10, seed=seed, device=CPU),
         shape,
         batch_size=batch_size,
@@ -34,12 +32,12 @@ def run(step, params, *, seed=0, n_steps=200, batch_size=10, shape=(12, 12), mak
 
 @cache
 def reference(params, options):
-    return run("autograd", dict(params), **dict(options))
+    return run(dict(params), make=autograd_step, **dict(options))
 
 
-def assert_equal_to_autograd(step, params, **options):
+def assert_equal_to_autograd(params, **options):
     expected, expected_weights = reference(tuple(params.items()), tuple(options.items()))
-    found, weights = run(step, params, **options)
+    found, weights = run(params, **options)
     assert np.isfinite(expected).all()
     np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=1e-6)
     assert list(weights) == list(expected_weights)
@@ -56,7 +54,7 @@ def test_losses_equal_autograds_over_200_steps(n):
     for seed in range(n):
         params = architecture(seed)
         expected, _ = reference(tuple(params.items()), (("seed", seed),))
-        losses, _ = run("manual", params, seed=seed)
+        losses, _ = run(params, seed=seed)
         differences.append(float(np.max(np.abs(losses - expected) / np.maximum(expected, 0.1))))
     assert sorted(differences)[-2] < TOLERANCE and max(differences) < 0.01
 
@@ -65,16 +63,16 @@ def test_losses_equal_autograds_over_200_steps(n):
 def test_in_double_precision_every_architecture_agrees(seed):
     """The algorithm by itself."""
 
-    def in_double(step, weights, shape, **sgd):
-        weights = {name: weight.double() for name, weight in weights.items()}
-        if step == "autograd":
-            return AutogradStep(weights, learning_rate=sgd["learning_rate"], momentum=sgd["momentum"])
+    def in_double(make):
+        return lambda weights, *others, **sgd: make({n: w.double() for n, w in weights.items()}, *others, **sgd)
+
+    def by_products(weights, shape, **sgd):
         return ManualStep(weights, shape, lambda weight: DenseHidden(weight, **sgd), **sgd)
 
     params = architecture(seed)
     expected, found = (
-        run(step, params, seed=seed, n_steps=40, make=in_double, dtype=torch.float64)[0]
-        for step in ("autograd", "manual")
+        run(params, seed=seed, n_steps=40, make=in_double(make), dtype=torch.float64)[0]
+        for make in (autograd_step, by_products)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -82,7 +80,7 @@ def test_in_double_precision_every_architecture_agrees(seed):
 @pytest.mark.parametrize("batch_size", [1, 3, 16, 17, 40])
 def test_any_batch_size(batch_size):
     """Up to 16 by the kernels, above by PyTorch's products."""
-    assert_equal_to_autograd("manual", architecture(4), batch_size=batch_size, n_steps=80)
+    assert_equal_to_autograd(architecture(4), batch_size=batch_size, n_steps=80)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def test_any_batch_size(batch_size):
 )
 def test_edges(change):
     params = architecture(3) | {"learning_rate": 0.01, "momentum": 0.2} | change
-    assert_equal_to_autograd("manual", params, n_steps=80)
+    assert_equal_to_autograd(params, n_steps=80)
 
 
 def test_the_kernels_are_the_products_they_stand_for():
@@ -131,13 +129,13 @@ def test_a_prepared_step_has_the_bits_of_a_new_one(batch_size, units):
     for seed, rate in enumerate([0.05, 0.05, 1e30, 1e30, 0.05]):
         params = architecture(7) | {"n_hidden_layer": units, "learning_rate": rate, "momentum": 0.6}
 
-        def reused(step, weights, shape, *, seed=seed, params=params, **sgd):
+        def reused(weights, shape, *, seed=seed, params=params, **sgd):
             return prepared.step(params, shape, 10, seed=seed, device=CPU, **sgd)
 
         before, options = prepared._step, dict(seed=seed, n_steps=12, batch_size=batch_size)
-        found, weights = run("manual", params, make=reused, **options)
+        found, weights = run(params, make=reused, **options)
         assert (prepared._step is before) == (seed in (1, 3))  # a rate of its own has a step of its own
-        expected, expected_weights = run("manual", params, **options)
+        expected, expected_weights = run(params, **options)
         assert np.isfinite(found).all() == (rate < 1)
         np.testing.assert_array_equal(found, expected)
         assert all(w.numpy().tobytes() == expected_weights[name].numpy().tobytes() for name, w in weights.items())

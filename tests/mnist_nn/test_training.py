@@ -37,7 +37,7 @@ def one_thread():
 
 
 def train(images, labels, *, seed=1, params=PARAMS, **options):
-    options = {"n_classes": 10, "epochs": 3, "step": "autograd"} | options
+    options = {"n_classes": 10, "epochs": 3} | options
     return training.train(params, images, labels, seed=np.random.SeedSequence(seed), device=CPU, **options)
 
 
@@ -50,14 +50,10 @@ def test_it_learns(digits):
     assert float((found.argmax(1) != labels[1500:]).float().mean()) < 0.15
 
 
-@pytest.mark.parametrize("step", ["autograd", "manual"])
-def test_the_same_seed_gives_the_same_bits(digits, step):
+def test_the_same_seed_gives_the_same_bits(digits):
     images, labels = digits[0][:200], digits[1][:200]
     seed = np.random.SeedSequence(5, spawn_key=(1, 2))
-    runs = [
-        training.train(PARAMS, images, labels, n_classes=10, seed=seed, device=CPU, epochs=2, step=step)
-        for _ in range(2)
-    ]
+    runs = [training.train(PARAMS, images, labels, n_classes=10, seed=seed, device=CPU, epochs=2) for _ in range(2)]
     assert runs[0].losses == runs[1].losses
     assert all(torch.equal(runs[0].weights[name], runs[1].weights[name]) for name in runs[0].weights)
     assert train(images, labels, seed=6).losses != train(images, labels, seed=7).losses
@@ -80,10 +76,9 @@ def test_the_loss_of_an_epoch_is_the_mean_per_image_also_with_a_smaller_last_bat
     assert trained.losses[0] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("step", ["autograd", "manual"])
-def test_a_diverging_network_stops_at_once_with_an_infinite_loss(digits, step):
+def test_a_diverging_network_stops_at_once_with_an_infinite_loss(digits):
     images, labels = digits[0][:100], digits[1][:100]
-    trained = train(images, labels, params=PARAMS | {"learning_rate": 1e6}, step=step)
+    trained = train(images, labels, params=PARAMS | {"learning_rate": 1e6})
     assert trained.diverged and trained.losses == (math.inf,) and trained.epochs == 1
     assert training.cross_entropy(trained.weights, images, labels) == math.inf
 
@@ -91,7 +86,7 @@ def test_a_diverging_network_stops_at_once_with_an_infinite_loss(digits, step):
 @pytest.mark.parametrize("n, kernel", [(1, 3), (1, 8), (9, 8), (10, 1), (11, 8)])
 def test_few_images_and_kernels_up_to_the_whole_image(digits, n, kernel):
     images, labels = digits
-    trained = train(images[:n], labels[:n], params=PARAMS | {"kernel_size": kernel}, step="manual")
+    trained = train(images[:n], labels[:n], params=PARAMS | {"kernel_size": kernel})
     assert not trained.diverged and all(math.isfinite(loss) for loss in trained.losses)
 
 
@@ -106,8 +101,6 @@ def test_what_cannot_be_trained_is_refused(digits):
         train(images, labels, params=PARAMS | {"kernel_size": 9})
     with pytest.raises(ValueError, match="no image"):
         train(images[:0], labels[:0])
-    with pytest.raises(ValueError, match="no training step 'magic'"):
-        train(images, labels, step="magic")
 
 
 def test_normalised_pixels_have_the_published_constants():
@@ -138,25 +131,24 @@ def test_weights_are_counted_and_drawn_like_pytorch_draws_them():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("step", ["autograd", "manual"])
-def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more(step):
+def test_the_estimate_of_memory_covers_what_is_used_and_not_much_more():
     """The peak of a process of its own, against what it holds after training a small network."""
-    program = f"""
+    program = r"""
 import re, numpy as np, torch
 from mnist_nn import net, training
 from mnist_nn.shapes import memory_bytes
 def status(name):
-    return 1024 * int(re.search(name + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+    return 1024 * int(re.search(name + r":\s+(\d+) kB", open("/proc/self/status").read())[1])
 torch.set_num_threads(1)
 images, labels = net.Images(torch.zeros(1000, 28, 28, dtype=torch.uint8)), torch.zeros(1000, dtype=torch.int64)
 def estimate(channels, units):
     params = dict(n_conv_layer=channels, kernel_size=4, n_hidden_layer=units, learning_rate=1e-3, momentum=0.1)
     seed, device = np.random.SeedSequence(1), torch.device("cpu")
     trained = training.train(
-        params, images[:200], labels[:200], n_classes=10, seed=seed, device=device, epochs=1, step="{step}"
+        params, images[:200], labels[:200], n_classes=10, seed=seed, device=device, epochs=1
     )
     training.probabilities(trained.weights, images)
-    return memory_bytes(params, (28, 28), 10, step="{step}")
+    return memory_bytes(params, (28, 28), 10)
 estimate(1, 10)
 held = status("VmRSS")
 print(estimate(100, 1000), status("VmHWM") - held)

@@ -87,11 +87,6 @@ def test_points_short_of_tolerance_are_said(tmp_path: Path, capsys: pytest.Captu
     assert said.pop(("1e-06", "1000000.0")) == "1" and set(said.values()) == {"0"}
 
 
-def test_nothing_is_refitted_when_every_point_has_a_failed_fold() -> None:
-    outcomes = study(SMALL, lambda trial: failed(trial) if trial.segment.fold == 3 else bowl(trial))
-    assert len(outcomes) == SMALL.n_trials() - 1
-
-
 # The objective
 
 
@@ -244,6 +239,14 @@ def test_the_report_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all((tmp_path / f"{figure}.{kind}").stat().st_size for figure in figures for kind in ("svg", "png"))
 
 
+def test_a_study_in_which_all_failed_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = study(SMALL, failed)
+    assert len(outcomes) == SMALL.n_trials() - 1, "nothing is refitted"
+    reported(SMALL, outcomes, {}, tmp_path)
+    assert "no best point" in capsys.readouterr().out
+    assert json.loads((tmp_path / "best.json").read_text())["C"] is None
+
+
 def test_failures_are_in_the_table_and_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lost = {"g01/c01/f2", "refit"}
     reported(SMALL, study(SMALL, lambda trial: failed(trial) if trial.key in lost else bowl(trial)), {}, tmp_path)
@@ -256,13 +259,6 @@ def test_failures_are_in_the_table_and_never_the_best(tmp_path: Path, capsys: py
     best = json.loads((tmp_path / "best.json").read_text())
     assert (best["C"], best["gamma"]) == (SMALL.penalties[1], SMALL.gammas[0])
     assert (best["test_error"], best["failed_fits"]) == (None, 1)
-
-
-def test_a_study_in_which_all_failed_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reported(SMALL, study(SMALL, failed), {}, tmp_path)
-    assert "no best point" in capsys.readouterr().out
-    assert np.isnan(np.load(tmp_path / "validation_error.npy")).all()
-    assert json.loads((tmp_path / "best.json").read_text())["C"] is None
 
 
 # The program

@@ -10,7 +10,6 @@ import pytest
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.figures import _limits, box_plot, draw_figures, heat_map
 from mnist_svm.points import best_point
-from mpitune.figures.plotting import save
 
 GENERATOR = np.random.default_rng(3)
 GRIDS = {
@@ -45,13 +44,3 @@ def test_no_axis_goes_on_beyond_all_samples() -> None:
     figure = box_plot(errors[:, 0], 1.0, penalties=grid.penalties, limits=_limits(errors), best_gamma=True)
     (labels,) = ([label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes)
     assert "70 %" in labels and labels[-1] == "100 %"
-
-
-def test_the_same_errors_give_the_same_files(tmp_path: Path) -> None:
-    grid, errors = SvmGrid(3), GRIDS["usual"]
-    for folder in ("one", "two"):
-        save(
-            heat_map(errors.mean(axis=0), grid.gammas, penalties=grid.penalties, best=(1, 1)), tmp_path / folder, "map"
-        )
-    for kind in ("svg", "png"):
-        assert (tmp_path / "one" / f"map.{kind}").read_bytes() == (tmp_path / "two" / f"map.{kind}").read_bytes()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpitune.errors import StorageError, duration
+from mpitune.errors import duration
 from mpitune.storage.table import read_table, write_table
 
 TABLE = "ddp.csv"
@@ -59,11 +59,7 @@ class Log:
 
     def __init__(self, path: Path, *, resume: bool, board: Path | None = None, done: int = 0) -> None:
         self._board: Any = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a" if resume else "w", encoding="utf-8")  # noqa: SIM115 - for the training's life
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written ({error.strerror}): give another --log-path") from error
+        self._file = open(path, "a" if resume else "w", encoding="utf-8")  # noqa: SIM115 - for the training's life
         if board:
             from torch.utils.tensorboard import SummaryWriter
 

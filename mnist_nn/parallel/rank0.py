@@ -103,13 +103,13 @@ class Recorder:
         self._layout = {"device": device, "backend": backend}
         self._n_known, begun, done = (len(known.epochs), known.begun, known.steps) if known else (0, Begun(), 0)
         self._images_known = begun.images
-        board = settings.results / "tensorboard" if settings.tensorboard else None
-        self.log = Log(settings.log_path or settings.results / "log.jsonl", resume=bool(known), board=board, done=done)
         print(f"network {params['network']}: {n_weights:,} parameters", flush=True)
         with self._writing("give another --results"):
             settings.results.mkdir(parents=True, exist_ok=True)
             if not settings.resume:
                 checkpoint.set_aside(settings.results)
+            board = settings.results / "tensorboard" if settings.tensorboard else None
+            self.log = Log(settings.results / "log.jsonl", resume=bool(known), board=board, done=done)
         layout = {"nodes": rank_info.nodes, "processes": rank_info.size, **self._layout}
         self.log.write(run={**self._fixed, **layout, "parameters": n_weights}, versions=versions())
 

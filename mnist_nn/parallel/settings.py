@@ -31,7 +31,6 @@ class Settings(DatasetSettings):
     """Train one network on many devices at once, data parallel. On several machines: see docs/training.md."""
 
     batch_size: int = setting(64, "images per step and process", low=1)
-    test_batch_size: int = setting(1000, "images evaluated at a time by each process", low=1, advanced=True)
     epochs: int = setting(10, "passes over the training images", low=1, changes_results=False)
     samples: str | None = setting(
         None, "all: each process takes all images (default: they are divided)", choices=("all",), advanced=True,
@@ -107,9 +106,6 @@ class Settings(DatasetSettings):
         None, "write a checkpoint every N steps, too (default: after each epoch)", low=1, changes_results=False,
         metavar="N", advanced=True,
     )  # fmt: skip
-    log_path: Path | None = setting(
-        None, "JSON lines (default log.jsonl in the results)", changes_results=False, metavar="FILE", advanced=True
-    )
     statistics: bool = setting(
         False, "with each loss log the norms of the gradients and how large activations are", changes_results=False,
         advanced=True,

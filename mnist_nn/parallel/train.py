@@ -32,6 +32,7 @@ from mnist_nn.parallel.settings import Settings
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
 
+TEST_BATCH = 1000  # test images that a process evaluates at a time
 AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -199,7 +200,7 @@ class DistributedTraining:
         images, labels = self.data.test_images, self.data.test_labels
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         everything = torch.arange(len(labels), device=self.device)
-        for part in self._parts(everything, self.settings.test_batch_size):
+        for part in self._parts(everything, TEST_BATCH):
             logits = self._logits(images[part.indices].normalised())
             truth = labels[part.indices]
             loss = F.cross_entropy(logits, truth, reduction="sum")

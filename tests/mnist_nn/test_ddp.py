@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
 
 @pytest.mark.slow
 def test_three_processes_take_the_steps_of_plain_pytorch(program: Any, data: Path, tmp_path: Path) -> None:
-    """Global batches of 48 of 146 images: of the last two images one process gets none. Tests of 21 of 101 images."""
-    options = "--train-size 146 --batch-size 16 --test-batch-size 7 --epochs 2 --lr 0.02 --seed 3 --nproc-per-node 3"
+    """Global batches of 48 of 146 images: of the last two images one process gets none."""
+    options = "--train-size 146 --batch-size 16 --epochs 2 --lr 0.02 --seed 3 --nproc-per-node 3"
     program("-m", "mnist_nn.ddp", "--data", data, "--results", tmp_path, *options.split(), "--save-model")
     arrays = load("mnist", data, 146)
     train, test = (normalised(torch.tensor(arrays[f"{part}_images"]), 255.0) for part in ("train", "test"))

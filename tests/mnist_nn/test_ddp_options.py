@@ -221,12 +221,9 @@ def test_a_file_says_what_options_say(
         ("--total-batch-size 64 --batch-size 8 --no-cuda", "--total-batch-size 64 is not --batch-size 8 times 1 proc"),
         ("--warmup-steps 5 --schedule cosine --batch-size 100 --epochs 1", "--warmup-steps 5 takes all 3 steps"),
         ("--optimizer adamw --betas 0.9 1", "--betas 0.9 1.0: give two numbers below 1"),
-        ("--backend nccl --no-cuda", "--backend nccl needs GPUs: --no-cuda leaves none: give --backend gloo"),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
         ("--dataset digits", "--dataset digits does not fit the network: the Kubeflow network needs images of"),
-        ("--network search", "--network search needs --from RESULTS"),
-        ("--network kubeflow --from x", "name two networks"),
         ("--from no-such", "no-such holds no network of an ended"),
     ],
 )

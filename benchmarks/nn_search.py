@@ -6,7 +6,7 @@ The search is the real one, `Bagging`, evaluated by its own objective in this pr
 every parameter set, then the refit of each bootstrap sample. Right after each trial the reference way
 (`benchmarks.nn_reference`) trains a network of the same parameters on the same images for as many epochs as ours
 took, and evaluates it on the same validation or test images. Then the ways of plain PyTorch with images in memory do
-as many steps on these images ("autograd", "fused", "kept" and "compiled", see `benchmarks.nn_step`). They evaluate
+as many steps on these images ("autograd", "fused" and "compiled", see `benchmarks.nn_step`). They evaluate
 nothing, and their first step, which compiles, is not counted. Times are CPU seconds. With --trials-sample K the other
 ways repeat only K trials, evenly spread over the search in the order asked; the ratios are of these.
 """

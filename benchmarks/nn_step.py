@@ -1,17 +1,14 @@
 """Time of one training step: the reference way, autograd on resident data, and this project's steps.
 
-    python -m benchmarks.nn_step [--data DIR] [--sizes small medium large] [--rounds N] [--results FILE]
+    python -m benchmarks.nn_step [--sizes small medium large] [--rounds N] [--results FILE]
     python -m benchmarks.nn_step --results FILE --figure FOLDER      draw a table that was kept; nothing is measured
 
 The reference way is a DataLoader over a data set of PIL images with torchvision's transforms, autograd, and
 torch.optim.SGD, one network at a time. The others are the best that PyTorch offers for images that stay on the device:
 
     autograd    plain autograd and SGD
-    foreach     autograd, SGD over lists of weights
     fused       autograd, fused SGD
-    kept        the same, with gradients that are zeroed instead of made again
     compiled    loss and gradient compiled by torch.compile, fused SGD
-    both        the same, with the step of SGD compiled, too
     whole       loss, gradient and the arithmetic of SGD compiled as one function
 
 `vmap` is for many networks at once, and one step is that of one. Compiling is not in the time.
@@ -19,7 +16,7 @@ torch.optim.SGD, one network at a time. The others are the best that PyTorch off
 All ways train in one process on one thread with the same batch size; they alternate round by round. What is shown is
 the median round's CPU time per step, and the median over rounds of the ratios: the reference's time to ours, and the
 best time of plain PyTorch to ours.
-Without --data the pixels are random, which changes no time but that of reading a file before the clock starts.
+The pixels are random, which changes no time.
 
 Where there is a GPU it is measured (--device cpu: the CPU all the same), by wall time with the device idle before
 and after. There "manual" is replayed from a CUDA graph, as in a training.
@@ -52,7 +49,7 @@ BYTES = 20  # that the manual step moves on a CPU for each weight
 CORE = 42e9  # bytes per second that one core of an AMD EPYC of family 26 (Zen 5) reads weights in order
 WAYS = ("reference", "autograd", "manual")
 # Images on the device, and nothing but PyTorch.
-PYTORCH = ("autograd", "foreach", "fused", "kept", "compiled", "both", "whole")
+PYTORCH = ("autograd", "fused", "compiled", "whole")
 
 
 def params_of(size: str, momentum: float = 0.1) -> dict[str, Any]:
@@ -121,20 +118,19 @@ def _with_optimizer(name: str, weights: dict[str, Tensor], params: Params) -> Ca
     leaves = {key: weight.requires_grad_() for key, weight in weights.items()}
     optimizer = torch.optim.SGD(
         leaves.values(), lr=float(params["learning_rate"]), momentum=float(params["momentum"]),
-        foreach=name in ("foreach", "both") or None, fused=name in ("fused", "kept", "compiled") or None,
+        fused=name != "autograd" or None,
     )  # fmt: skip
 
     def loss_of(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(net.logits(leaves, x), y)
 
-    loss = torch.compile(loss_of) if name in ("compiled", "both") else loss_of
-    learn = torch.compile(optimizer.step) if name == "both" else optimizer.step
+    loss = torch.compile(loss_of) if name == "compiled" else loss_of
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         value = loss(x, y)
-        optimizer.zero_grad(set_to_none=name != "kept")
+        optimizer.zero_grad()
         value.backward()
-        learn()
+        optimizer.step()
         return value.detach()
 
     return step
@@ -211,7 +207,6 @@ def draw(rows: Sequence[Mapping[str, str]], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of MNIST; default: random pixels")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), metavar="SIZE")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     parser.add_argument("--momentum", type=float, default=0.1, metavar="M", help="default: %(default)s, the median")
@@ -226,23 +221,10 @@ def main() -> None:
     torch.set_num_threads(1)
     device = options.device
     training.prepare(device)
-    if options.data is None:
-        images = torch.randint(256, (10_000, 28, 28), dtype=torch.uint8)
-        labels = torch.randint(10, (10_000,))
-    else:
-        from common.data import load
-
-        data = load("mnist", options.data)
-        images, labels = torch.tensor(data["train_images"]), torch.tensor(data["train_labels"]).long()
-    images, labels = images.to(device), labels.to(device)
+    images = torch.randint(256, (10_000, 28, 28), dtype=torch.uint8).to(device)
+    labels = torch.randint(10, (10_000,)).to(device)
     rows = [measure(size, images, labels, options.rounds, options.momentum) for size in options.sizes]
-    facts: dict[str, Any] = dict(
-        threads=1,
-        batch=BATCH_SIZE,
-        momentum=options.momentum,
-        rounds=options.rounds,
-        pixels="MNIST" if options.data else "random",
-    )
+    facts: dict[str, Any] = dict(threads=1, batch=BATCH_SIZE, momentum=options.momentum, rounds=options.rounds)
     if device.type == "cuda":
         facts["GPU"] = torch.cuda.get_device_name(device)
     publish(circumstances("torch", "torchvision", "numba", **facts) + "\n\n" + table(rows), options.results)

@@ -19,15 +19,11 @@ VALUES: dict[str, dict[Any, Options]] = {
     "zero_optimization.stage": {0: {}, 1: {"strategy": "zero1"}},
     "bf16.enabled": {True: {"amp": "bf16"}},
     "fp16.enabled": {True: {"amp": "fp16"}},
-    "communication_data_type": {"fp32": {}, "none": {}},
     **{name: {value: {}} for name, value in {  # what DeepSpeed does where the file says nothing
-        "gradient_accumulation_steps": 1, "gradient_clipping": 0, "gradient_allreduce_op": "mean",
-        "gradient_predivide_factor": 1, "data_types.grad_accum_dtype": "fp32", "seq_parallel_comm_data_type": "fp32",
-        "optimizer.params.adam_w_mode": True, "optimizer.params.bias_correction": True,
-        "scheduler.params.last_batch_iteration": -1, "fp16.loss_scale": 0, "fp16.initial_scale_power": 16,
-        "fp16.loss_scale_window": 1000, "fp16.hysteresis": 2, "fp16.min_loss_scale": 1,
-        "zero_optimization.zero_hpz_partition_size": 1, "zero_optimization.mics_shard_size": -1,
-        "tensor_parallel.autotp_size": 1,
+        "gradient_accumulation_steps": 1, "gradient_clipping": 0, "gradient_predivide_factor": 1,
+        "communication_data_type": "fp32", "optimizer.params.adam_w_mode": True,
+        "optimizer.params.bias_correction": True, "scheduler.params.last_batch_iteration": -1, "fp16.loss_scale": 0,
+        "fp16.initial_scale_power": 16, "fp16.loss_scale_window": 1000, "fp16.hysteresis": 2, "fp16.min_loss_scale": 1,
     }.items()},
 }  # fmt: skip
 # The option that takes the value of an entry; of two entries for one option, the later one here wins, as there.
@@ -45,22 +41,18 @@ OPTION_NAMES = {
 # Beginnings of entries on which no result depends: what follows from others, how DeepSpeed moves data, what only stages
 # that are refused read, and what it says.
 UNUSED = (
-    "wall_clock_breakdown", "memory_breakdown", "dump_state", "disable_python_gc", "managed_gradient_accumulation",
-    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "checkpoint.tag_validation", "fp16.fused_mode",
-    "bf16.immediate_grad_update", "compile.offload_activation_pin_memory", "aio.",
+    "wall_clock_breakdown", "memory_breakdown", "dump_state", "zero_allow_untested_optimizer",
     *(f"optimizer.params.{name}" for name in ("torch_adam", "set_grad_none", "fused", "foreach")),
     *(f"zero_optimization.{name}" for name in (
-        "allgather_", "compute_grad_norm", "overlap_comm", "reduce_", "contiguous_gradients", "round_robin_gradients",
-        "load_from_fp32_weights", "parameter_alignment", "ignore_unused_parameters", "stage3_", "sub_group_size",
-        "leaf_module.", "log_trace_cache_warnings", "save_muon_momentum_buffer", "memory_efficient_linear",
+        "allgather_", "overlap_comm", "reduce_", "contiguous_gradients", "round_robin_gradients",
+        "ignore_unused_parameters", "stage3_", "sub_group_size",
     )),
 )  # fmt: skip
 OFF: tuple[Any, ...] = (False, 0, "", "none", [])
 # Sections that are off unless they say "enabled": true.
 SWITCHED = {
     "fp16", "bf16", "amp", "torch_autocast", "autotuning", "flops_profiler", "data_efficiency", "curriculum_learning",
-    "progressive_layer_drop", "eigenvalue", "elasticity", "tensorboard", "wandb", "comet", "csv_monitor",
-    "comms_logger", "hybrid_engine", "expert_parallel",
+    "elasticity", "tensorboard", "wandb", "comet", "csv_monitor", "comms_logger",
 }  # fmt: skip
 
 
@@ -104,8 +96,7 @@ def _is_known(name: str) -> bool:
 
 def _is_off(name: str, section: Mapping[str, Any]) -> bool:
     """Whether DeepSpeed does not read what else is in a section."""
-    enabled, device = section.get("enabled", name not in SWITCHED), section.get("device")
-    return enabled is False or device == "none" or section.get("autotp_size") == 0
+    return section.get("enabled", name not in SWITCHED) is False or section.get("device") == "none"
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

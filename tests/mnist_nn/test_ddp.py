@@ -147,6 +147,9 @@ def test_what_cannot_be_resumed_is_refused(data: Path, tmp_path: Path, capsys: A
     assert main(command) == Exit.DONE
     assert main([*command, "--resume", "--batch-size", "32"]) == Exit.USAGE
     assert "has batch-size = 64, this command 32" in capsys.readouterr().err
+    scheduled = [*command, "--schedule", "cosine"]  # the rates of all steps depend on how many there are
+    assert main(scheduled) == Exit.DONE and main([*scheduled[:-3], "2", *scheduled[-2:], "--resume"]) == Exit.USAGE
+    assert "has epochs = 1, this command 2" in capsys.readouterr().err
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:-100])
     assert main([*command, "--resume"]) == Exit.USAGE

@@ -16,11 +16,12 @@ import pytest
 import torch
 
 from mnist_nn.ddp import main
+from mnist_nn.parallel.checkpoint import BEFORE
 from mnist_nn.parallel.optimizer import rate_of
 from mnist_nn.parallel.settings import Settings, parse_with_config
 from mpitune.errors import Exit
 from mpitune.settings import Parser, add_settings
-from tests.helpers import PATIENCE, ROOT, family, wait_for_the_end_of, wait_until
+from tests.helpers import PATIENCE, ROOT, wait_until
 from tests.mnist_nn.trainings import ONE_THREAD, losses, pods, rows, wait_for_an_epoch
 
 DDP = (sys.executable, "-m", "mnist_nn.ddp")
@@ -99,35 +100,6 @@ def test_reduced_precision_of_another_data_set(data: Path, tmp_path: Path) -> No
 # What continues
 
 
-@pytest.mark.slow
-def test_a_training_killed_within_an_epoch_is_the_uninterrupted_one_to_the_bit(
-    train: Any, begin: Any, tmp_path: Path, capsys: Any
-) -> None:
-    """Two processes with shards of the optimizer's state, three steps of 100 images an epoch, a checkpoint each step.
-
-    So the checkpoint that the kill leaves is, most times, of the middle of an epoch; and it ends as plain ddp does.
-    """
-    options = (*ADAMW, "--batch-size", "50", "--epochs", "12", "--save-model", "--checkpoint-steps", "1", *TWO)
-    killed = begin("b", *options, "--strategy", "zero1")
-    wait_for_an_epoch(tmp_path / "b", killed)
-    killed_at, members = 0, family(killed.pid)
-    while killed_at < 4 or not killed_at % 3:
-        killed_at = loaded(tmp_path / "b" / "checkpoint.pt")["steps"]
-        assert killed.poll() is None
-    killed.kill()
-    killed.wait()
-    wait_for_the_end_of(members)  # those that it started write until they hear of it
-    train("b", *ADAMW, "--batch-size", "50", "--strategy", "zero1", "--epochs", "30", "--resume", status=Exit.USAGE)
-    assert "has epochs = 12, this command 30" in capsys.readouterr().err
-    for job in (begin("b", *options, "--strategy", "zero1", "--resume"), begin("a", *options)):
-        assert job.wait(PATIENCE) == 0
-    require_same_weights(tmp_path / "a", tmp_path / "b")
-    epochs = [lines(tmp_path / name, "accuracy") for name in "ab"]
-    assert [line["epoch"] for line in epochs[1]] == list(range(1, 13)), "each epoch once"
-    for here, there in zip(*epochs, strict=True):
-        assert here["train_loss"] == pytest.approx(there["train_loss"]) and here["test_loss"] == there["test_loss"]
-
-
 def test_a_checkpoint_within_an_epoch_is_continued_there(train: Any, tmp_path: Path) -> None:
     """A checkpoint of step 4, of 3 steps an epoch."""
     given = ("--batch-size", "100", "--save-model", "--log-interval", "2")
@@ -140,16 +112,28 @@ def test_a_checkpoint_within_an_epoch_is_continued_there(train: Any, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_restart_by_torchrun_goes_on_after_the_last_epoch(train: Any, begin: Any, tmp_path: Path) -> None:
-    """Not with what another training has left there, which the user did not ask to resume."""
-    train("r", "--batch-size", "50", "--epochs", "1", "--seed", "7")
+def test_a_training_that_torchrun_starts_again_is_the_uninterrupted_one_to_the_bit(
+    train: Any, begin: Any, tmp_path: Path
+) -> None:
+    """Two processes with shards of the optimizer's state, three steps an epoch, a checkpoint after each: as plain ddp.
+
+    It does not go on with what another training has left there, which the user did not ask to resume.
+    """
+    train("b", "--batch-size", "50", "--epochs", "1", "--seed", "7")
+    options, before = (*ADAMW, "--batch-size", "50", "--epochs", "12", "--save-model"), tmp_path / "b" / BEFORE
     torchrun = (sys.executable, "-m", "torch.distributed.run", *TWO, "--max-restarts", "1", *DDP[1:])
-    job, before = begin("r", "--batch-size", "50", "--epochs", "40", by=torchrun), tmp_path / "r/checkpoint-before.pt"
+    job = begin("b", *options, "--strategy", "zero1", "--checkpoint-steps", "1", by=torchrun)
     assert wait_until(before.exists) and loaded(before)["settings"]["seed"] == 7
-    wait_for_an_epoch(tmp_path / "r", job)
+    wait_for_an_epoch(tmp_path / "b", job)
     os.kill(int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[1]), signal.SIGKILL)
-    assert job.wait(PATIENCE) == 0 and len(lines(tmp_path / "r", "run")) == 2
-    assert [line["epoch"] for line in lines(tmp_path / "r", "accuracy")] == list(range(1, 41)), "each epoch once"
+    for each in (job, begin("a", *options, *TWO)):
+        assert each.wait(PATIENCE) == 0
+    assert len(lines(tmp_path / "b", "run")) == 2
+    require_same_weights(tmp_path / "a", tmp_path / "b")
+    epochs = [lines(tmp_path / name, "accuracy") for name in "ab"]
+    assert [line["epoch"] for line in epochs[1]] == list(range(1, 13)), "each epoch once"
+    for here, there in zip(*epochs, strict=True):
+        assert here["train_loss"] == pytest.approx(there["train_loss"]) and here["test_loss"] == there["test_loss"]
 
 
 # What is told, and where it is asked from
@@ -168,7 +152,7 @@ IN_OPTIONS = (
     "--print-steps"
 )
 OFF = {
-    "prescale_gradients": False, "communication_data_type": "none", "data_types": {"grad_accum_dtype": "fp32"},
+    "prescale_gradients": False, "communication_data_type": "fp32", "sparse_gradients": False,
     "optimizer": {"params": {"adam_w_mode": True, "amsgrad": False, "max_grad_norm": 0.0}},
     "zero_optimization": {"cpu_offload": False, "offload_optimizer": {"device": "none"}, "stage": 0},
     "fp16": {"enabled": "auto", "loss_scale": 0, "hysteresis": 2}, "wandb": {"enabled": False, "team": "us"},

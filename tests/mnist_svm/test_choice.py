@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mnist_nn.experiment import Bagging
+from mnist_svm.experiment import SvmGrid
 from mnist_svm.points import best_point
 from mpitune import load
+from mpitune.settings import restored, result_settings
 
 NAN = float("nan")
 
@@ -39,6 +42,11 @@ def test_a_point_with_a_failed_fold_never_wins() -> None:
     assert best_point(errors_of((0, 0, [NAN, 0, 0]), (2, 2, [0.5] * 3))) == (2, 2)
     assert best_point(np.full((3, 2, 2), NAN)) is None
     assert best_point(np.zeros((5, 1, 1))) == (0, 0)
+
+
+def test_reports_know_the_program_by_the_settings_in_its_journal() -> None:
+    for program in (SvmGrid(n_tuning=7, dataset="digits", folds=3), Bagging(n_bootstrap=2, n_tuning=3, seed=4)):
+        assert restored(type(program), {"experiment": "any", **result_settings(program)}) == program
 
 
 @pytest.mark.slow

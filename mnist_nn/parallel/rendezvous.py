@@ -87,11 +87,12 @@ def join() -> Meeting:
     me = launch_info()
     address = known_address(me)
     if me.launcher == "torch" and address is not None:
-        try:  # torchrun's own store, anew after each restart, or that of rank 0
+        try:  # torchrun's own store, or that of rank 0
             store, _, _ = next(dist.rendezvous("env://", timeout=JOIN_TIME))
         except (dist.DistError, RuntimeError) as error:
             raise _unreachable(address, me.rank == 0, error) from error
-        return Meeting(me, address, store)
+        # torchrun, when it starts all again, keeps the store with what the processes before have put there.
+        return Meeting(me, address, dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), store))
     if address is None:
         return _met_by_mpi(me)
     if me.launcher:

@@ -216,10 +216,6 @@ class Study(Coordinated):
         """The return value of each search, in their order; None for one that has not ended."""
         return [course.conclusion for course in self._courses]
 
-    def open_trials(self) -> list[Trial]:
-        """The trials that were asked for and have no result."""
-        return [trial for course in self._courses for trial in course.trials if trial.key not in self.results]
-
     def _advance(self, course: _Course) -> list[Batch]:
         """Send the results that the search waits for and take what it asks next, until there is something to run."""
         while True:

@@ -26,14 +26,12 @@ from tests.helpers import (
 from tests.toys import STARTED
 
 QUICK = [(2, way) for way in ("TERM", "KILL", "KILL of a rank")]
-SLOW = [(0, "KILL of a worker"), (2, "KILL of the group")]
+SLOW = [(0, "KILL of a worker")]
 
 
 def die(job: Popen[str], way: str) -> None:
     number = signal.Signals[f"SIG{way.split()[0]}"]
-    if way.endswith("group"):
-        os.killpg(job.pid, number)
-    elif way.endswith("worker"):
+    if way.endswith("worker"):
         os.kill(workers_of(job.pid).pop(), number)
         time.sleep(0.2)
         job.send_signal(signal.SIGUSR1)  # as the study goes on

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mpitune._jit import LANES, WIDE
+from mpitune._jit import WIDE
 from mpitune.folders import private_folder
 from mpitune.locks import locked
 from mpitune.svm.apart import proof
-from mpitune.svm.decide.decisions import Support
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
@@ -110,7 +109,6 @@ def _answers() -> None:
     places, problems = np.zeros((3, 2), np.int64), binary_problems(3, "ovo")
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         choose_classes(values, places, problems, 3)
-    Support.of(solved).relative(np.zeros((1, samples.width, LANES), np.float32), 0.1)
 
 
 if __name__ == "__main__":

@@ -70,18 +70,13 @@ class RbfSource:
         return None
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        if self.double is not None and self.distances is None:
+        if self.double is not None:
             yield from self.double.decisions(solved, rows)
             return
-        support = Support.of(solved, relative=self.double is not None)
+        support = Support.of(solved)
         size = CHUNK if self.kernel is None and self.distances is None else TAKEN
         for part in parts(len(rows), max(len(support.rows), len(support.rhos)), size):
-            if self.double is None:
-                values = support.values(self._panels(rows[part], support.rows))
-            else:
-                assert self.distances is not None
-                distances = panels_of(self.distances, support.rows, rows[part])
-                values = support.values(*support.relative(distances, self.gamma))
+            values = support.values(self._panels(rows[part], support.rows))
             yield part, values[:, : part.stop - part.start].T
 
     def decisions_of_others(self, solved: Solutions, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

@@ -35,12 +35,12 @@ def test_values_are_sums_over_the_support_vectors(width: int) -> None:
     weights = [rng.normal(size=(len(some), width)) for some in places]
     for of in weights:
         of[rng.random(of.shape) >= 0.5 ** np.arange(width)] = 0
-    panels, factors = panels_of(rng), rng.random((N_CLASSES, N_PANELS * LANES))
+    panels = panels_of(rng)
     every = support(weights, places)
-    kernel = panels.transpose(0, 2, 1).reshape(-1, N_SUPPORT) * np.repeat(factors, np.diff(CUTS), axis=0).T
+    kernel = panels.transpose(0, 2, 1).reshape(-1, N_SUPPORT)
     plain = np.vstack([(kernel[:, where] @ of).T for of, where in zip(weights, places, strict=True)])
     expected = plain - every.rhos[: len(plain), None]
-    np.testing.assert_allclose(every.values(panels, factors), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(every.values(panels), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_most_of_a_class_add_alike_is_summed_once() -> None:
@@ -57,7 +57,7 @@ def test_what_most_of_a_class_add_alike_is_summed_once() -> None:
     np.testing.assert_allclose(shared.values(panels), plain.values(panels), rtol=1e-12, atol=1e-12)
     wanted = np.repeat(np.arange(1, 5) / 2, 3) * np.tile([1, 1, 0], 4)
     assert np.array_equal(shared.shares, np.tile(wanted[:, None], N_CLASSES))
-    _, _, _, supporting, own = support([of[:, :1] for of in weights], places, share=True).terms
+    _, supporting, own = support([of[:, :1] for of in weights], places, share=True).terms
     assert len(supporting) == len(own) == len(places) + N_SUPPORT, "what each lacks, and the sums over classes"
     *_, own = support([of[:, 2:] for of in weights], places, share=True).terms
     assert len(own) == 4 * (N_SUPPORT - 1), "sums that nobody has a share of are left out"

@@ -4,7 +4,6 @@
 # make docs    the documentation as a site in results/site; a warning is an error, and so is a link that leads nowhere
 # make coverage     what make test runs of each file: lines and branches, programs and workers included
 # make test-avx2    the tests of arithmetic as on a processor without AVX-512
-# make test-container    build the CPU container's steps in a chroot and run both programs in it (root, minutes)
 # make test-lowest  all but networks on the oldest versions that pyproject.toml allows; make test-newest: on the newest
 # make test-gpu    install what fits the GPU driver into .venv-gpu, and run what a machine with GPUs can show; leaves one
 #                  folder with a summary.md. make test-gpu-here PY=python3: with the packages that this Python has
@@ -31,7 +30,7 @@ HERE := --gpu none --workers 1 --dataset digits
 # A first run of each program, as small as can be: Python compiles what they import, numba what they compute.
 FIRST := --gpu none --dataset digits --quiet --results .venv/first
 
-.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-container test-lowest test-newest
+.PHONY: demo test docs coverage test-avx2 test-gpu test-gpu-here test-lowest test-newest
 .PHONY: lint check bench clean
 
 demo: .venv/demo
@@ -74,9 +73,6 @@ test-gpu:
 PY ?= python3
 test-gpu-here:
 	$(PY) -m tests.gpu
-
-test-container: .venv/dev
-	CONTAINER=1 python -m pytest tests/apptainer
 
 test-lowest: .venv/dev
 	tests/install/versions.sh lowest

@@ -17,7 +17,7 @@ if __name__ == "__main__":
     from mpitune.optimize import Command
 
     program = PROGRAM.replace("{", "{{").replace("}", "}}")  # braces that are no parameters
-    command = Command(["awk", "-v", "rate={rate}", "-v", "momentum={momentum}", program], timeout=60)
+    command = Command(["awk", "-v", "rate={rate}", "-v", "momentum={momentum}", program])
     space = {"rate": Float(1e-4, 1, log=True), "momentum": Float(0, 0.99)}
-    study = search(command, space, strategy="sobol", n_trials=16, minimize="loss")
+    study = search(command, space, strategy="sobol", n_trials=16, minimize="loss", trial_timeout=60)
     print(study.report())

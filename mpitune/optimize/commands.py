@@ -26,7 +26,6 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
-from mpitune.settings import require_seconds
 from mpitune.source import counting
 from mpitune.storage.files import read_at_most, regular_file
 from mpitune.trial import Evaluation
@@ -57,7 +56,6 @@ class Command:
             a value as code. Parameters that a trial does not have are left out, with the word they stand in.
         result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
             its output that is a JSON object.
-        timeout: Seconds after which it is killed and its trial has failed.
         environment: Variables to add, with the same placeholders.
         launcher: What comes before the command in a trial of whole nodes (`search(..., nodes=2)`): {hosts} stands for
             their names with commas between, {nodes} for their number. By default the job's, with one process per node.
@@ -68,7 +66,6 @@ class Command:
         command: str | Sequence[str],
         *,
         result: str | None = None,
-        timeout: float | None = None,
         environment: Mapping[str, str] | None = None,
         launcher: str | Sequence[str] | None = None,
     ):
@@ -76,10 +73,10 @@ class Command:
         self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
         if isinstance(command, str):
             self._for_shell = word[0] if (word := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
-        require_seconds("timeout", timeout)
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
-        self.result, self.timeout, self.environment = result, timeout, dict(environment or {})
+        self.result, self.environment = result, dict(environment or {})
+        self.timeout: float | None = None  # seconds after which it is killed, see `limited`
         for name, value in self.environment.items():
             if not isinstance(value, str):
                 raise UsageError(f"environment={{{name!r}: {value!r}}} of the command: give texts")
@@ -116,9 +113,9 @@ class Command:
         return {"command": text, **{path.name: counting(path.read_text(errors="replace")) for path in programs}}
 
     def limited(self, seconds: float) -> Command:
-        """The same, killed after this time if it has no limit of its own."""
+        """The same, killed after this time."""
         made = copy.copy(self)
-        made.timeout = self.timeout or seconds
+        made.timeout = seconds
         return made
 
     def launched_by(self, launcher: str) -> Command:

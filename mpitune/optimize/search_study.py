@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +71,6 @@ class SearchStudy:
                 front.append((losses, trial))
         return sorted((trial for _, trial in front), key=lambda trial: trial.number)
 
-    def _repr_html_(self) -> str:
-        """For notebooks."""
-        return html_of(self.report())
-
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""
         with needs("pandas", "pandas"):
@@ -131,11 +126,6 @@ class SearchStudy:
 
     def _losses(self, trial: TrialRecord) -> tuple[float, ...]:
         return tuple(-trial.values[name] if up else trial.values[name] for name, up in self.objectives.items())
-
-
-def html_of(report: str) -> str:
-    """Lines of text for a notebook."""
-    return f'<pre style="white-space: pre-wrap">{escape(report)}</pre>'
 
 
 def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:

@@ -13,8 +13,7 @@ import sklearn.model_selection as theirs
 import mpitune.sklearn as ours
 from mpitune import Float, RunOptions
 from mpitune.errors import Caller, StorageError, UsageError, called_from, or_typed, typed
-from mpitune.optimize.commands import Command
-from mpitune.settings import from_namespace
+from mpitune.settings import from_namespace, require_seconds
 from mpitune.storage.lines import read_header
 from tests.helpers import HEADER, ROOT
 
@@ -34,7 +33,7 @@ def test_every_number_of_the_options_is_one_and_in_its_range(name: str) -> None:
         with pytest.raises(UsageError, match=re.escape(f"{name}={value!r:.100} is ")):
             RunOptions(**{name: value})
         with pytest.raises(UsageError, match=re.escape(f"timeout={value!r:.100}: give a number of seconds above 0")):
-            Command("true", timeout=value)
+            require_seconds("timeout", value)
     assert getattr(RunOptions(**{name: 3}), name) == 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -116,26 +115,6 @@ def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None
     assert found["name"] == "mpitune" and len(found["solutions"]) == len(study.best_trials)
 
 
-@pytest.mark.slow
-def test_trackers_show_the_reports_of_a_job_while_it_runs(app: Any, tmp_path: Path) -> None:
-    """Each job waits for its own first report to be there."""
-    pytest.importorskip("tensorboard")
-    script = tmp_path / "train.py"
-    shown = "any(b'value' in path.read_bytes() for path in pathlib.Path(BOARD).glob(f'*/t{number:06}/events*'))"
-    wait = f"        while epoch > 1 and time.time() < END and not {shown}: time.sleep(0.1)\n"
-    board = str(tmp_path / "b")
-    script.write_text(
-        script.read_text()
-        .replace("import os, time", f"import os, time, pathlib\nBOARD, END = {board!r}, time.time() + 600")
-        .replace("    for epoch", "    number = hydra.core.hydra_config.HydraConfig.get().job.num\n    for epoch")
-        .replace("        time.sleep(config.seconds)\n", wait)
-    )
-    began = time.monotonic()
-    done = app(*OURS, "lr=0.1,0.2", "hydra.sweeper.results=r", f"hydra.sweeper.track=[tensorboard:{tmp_path / 'b'}]")
-    assert done.returncode == 0 and "tracker" not in done.stderr, done.stderr
-    assert time.monotonic() - began < 600 and len(list((tmp_path / "b").glob("*/t*/events*"))) == 2
-
-
 def test_an_experiment_that_names_the_class_of_another_sweeper(app: Any, tmp_path: Path) -> None:
     (tmp_path / "conf/hparams").mkdir()
     (tmp_path / "conf/hparams/search.yaml").write_text("""# @package _global_
@@ -233,7 +212,7 @@ def test_a_folder_is_of_one_sweep(app: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["raise SystemExit(3)", "return float('nan')", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("how", ["return float('nan')", "os.kill(os.getpid(), 9)"])
 def test_the_first_failure_of_any_kind_ends_the_sweep(app: Any, tmp_path: Path, how: str) -> None:
     (tmp_path / "train.py").write_text(APP.replace("    for epoch", f"    {how}\n    for epoch"))
     said = app(*OURS, "lr=range(0,8)", "hydra.sweeper.workers=1", "hydra.sweeper.window=1", status=1).stderr

@@ -12,7 +12,7 @@ import pytest
 
 from mpitune import Float, TrialStopped, current_trial
 from mpitune.errors import UsageError
-from mpitune.strategies import ASHA, Halving, PopulationBased
+from mpitune.strategies import Halving, PopulationBased
 from tests.mpitune.optimize.objectives import SPACE, reported, searched, stepped
 
 LINE = {"x": Float(0, 1)}
@@ -96,17 +96,6 @@ def test_an_error_after_the_end_of_a_stage_is_one_of_the_objective() -> None:
 
     study = searched(objective, LINE, strategy=Halving(3, 3), n_trials=2, workers=1)
     assert [trial.state for trial in study.trials] == ["complete", "failed"]
-
-
-def test_an_error_before_the_end_of_a_stage_is_a_failure() -> None:
-    def objective(trial: Any) -> Any:
-        for step in range(1, 10):
-            if trial.number == 1 and step == 2:
-                raise ValueError("no")
-            trial.report(trial.params["x"], step)
-
-    study = searched(objective, LINE, strategy=ASHA(9), n_trials=6)
-    assert study.trials[1].state in ("pruned", "failed") and study.best.number != 1
 
 
 @pytest.mark.parametrize(

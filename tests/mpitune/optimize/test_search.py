@@ -216,7 +216,7 @@ def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
 def test_a_command_hears_that_its_time_is_over(tmp_path: Path) -> None:
     """It is told by SIGTERM, which it can catch."""
     show = "trap 'echo cleaned up; exit 0' TERM; x={x}; sleep 1111 & wait"
-    command = Command(["sh", "-c", show], timeout=5.0)  # by then the shell has begun
+    command = Command(["sh", "-c", show]).limited(5.0)  # by then the shell has begun
     with pytest.raises(RuntimeError, match=r"^no end within 5 s: .* was killed, see "):
         attempt = SimpleNamespace(link=tmp_path)
         command(SimpleNamespace(params={"x": 1}, hosts=(), folder=tmp_path, _attempt=attempt))  # type: ignore[arg-type]

@@ -344,8 +344,7 @@ def test_a_samplers_own_state_is_kept_in_the_order_of_numbers(options: RunOption
     assert [trial.params["n"] for trial in study.trials] == list(range(2, 21, 2))
 
 
-@pytest.mark.parametrize("options", [HERE, TWO])
-def test_a_samplers_class_stays_as_it_is(options: RunOptions) -> None:
+def test_a_samplers_class_stays_as_it_is() -> None:
     heard: list[int] = []
 
     class Hearing(optuna.samplers.RandomSampler):
@@ -355,7 +354,7 @@ def test_a_samplers_class_stays_as_it_is(options: RunOptions) -> None:
             heard.append(trial.number)
             Hearing.n += 1
 
-    optimize(optuna.create_study(sampler=Hearing()), square, 3, options=options)
+    optimize(optuna.create_study(sampler=Hearing()), square, 3, options=TWO)
     assert heard == [0, 1, 2] and Hearing.n == 3
 
 
@@ -411,7 +410,7 @@ def test_parameters_may_go_under_cma_es() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "more"),
-    [("TPE", {"multivariate": False}), ("TPE", {}), ("NSGAII", {"population_size": 4}), ("QMC", {})],
+    [("TPE", {}), ("NSGAII", {"population_size": 4})],
 )
 def test_several_calls_are_one(sampler: str, more: Any) -> None:
     digests = set()

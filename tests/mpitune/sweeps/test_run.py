@@ -181,16 +181,6 @@ def test_what_newcomers_do_wrong_is_one_line(tmp_path: Path, script: str, change
     assert said in line
 
 
-@pytest.mark.slow
-def test_the_cause_of_a_crash_is_told_not_how_wandb_ends(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", "0.31")
-    script = "import wandb\nwandb.init()\nraise ValueError('the cause')\n"
-    err = ran(written(tmp_path, script, run_cap=1), "--workers", 1, status=1, **FAST)
-    assert "Correct that and run it again." in err
-    (row,) = table(tmp_path / "results" / "sweep" / "trials.csv")
-    assert row["error"].endswith("ValueError: the cause") and "\x1b" not in row["error"]
-
-
 def test_a_folder_that_cannot_be_written_is_no_fault_of_a_trial(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     program = Program(Sweep("grid", {}, command=["true"]), {}, "sweep")

@@ -182,11 +182,29 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
+class _Error:
+    """An exception by its class, arguments and attributes."""
+
+    def __init__(self, error: BaseException):
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self._error), self._error.args, vars(self._error))
+
+
+def _remade(kind: type[BaseException], arguments: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind)
+    error.args = arguments
+    vars(error).update(state)
+    return error
+
+
 def packed_error(error: BaseException, text: str) -> bytes:
     """An exception for another process, with its traceback; one that cannot be pickled is a RuntimeError with this."""
-    for dumps in (pickle.dumps, cloudpickle.dumps):  # by name if possible: a script's class is known where it runs
+    # By name if possible: a script's class is known where it runs. Some classes take other arguments than they keep.
+    for sent, dumps in ((error, pickle.dumps), (error, cloudpickle.dumps), (_Error(error), cloudpickle.dumps)):
         with suppress(Exception):  # whatever its own pickling raises
-            content = bytes(dumps((error, text)))
+            content = bytes(dumps((sent, text)))
             pickle.loads(content)
             return content
     return pickle.dumps((RuntimeError(text), text))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mpitune.memory.shared_arrays import NOTHING, SharedArrays
+from mpitune.memory.shared_arrays import NO_ARRAYS, SharedArrays
 from mpitune.port import Port, Reporting, Scheduling
 from mpitune.storage.table import write_trials
 from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Rounds, Trial
@@ -40,7 +40,7 @@ class WorkerContext:
 
     device: str = "cpu"
     data: Data = field(default_factory=dict)
-    buffers: SharedArrays = NOTHING
+    buffers: SharedArrays = NO_ARRAYS
     n_workers: int = 1
     report_step: Callable[..., None] = lambda done, total=0.0, unit="step", trials=1: None
     tell_steps: Callable[[str, Mapping[int, Any]], None] = lambda key, steps: None

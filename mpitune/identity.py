@@ -6,9 +6,9 @@ name alone, lambdas by their code as well, all else by what its pickle is made o
 sets nor among attributes. It is the same in each process, and a thing without such a content, as an open file, is
 refused where results are kept.
 
-    identity(value)   32 digits that only an equal value has
-    said(value)       a text for headers: the repr where that says all, else its begin and 12 of these digits
-    label_of(value)   the same for trials, where numbers and texts stand for themselves
+    identity(value)     32 digits that only an equal value has
+    header_text(value)  a text for headers: the repr where that says all, else its begin and 12 of these digits
+    label_of(value)     the same for trials, where numbers and texts stand for themselves
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def label_of(value: Any) -> Parameter:
     """What stands for a value in a trial: itself where a journal can hold it, else a text that no other value has."""
     if type(value) in (int, bool, float) and abs(value) <= sys.float_info.max:
         return value
-    return value if type(value) is str and not _may_be_said(value) else said(value)
+    return value if type(value) is str and not _may_be_said(value) else header_text(value)
 
 
-def said(value: Any, code: bool = True) -> str:
+def header_text(value: Any, code: bool = True) -> str:
     """A text that no other value has; one that ends with NO_IDENTITY stands for a thing that has no identity."""
     if isinstance(value, np.generic) and value.dtype.char in "?bhilqBHILQefd" and value == value:
         return f"np.{value.dtype.name}({value.item()!r})"  # whatever NumPy's options are

@@ -60,7 +60,7 @@ class Segment(NamedTuple):
         return self[:n]
 
     @property
-    def said(self) -> dict[str, Any]:
+    def named_fields(self) -> dict[str, Any]:
         """By name what it says."""
         return {name: value for name, value, usual in zip(self._fields, self, WHOLE, strict=True) if value != usual}
 
@@ -132,7 +132,7 @@ def same_trial(trial: Trial, other: Trial) -> bool:
 
 def asked_of(trial: Trial) -> dict[str, Any]:
     """The parameters of a trial, and what its segment says."""
-    return {**trial.params, **trial.segment.said}
+    return {**trial.params, **trial.segment.named_fields}
 
 
 @dataclass(frozen=True)

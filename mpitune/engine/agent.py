@@ -275,7 +275,7 @@ class Agent:
                     log.debug("%s: worker %s started", slot.place, pid)
                 case worker.Built():
                     process.built, process.news = True, AT_WORK
-                case worker.Error(traceback):
+                case worker.ObjectiveRaised(traceback):
                     process.error, process.raised = traceback, True
                 case _:
                     results.append(worker.unpacked(message, process.peak.read()))

@@ -63,7 +63,7 @@ class Coordinator:
         self._succeeded = False
         n_slots = max(1, len(resources.slots))
         self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / n_slots))  # deaths of a slot, while nothing does
-        self._said: set[str] = set()  # why trials have failed, each of which is said once
+        self._kinds_shown: set[str] = set()  # why trials have failed, each of which is said once
         self._sound = next((result for result in study.results.values() if not result.failed), None)
         self._refused: UsageError | None = None  # why the study must end
         self.ended_by = ""  # what the experiment has said
@@ -322,8 +322,8 @@ class Coordinator:
     def _say_once(self, trial: Trial, error: str | None, what: str) -> None:
         """Tell the first failure of its kind; the end has their number."""
         kind = kind_of(trial.params, error)
-        level = logging.DEBUG if kind in self._said else logging.WARNING
-        self._said.add(kind)
+        level = logging.DEBUG if kind in self._kinds_shown else logging.WARNING
+        self._kinds_shown.add(kind)
         log.log(level, "trial %s %s: %s", trial.key, what, last_line(error))
 
     def _done(self, slot: SlotId, trial: Trial, result: Result, assigned: Assigned) -> None:

@@ -50,7 +50,7 @@ from mpitune.processes import process
 from mpitune.processes.process import begin_main
 from mpitune.trial import PLAIN, Batch, Ending, Evaluation, NoRoom, Result, halves, trial_of
 
-SMALL = 1 << 26  # bytes of a file that each worker has a copy of
+COPIED_SIZE = 1 << 26  # bytes of a file that each worker has a copy of
 COPIES = ".copies"  # the file that has their names
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
@@ -96,7 +96,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
+class ObjectiveRaised:
     """The objective raised, and the worker ends."""
 
     traceback: str
@@ -181,7 +181,7 @@ def enter(folder: Path) -> None:
         path, there = paths.get(name), folder / name
         if there.is_symlink() or not there.is_dir():  # what a trial has made under other names stays, and folders
             there.unlink(missing_ok=True)
-            if path and path.is_file() and path.stat().st_size <= SMALL:
+            if path and path.is_file() and path.stat().st_size <= COPIED_SIZE:
                 shutil.copy2(path, there)
             elif path:
                 there.symlink_to(path)
@@ -260,7 +260,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         pass
     except BaseException as error:
         with suppress(_Gone):
-            wire.send(Error(own_traceback(error)))
+            wire.send(ObjectiveRaised(own_traceback(error)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # without waiting for threads or destructors of the libraries used

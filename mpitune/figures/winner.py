@@ -32,7 +32,7 @@ from mpitune.trial import COMPLETE
 
 EXACT = 7  # folds up to which all draws are made
 DRAWS = 1000
-AT_ONCE = 10**6  # numbers
+DRAWS_AT_ONCE = 10**6  # numbers
 Params = Sequence[Mapping[str, Any]]
 OVERLAP = "the splits have test samples in common: the correction is too small"
 LEFT = "not corrected for the {} that the race left, so what is corrected is rather too good"
@@ -282,7 +282,7 @@ def flattered(scores: np.ndarray, winner: int) -> float:
         winner: its number.
     """
     drawn, weights = draws(scores.shape[1])
-    size = max(1, AT_ONCE // len(scores))
+    size = max(1, DRAWS_AT_ONCE // len(scores))
     gaps = []
     for some in np.split(drawn, range(size, len(drawn), size)):
         sums, left = scores @ some.T, some == 0

@@ -34,7 +34,7 @@ from mpitune.joblib.arrays import Known, value_of
 from mpitune.joblib.calls import service
 from mpitune.options import RunOptions
 from mpitune.processes.fork_server import THREADS
-from mpitune.processes.pickles import LARGE, Writer
+from mpitune.processes.pickles import LARGE_ARRAY, CallPickler
 from mpitune.processes.process import packed
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds
@@ -108,19 +108,19 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             )
         self.parallel = parallel
         options = {**options, **self.backend_kwargs}
-        large = options.get("max_nbytes", LARGE)
+        large = options.get("max_nbytes", LARGE_ARRAY)
         self._large = float("inf") if large is None else float(large)
         begin = options.get("initializer")
         self._begin = b"" if begin is None else packed(functools.partial(begin, *options.get("initargs", ())))
         workers = max(min(self._most, -(-n_jobs // size)), 1)
-        asked = self.inner_max_num_threads
-        threads = asked or max(usable_cores() // workers, 1)
+        inner = self.inner_max_num_threads
+        threads = inner or max(usable_cores() // workers, 1)
         self._options: dict[str, Any] = {
             "gpu": "none" if self._gpu is None else self._gpu,
             "workers": workers if self._gpu is None else None,
             "threads": threads,
             "trial_timeout": self._timeout,
-            "environ": tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not asked),
+            "environ": tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not inner),
             "writeable": options.get("mmap_mode", "r") != "r",
         }
         return n_jobs
@@ -130,7 +130,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], None]) -> None:
         file = io.BytesIO()
-        writer = Writer(file, lambda array: service.arrays.keep(array, self._known), self._large)
+        writer = CallPickler(file, lambda array: service.arrays.keep(array, self._known), self._large)
         try:
             writer.dump(func)
         except Exception as error:

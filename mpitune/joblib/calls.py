@@ -142,11 +142,11 @@ class Service:
             self._answers.put(lambda: done(result))
             self._count(caller, -1)
 
-        asked = tuple(sorted(options.items()))
+        settings = tuple(sorted(options.items()))
 
         def add() -> bool:
             with self._changed:
-                if self._run is None or self._run[0] != asked or not self._run[1].add(trial, ended):
+                if self._run is None or self._run[0] != settings or not self._run[1].add(trial, ended):
                     return False
                 self._count(caller, 1)
             return True
@@ -156,7 +156,7 @@ class Service:
         try:
             with self._starting:
                 while not add():
-                    self._begin(content, asked)
+                    self._begin(content, settings)
         except Exception as error:
             self._count(caller, 1)
             ended(error)
@@ -226,33 +226,35 @@ class Service:
         atexit.register(self.close)
         studies.before.append(self.make_way)
 
-    def _begin(self, content: bytes, asked: tuple[Any, ...]) -> None:
+    def _begin(self, content: bytes, settings: tuple[Any, ...]) -> None:
         """Begin a run with these options, once no calls are open in one with others.
 
         What it waits for is done in the thread of the run. So the caller may hold a lock that answers need.
         """
         self._start_threads()
         self._close_once_idle()
-        given = dict(asked)
-        experiment = Calls(tuple(installed_modules_of(content)), given.pop("environ"))
-        options = RunOptions(quiet=True, **given)
+        arguments = dict(settings)
+        experiment = Calls(tuple(installed_modules_of(content)), arguments.pop("environ"))
+        options = RunOptions(quiet=True, **arguments)
         with self._lock:
             if self._is_over:
-                raise StudyError(ENDED)
+                raise StudyError(WORKERS_ENDED)
             arrays = self.arrays.content, lambda trial: str(trial.params["arrays"]).split()
             arrivals = Arrivals(IDLE, *arrays, port=experiment)
-            self._run = asked, arrivals
+            self._run = settings, arrivals
             self._ended.clear()
 
         def run() -> None:
-            why: Exception = StudyError(ENDED)
+            why: Exception = StudyError(WORKERS_ENDED)
             try:
                 with studies.alone(asks=False):
                     studies.ask(functools.partial(take_part, experiment, options))
                     if cause := take_part(experiment, options, arrivals):
                         why = StudyError(cause)
             except BaseException as error:
-                why = error if isinstance(error, Exception) else StudyError(f"{ENDED} by {type(error).__name__}")
+                why = (
+                    error if isinstance(error, Exception) else StudyError(f"{WORKERS_ENDED} by {type(error).__name__}")
+                )
             finally:
                 arrivals.end(why)
                 self.arrays.done((), arrivals.forget, most=0)
@@ -269,7 +271,7 @@ def _work(queue: SimpleQueue[Callable[[], None]]) -> NoReturn:
             log.exception("a result could not be passed on")
 
 
-ENDED = "the workers of this call were ended"
+WORKERS_ENDED = "the workers of this call were ended"
 service = Service()
 
 

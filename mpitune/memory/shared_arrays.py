@@ -169,4 +169,4 @@ def _view(spec: Spec, writeable: bool) -> np.ndarray:
     return array
 
 
-NOTHING = SharedArrays({})
+NO_ARRAYS = SharedArrays({})

@@ -224,47 +224,47 @@ class TrialEvaluator:
                 yield invalid.failure(trial.key)
 
     def _result(self, trial: Trial) -> Evaluation:
-        given = self._given(trial, self._begun)
-        with as_current(given):
-            values = self._values(given)
-        given._attempt.finish()
+        own_trial = self._trial_for(trial, self._begun)
+        with as_current(own_trial):
+            values = self._values(own_trial)
+        own_trial._attempt.finish()
         if isinstance(values, Evaluation):
             return values
-        steps: Steps | None = vars(given).get("_steps")
+        steps: Steps | None = vars(own_trial).get("_steps")
         ending = PLAIN if steps is None else Ending(steps=steps.of_stage)
         return Evaluation(
-            trial.key, values, read=tuple(sorted(given._read)), user_attrs=given.user_attrs, ending=ending
+            trial.key, values, read=tuple(sorted(own_trial._read)), user_attrs=own_trial.user_attrs, ending=ending
         )
 
-    def _given(self, trial: Trial, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
+    def _trial_for(self, trial: Trial, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
         return ObjectiveTrial(
-            self._problem.space.given(trial.params), self._worker.device,
+            self._problem.space.params_of(trial.params), self._worker.device,
             trial.segment.start, trial.segment.until, trial, self._problem.seed,
             AttemptFolder(trial, self._folder, self._job, self._anew),
             _begin=begin, _tell=TellSteps(self._worker.tell_steps, trial.key) if self._tracked else None,
         )  # fmt: skip
 
-    def _begun(self, given: ObjectiveTrial) -> Steps:
-        log = StepLog(given._attempt.path)
-        return Steps(self._names, given._trial.segment, log, self._worker, given.user_attrs, given._tell)
+    def _begun(self, trial: ObjectiveTrial) -> Steps:
+        log = StepLog(trial._attempt.path)
+        return Steps(self._names, trial._trial.segment, log, self._worker, trial.user_attrs, trial._tell)
 
-    def _values(self, given: ObjectiveTrial) -> Any:
+    def _values(self, trial: ObjectiveTrial) -> Any:
         """What the objective returns, or the values of its steps."""
         returned = None
         try:
-            if not given.until or self._stops_itself or not given._steps.is_over:  # else an attempt before has said all
-                returned = self._call(given)
+            if not trial.until or self._stops_itself or not trial._steps.is_over:  # else an attempt before has said all
+                returned = self._call(trial)
             if isinstance(returned, GeneratorType):
                 generator, returned = returned, None
-                while not given._steps.is_over and (said := next(generator, generator)) is not generator:
-                    given._steps.add(said)
+                while not trial._steps.is_over and (yielded := next(generator, generator)) is not generator:
+                    trial._steps.add(yielded)
         except Exception as error:
-            steps = vars(given).get("_steps")
+            steps = vars(trial).get("_steps")
             if steps is None or not (steps.refused or is_stop(error)):
                 raise
         if isinstance(returned, Evaluation):
             return returned
-        steps = vars(given).get("_steps")
+        steps = vars(trial).get("_steps")
         if steps is None:
             return values_of(returned, self._names)
         return steps.values(None if returned is None or steps.is_over else values_of(returned, self._names))
@@ -279,9 +279,9 @@ class GroupEvaluator(TrialEvaluator):
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         try:
-            given = {trial.segment.place or 0: self._given(trial, _no_steps) for trial in batch}
-            assert len(given) == len(batch)
-            returned = self._returned(given)
+            placed = {trial.segment.place or 0: self._trial_for(trial, _no_steps) for trial in batch}
+            assert len(placed) == len(batch)
+            returned = self._returned(placed)
         except InvalidReturnValue as invalid:
             if isinstance(invalid, NoValue) and len(batch) > 1:  # one of them has said NaN
                 for part in halves(batch):
@@ -289,8 +289,8 @@ class GroupEvaluator(TrialEvaluator):
             else:
                 yield from (invalid.failure(trial.key) for trial in batch)
             return
-        read = tuple(sorted(set[str]().union(*(trial._read for trial in given.values()))))
-        for (place, trial), key in zip(given.items(), (trial.key for trial in batch), strict=True):
+        read = tuple(sorted(set[str]().union(*(trial._read for trial in placed.values()))))
+        for (place, trial), key in zip(placed.items(), (trial.key for trial in batch), strict=True):
             try:
                 values = values_of(returned[place], self._names)
                 trial._attempt.finish()
@@ -298,17 +298,17 @@ class GroupEvaluator(TrialEvaluator):
             except InvalidReturnValue as invalid:
                 yield invalid.failure(key)
 
-    def _returned(self, given: Mapping[int, ObjectiveTrial]) -> Sequence[Any]:
+    def _returned(self, placed: Mapping[int, ObjectiveTrial]) -> Sequence[Any]:
         """What the objective returns for trials at these places, and copies at the others.
 
         Raises InvalidReturnValue for anything but as many values, and where it has sorted its list.
         """
-        n, first = self._problem.together, next(iter(given.values()))
+        n, first = self._problem.together, next(iter(placed.values()))
         with TemporaryDirectory(dir=scratch_folder(), prefix="copies-") as scratch, as_current(_nobody(_no_steps)):
             folders = [AttemptFolder(first._trial, Path(scratch, str(place))) for place in range(n)]
-            trials = [given.get(n) or replace(first, _attempt=own, user_attrs={}) for n, own in enumerate(folders)]
-            returned = self._call(asked := Trials(trials))
-        if any(trial is not other for trial, other in zip(trials, asked, strict=True)):
+            trials = [placed.get(n) or replace(first, _attempt=own, user_attrs={}) for n, own in enumerate(folders)]
+            returned = self._call(passed := Trials(trials))
+        if any(trial is not other for trial, other in zip(trials, passed, strict=True)):
             raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")
         what = f"a {type(returned).__name__}"
         if isinstance(returned, np.ndarray) and returned.ndim:

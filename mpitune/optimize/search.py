@@ -15,7 +15,7 @@ from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
 from mpitune.engine.study import TrialChanged
 from mpitune.errors import StudyError, UsageError, or_typed
-from mpitune.identity import require_identity, said
+from mpitune.identity import header_text, require_identity
 from mpitune.limit import SearchLimit
 from mpitune.optimize.commands import Command
 from mpitune.optimize.search_study import SearchStudy
@@ -218,7 +218,7 @@ def search(
             objectives=described(problem.objectives),
             seed=problem.seed,
             window=problem.window if learns else None,
-            enqueued=tuple(said(dict(point)) for point in problem.enqueued),
+            enqueued=tuple(header_text(dict(point)) for point in problem.enqueued),
             together=problem.together or None,
             task=WorkersPart(objective, problem, folder / TRIALS, job, bool(options.track)),
             plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike),

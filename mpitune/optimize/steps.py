@@ -82,16 +82,16 @@ class Steps:
         """Whether the stage has all its steps."""
         return bool(self._until) and self._done >= self._until
 
-    def add(self, said: Any, step: Any = None) -> None:
+    def add(self, reported: Any, step: Any = None) -> None:
         """Take in the values of a step, which may be among them by that name. Raises InvalidReturnValue."""
         try:
-            self._add(said, step)
+            self._add(reported, step)
         except InvalidReturnValue as error:
             self.refused = error
             raise
 
-    def _add(self, said: Any, step: Any) -> None:
-        values = values_of(said, self._names)
+    def _add(self, reported: Any, step: Any) -> None:
+        values = values_of(reported, self._names)
         if step is not None:
             values["step"] = step
         if "step" not in values and self._log.is_used and self._until:
@@ -114,9 +114,9 @@ class Steps:
 
     def _go_on_after(self, step: int) -> None:
         """Take over what was said by `set_user_attr` up to this step; what came later is of an attempt that died."""
-        said = [attrs for n, attrs in self._log.user_attrs.items() if n <= step]
+        logged = [attrs for n, attrs in self._log.user_attrs.items() if n <= step]
         own = dict(self._user_attrs)
-        self._user_attrs.update({**(said[-1] if said else {}), **own})
+        self._user_attrs.update({**(logged[-1] if logged else {}), **own})
 
     def values(self, returned: Mapping[str, float] | None = None) -> dict[str, float]:
         """What was returned, else the last values.

@@ -165,7 +165,7 @@ class Tuning(Experiment):
     def _gang(self, trial: Trial) -> Gang | None:
         if self.plan is None or self.plan.gang_of is None:
             return None
-        return self.plan.gang_of(self.task.problem.space.given(trial.params))
+        return self.plan.gang_of(self.task.problem.space.params_of(trial.params))
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> Result | None:
         """An objective that returns what it must not ends the search; one without a value in its first trial."""
@@ -190,7 +190,7 @@ class Tuning(Experiment):
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         problem = self.task.problem
-        trials, settings = records(outcomes, problem.space.given), vars(self)
+        trials, settings = records(outcomes, problem.space.params_of), vars(self)
         return SearchStudy(trials, problem.objectives, folder, window_of({"kind": self.kind, "settings": settings}))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
@@ -252,7 +252,7 @@ class _SchedulerSource:
             return ""
         fix = f"for trial {number_of(trial)}: give a number, a text or a tuple of them for all parameters"
         try:
-            kind = self._plan.alike(self._problem.space.given(trial.params))
+            kind = self._plan.alike(self._problem.space.params_of(trial.params))
         except Exception as error:
             raise UsageError(f"alike raised {error!r} {fix}") from error
         if not _is_plain(kind):
@@ -280,7 +280,7 @@ class _Callbacks:
         """Tell the callbacks of trials that have ended, and of those that are pruned by now."""
         pruned = self._open.keys() - ended - self._plan.counts.going() if len(self._open) > len(ended) else ()
         for number in (*ended, *sorted(pruned)):
-            (self._records[number],) = records(self._open.pop(number), self._problem.space.given)
+            (self._records[number],) = records(self._open.pop(number), self._problem.space.params_of)
             self._study.trials = list(self._records.values())
             for callback in self._plan.callbacks:
                 self.stop |= bool(callback(self._study, self._records[number]))

@@ -27,7 +27,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mpitune.processes import keeper
-from mpitune.processes.preloaded import ORDER, THREAD_ENDED, THREADED
+from mpitune.processes.preloaded import PRELOAD_VARIABLE, THREAD_ENDED, THREADED
 from mpitune.processes.process import WORKERS_HERE, start_resource_tracker, stops_wait, without_main
 
 # pandas imports Arrow, whose allocator would start a thread.
@@ -40,7 +40,7 @@ THREADS = {
 # Variables of which each worker has its own, two that scikit-learn sets when a rank imports it, and one that changes
 # with each test of a suite.
 _KMP = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-OWN = {"CUDA_VISIBLE_DEVICES", WORKERS_HERE, *THREADS.values(), *_KMP, "PYTEST_CURRENT_TEST"}
+OWN_VARIABLES = {"CUDA_VISIBLE_DEVICES", WORKERS_HERE, *THREADS.values(), *_KMP, "PYTEST_CURRENT_TEST"}
 
 
 class ForkServer(forkserver.ForkServer):
@@ -62,7 +62,7 @@ class ForkServer(forkserver.ForkServer):
         order = os.getpid(), util.get_temp_dir(), sorted({__name__, *self.modules})
         start_resource_tracker()  # which would else be started with the server, and let signals to stop through to it
         before = dict(os.environ)
-        own = {ORDER: json.dumps(order), "PYTHONPATH": os.pathsep.join(sys.path)}
+        own = {PRELOAD_VARIABLE: json.dumps(order), "PYTHONPATH": os.pathsep.join(sys.path)}
         try:
             _set_environ({**NO_THREADS, **environ, **dict.fromkeys(THREADS.values(), "1"), **own})
             with without_main(), stops_wait():
@@ -159,7 +159,7 @@ def server_for(modules: Iterable[str], environ: Mapping[str, str]) -> ForkServer
 
     It stays for the next search of a script, and for calls by joblib. One that lacks modules is replaced.
     """
-    same = frozenset((name, value) for name, value in environ.items() if name not in OWN)
+    same = frozenset((name, value) for name, value in environ.items() if name not in OWN_VARIABLES)
     key = os.getpid(), os.getcwd(), tuple(sys.path), same
     with _lock:
         for other in [other for other in _servers if other[0] != key[0]]:  # of the process that this was forked from

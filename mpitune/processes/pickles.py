@@ -14,7 +14,7 @@ from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backe
 from mpitune.processes.process import WithSource
 from mpitune.processes.remade import remade
 
-LARGE = 1 << 20  # bytes of an array that is sent once
+LARGE_ARRAY = 1 << 20  # bytes of an array that is sent once
 
 Data = Mapping[str, np.ndarray]  # arrays by name
 
@@ -49,13 +49,13 @@ def packed_call(
         return name
 
     file = io.BytesIO()
-    writer = Writer(file, keep, LARGE, remakes=True)
+    writer = CallPickler(file, keep, LARGE_ARRAY, remakes=True)
     writer.dispatch_table.update(reducers or {})
     writer.dump(thing)
     return file.getvalue()
 
 
-class Writer(WithSource):
+class CallPickler(WithSource):
     """Pickles a call without its arrays of at least `large` bytes: `keep` gives each the name that stands for it.
 
     An array in a file that may be written to goes as the file's path, as by joblib's own processes. `remakes`: with

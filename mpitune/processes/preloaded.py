@@ -18,7 +18,7 @@ from types import FrameType
 
 from mpitune.processes.process import STOPS, die_with, of_this_process
 
-ORDER = "MPITUNE_PRELOAD"  # the rank's process, its folder for sockets, the modules, as JSON
+PRELOAD_VARIABLE = "MPITUNE_PRELOAD"  # the rank's process, its folder for sockets, the modules, as JSON
 THREADED = 113  # exit status of a server that cannot fork, since a module has started threads
 THREAD_ENDED = signal.SIGRTMIN + 1  # the thread that the server belongs to has ended, and perhaps the rank
 
@@ -54,5 +54,5 @@ def _serve(rank: int, folder: str, modules: list[str]) -> None:
     gc.freeze()  # a collection in a worker would else write to each page that it shares with the others
 
 
-if ORDER in os.environ:
-    _serve(*json.loads(os.environ.pop(ORDER)))
+if PRELOAD_VARIABLE in os.environ:
+    _serve(*json.loads(os.environ.pop(PRELOAD_VARIABLE)))

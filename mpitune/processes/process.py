@@ -39,7 +39,7 @@ WORKERS_HERE = "SEARCH_WORKERS_HERE"  # set for each worker: how many there are 
 IN_WORKER = WORKERS_HERE in os.environ
 _PR_SET_PDEATHSIG = 1
 _FIRST = os.getpid()
-CACHED = functools._lru_cache_wrapper
+LRU_CACHED = functools._lru_cache_wrapper
 held: list[list[Any]] | None = None  # gets sources of random numbers that arrive, see `mpitune.engine.seeding`
 
 
@@ -72,7 +72,7 @@ class WithSource(cloudpickle.Pickler):
         kind = type(thing)
         if kind is not types.ModuleType and issubclass(kind, types.ModuleType) and kind.__reduce__ is object.__reduce__:
             return resolve_name, (thing.__name__,)
-        reduced = _cached(thing) if kind is CACHED else super().reducer_override(thing)
+        reduced = _cached(thing) if kind is LRU_CACHED else super().reducer_override(thing)
         if reduced is NotImplemented or not _is_of_main(thing):
             return reduced
         make, arguments, *rest = reduced
@@ -81,8 +81,11 @@ class WithSource(cloudpickle.Pickler):
 
 def _cached(function: Any) -> Any:
     with suppress(AttributeError):  # its module has none of that name
-        found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
-        if found is function and function.__module__ not in {"__main__", *cloudpickle.list_registry_pickle_by_value()}:
+        imported = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+        if imported is function and function.__module__ not in {
+            "__main__",
+            *cloudpickle.list_registry_pickle_by_value(),
+        }:
             return NotImplemented
     return _cached_again, (function.__wrapped__, function.cache_parameters())
 
@@ -106,7 +109,7 @@ def _held(first: str, make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _is_of_main(thing: Any) -> bool:
-    if not isinstance(thing, types.FunctionType | type | CACHED) or thing.__module__ != "__main__":
+    if not isinstance(thing, types.FunctionType | type | LRU_CACHED) or thing.__module__ != "__main__":
         return False
     return getattr(sys.modules["__main__"], thing.__qualname__, None) is thing
 

@@ -89,8 +89,8 @@ def end_of_job(environ: Mapping[str, str] = os.environ) -> float | None:
     if not job.isdigit():
         return None
     try:
-        asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%e"], capture_output=True, text=True, timeout=10)
-        return time.mktime(time.strptime(asked.stdout.strip(), "%Y-%m-%dT%H:%M:%S"))
+        done = subprocess.run(["squeue", "-h", "-j", job, "-o", "%e"], capture_output=True, text=True, timeout=10)
+        return time.mktime(time.strptime(done.stdout.strip(), "%Y-%m-%dT%H:%M:%S"))
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
 

@@ -62,7 +62,7 @@ def report_of(folder: Path, history: History, experiment: Experiment | None, dat
     objectives = settings.get("objectives") if history.header.get("kind") == "search" else None
     reporting = experiment.reporting() if experiment else Reporting()
     goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []
-    goals = [asked] if (asked := _first_goal([reporting.goal, history.goal])) else goals
+    goals = [first] if (first := _first_goal([reporting.goal, history.goal])) else goals
     searched = goals[0] if goals else None
     if searched is not None:
         values = [result.values[searched.name] for result in history.results.values() if searched.name in result.values]
@@ -79,9 +79,9 @@ def report_of(folder: Path, history: History, experiment: Experiment | None, dat
     return Report(study, reporting.sections(history, data))
 
 
-def _first_goal(said: Sequence[Any]) -> Goal | None:
+def _first_goal(goal_texts: Sequence[Any]) -> Goal | None:
     """The first of these that is a goal."""
-    for words in said:
+    for words in goal_texts:
         if isinstance(words, str):
             with suppress(ValueError):
                 return Goal.of(words)

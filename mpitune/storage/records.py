@@ -281,7 +281,7 @@ def written_trial(trial: Trial, result: Result) -> bytes:
         {
             "key": trial.key,
             "params": dict(trial.params),
-            **({} if trial.segment is WHOLE else {"segment": trial.segment.said}),
+            **({} if trial.segment is WHOLE else {"segment": trial.segment.named_fields}),
             "values": _finite(result.values),
             "arrays": list(result.arrays) or None,
             "seconds": result.seconds,

@@ -66,8 +66,8 @@ def examine(rank: int, options: RunOptions) -> Examined:
     examined = Examined(preflight.survey(places, options.threads))
     examined.problems.extend(check_sharing(host, devices))
     gpus = [device for device in dict.fromkeys(devices) if device != CPU]
-    asked = [(device, probe.begin(device, "gpu", threads=options.threads)) for device in gpus]
-    for device, process in asked:
+    probes = [(device, probe.begin(device, "gpu", threads=options.threads)) for device in gpus]
+    for device, process in probes:
         answer = probe.answer(process)
         if wrong := answer.get("error"):
             text = f"{host}: no worker can use {device.name} ({wrong}): look at nvidia-smi, and at the driver"

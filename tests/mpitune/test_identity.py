@@ -30,7 +30,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from mpitune import Choice, Constant, Experiment, RunOptions, Trial, When, one_round, per_trial, run_study, search
 from mpitune.errors import UsageError
-from mpitune.identity import identity, label_of, said
+from mpitune.identity import header_text, identity, label_of
 from mpitune.optuna import optimizing
 from mpitune.sklearn import GridSearchCV
 
@@ -172,7 +172,7 @@ def test_pairs_are_told_apart_by_what_they_are() -> None:
     alike = 0
     for name, one, other, same in pairs(1000, seed=1):
         assert (identity(one()) == identity(other())) is same, name
-        assert (said(one()) == said(other())) is same, name
+        assert (header_text(one()) == header_text(other())) is same, name
         label, second = label_of(one()), label_of(other())
         assert (repr(label) == repr(second)) is same, name
         assert type(label) in (bool, int, float, str) and (len(str(label)) < 250 or label == one())
@@ -183,12 +183,15 @@ def test_pairs_are_told_apart_by_what_they_are() -> None:
 @pytest.mark.slow
 def test_each_process_has_the_same() -> None:
     """Whatever the order of its sets and the places of its objects."""
-    code = "from tests.mpitune.test_identity import parts, said; print([said(make(1)) for make in parts().values()])"
+    code = (
+        "from tests.mpitune.test_identity import parts, header_text\n"
+        "print([header_text(make(1)) for make in parts().values()])"
+    )
     texts = [
         subprocess.check_output([sys.executable, "-c", code], text=True, env={**os.environ, "PYTHONHASHSEED": seed})
         for seed in ("1", "2")
     ]
-    assert texts[0] == texts[1] and str([said(make(1)) for make in parts().values()]) in texts[0]
+    assert texts[0] == texts[1] and str([header_text(make(1)) for make in parts().values()]) in texts[0]
 
 
 @pytest.mark.parametrize("text", ["", "2023-obj", "3 adj", "(", "j", "1", "(1+1)", "None!"])
@@ -201,7 +204,7 @@ def test_what_has_no_identity_is_refused_in_one_line() -> None:
         UsageError, match=r"^<_io.TextIOWrapper .* has no content that another .*: give a text"
     ) as error:
         identity({"log": sys.__stdout__}["log"])
-    assert "\n" not in str(error.value) and said(sys.__stdout__).endswith(" #?")
+    assert "\n" not in str(error.value) and header_text(sys.__stdout__).endswith(" #?")
     with pytest.raises(UsageError, match="has no content"):
         identity([Held(n for n in ())])
 

@@ -226,7 +226,7 @@ class Choice:
             raise ValueError(f"{shown(value)} is not in {self}")
         return place
 
-    def given(self, label: Parameter) -> Any:
+    def value_of(self, label: Parameter) -> Any:
         """The option that a journal calls so."""
         return self.options[self.index(label)]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpitune.errors import UsageError, named
-from mpitune.identity import said
+from mpitune.identity import header_text
 from mpitune.optimize.spaces.parameters import Choice, Part, same, same_value, shown
 from mpitune.optimize.spaces.reading import When, part_of
 from mpitune.trial import Parameter, exact
@@ -79,12 +79,12 @@ class Space:
     def described(self) -> tuple[str, ...]:
         """For the journal: a text for each part, its name first, and one for the constraints."""
         parts = [f"{name}: {self._part_text(name, part)}" for name, part in self._parts.items()]
-        mark = said(self.constraints).rpartition(" ")[2]
+        mark = header_text(self.constraints).rpartition(" ")[2]
         return (*parts, f"{len(self.constraints)} constraints {mark}") if self.constraints else tuple(parts)
 
     def _part_text(self, name: str, part: Any) -> str:
-        text = repr(part) if isinstance(part, Part) else said(part)
-        conditions = (f"{other}={said(values)}" for other, values in self.conditions.get(name, {}).items())
+        text = repr(part) if isinstance(part, Part) else header_text(part)
+        conditions = (f"{other}={header_text(values)}" for other, values in self.conditions.get(name, {}).items())
         return f"When({text}, {', '.join(conditions)})" if name in self.conditions else text
 
     def things(self) -> list[Any]:
@@ -122,7 +122,7 @@ class Space:
 
     def allows(self, point: Mapping[str, Parameter]) -> bool:
         """Whether a point fulfils all constraints. Raises UsageError where one of them raises."""
-        params = self.given(point) if self.constraints else {}
+        params = self.params_of(point) if self.constraints else {}
         try:
             return all(constraint(params) for constraint in self.constraints)
         except Exception as error:
@@ -131,12 +131,12 @@ class Space:
                 f"a constraint raised {reason} for {params}: correct it; a parameter whose condition fails is not there"
             ) from error
 
-    def given(self, point: Mapping[str, Parameter]) -> dict[str, Any]:
+    def params_of(self, point: Mapping[str, Parameter]) -> dict[str, Any]:
         """The point as an objective gets it: with constants, and with the options themselves."""
         whole: dict[str, Any] = {}
         for name, part in self._parts.items():
             if name in point:
-                whole[name] = part.given(point[name]) if isinstance(part, Choice) else point[name]
+                whole[name] = part.value_of(point[name]) if isinstance(part, Choice) else point[name]
             elif name in self.constants and self.is_active(name, point):
                 whole[name] = part
         return whole
@@ -164,7 +164,7 @@ class Space:
             if self.is_active(name, point):
                 point[name] = part.drawn(values[name]) if name in values else part.at(float(u))
         if not self.allows(point):
-            raise UsageError(f"a point to begin with does not fulfil the constraints: {self.given(point)}")
+            raise UsageError(f"a point to begin with does not fulfil the constraints: {self.params_of(point)}")
         return point
 
     def held(self, values: Mapping[str, Parameter]) -> Point | None:

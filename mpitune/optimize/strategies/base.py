@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import UsageError, named
-from mpitune.identity import said
+from mpitune.identity import header_text
 from mpitune.optimize.spaces import Point, Space
 from mpitune.trial import PRUNED, Result, Segment, Trial, seed_of
 
@@ -139,7 +139,7 @@ def said_of(part: Any) -> str:
             usual = _settings(type(part)()) if type(part).__module__.startswith(OPTUNA) else {}
         arguments = (f"{n.lstrip('_')}={text}" for n, text in _settings(part).items() if usual.get(n) != text)
         return type(part).__name__ + (f"({words})" if (words := ", ".join(arguments)) else "")
-    return said(part)
+    return header_text(part)
 
 
 def _settings(part: Any) -> dict[str, str]:

@@ -52,7 +52,7 @@ class Points:
         for n, (point, feedback, again) in enumerate(problem.known() if sampler.adaptive else ()):
             if again and not staged:
                 rest = problem.rng(f"known/{n}").random(problem.space.dimensions)
-                self._enqueued.append(problem.space.drawn(problem.space.given(point), rest))
+                self._enqueued.append(problem.space.drawn(problem.space.params_of(point), rest))
             else:
                 sampler.tell(-1, point, feedback)
         self._next = 0

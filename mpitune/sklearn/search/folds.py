@@ -18,7 +18,7 @@ from sklearn.metrics._scorer import _MultimetricScorer
 from mpitune import svm
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
-from mpitune.identity import identity, require_identity, said
+from mpitune.identity import header_text, identity, require_identity
 from mpitune.limit import SearchLimit
 from mpitune.port import COST_UNCERTAINTY, Reporting, Scheduling
 from mpitune.processes.process import in_child, packed
@@ -56,16 +56,16 @@ class Folds(Experiment):
         """The study of the tasks of a search."""
         first = grouping.tasks[0].kwargs
         splits = [(task.kwargs["train"], task.kwargs["test"]) for task in grouping.tasks if not task.candidate]
-        given = {name: value for name, value in sorted(first["fit_params"].items()) if value is not None}
+        fit_params = {name: value for name, value in sorted(first["fit_params"].items()) if value is not None}
         return cls(
             search,
             grouping,
             limit,
             race,
-            estimator=said(grouping.tasks[0].estimator, code=False),
-            scoring=said(search.scoring, code=False),
+            estimator=header_text(grouping.tasks[0].estimator, code=False),
+            scoring=header_text(search.scoring, code=False),
             cv=f"{len(splits)} splits ({_digest(splits)})",
-            fit_params=f"{', '.join(given) or 'none'} ({_digest((given, first['score_params']))})",
+            fit_params=f"{', '.join(fit_params) or 'none'} ({_digest((fit_params, first['score_params']))})",
             error_score=str(first["error_score"]),
             return_train_score=first["return_train_score"],
             data_sha256=_digest(grouping.tasks[0].args),
@@ -96,14 +96,14 @@ class Folds(Experiment):
         if (header := read_header(results)) is None:
             at_a_time = in_child() or get_active_backend()[0].nesting_level
             return own if at_a_time or read_header(own) is not None else results
-        theirs = header["settings"]
-        return own if "cv" in theirs and theirs.get("data_sha256") != self.data_sha256 else results
+        settings = header["settings"]
+        return own if "cv" in settings and settings.get("data_sha256") != self.data_sha256 else results
 
     def called(self) -> Mapping[str, Any]:
         values = {id(it): it for task in self.tasks if not task.split for it in task.parameters.values()}.values()
         parameters = [it for it in values if hasattr(it, "__dict__") or isinstance(it, list | tuple | dict)]
         things = [task.estimator for task in self.tasks[:1]], self.search.scoring
-        lambdas = {} if (found := _digest(things)) == _digest(things, code=False) else {"lambdas": found}  # by place
+        lambdas = {} if (digest := _digest(things)) == _digest(things, code=False) else {"lambdas": digest}  # by place
         return {"estimator": self.search.estimator, "scoring": self.search.scoring, "parameters": parameters, **lambdas}
 
     def searches(self) -> Iterator[Rounds]:
@@ -117,12 +117,12 @@ class Folds(Experiment):
     def require_identity(self) -> None:
         """Raise UsageError for a thing whose results could not be kept."""
         labels = (label for of, _ in self._labels.values() for label in of.values())
-        said = self.estimator, self.scoring, self.fit_params, self.data_sha256, *map(str, labels)
-        if any(text.endswith(("?", "?)")) for text in said):
+        texts = self.estimator, self.scoring, self.fit_params, self.data_sha256, *map(str, labels)
+        if any(text.endswith(("?", "?)")) for text in texts):
             first, kwargs = self.tasks[0], self.tasks[0].kwargs
-            given = *kwargs["fit_params"].values(), *kwargs["score_params"].values(), *first.args
+            arguments = *kwargs["fit_params"].values(), *kwargs["score_params"].values(), *first.args
             parameters = (value for task in self.grouping.first.values() for value in task.parameters.values())
-            require_identity(first.estimator, self.search.scoring, *given, *parameters)
+            require_identity(first.estimator, self.search.scoring, *arguments, *parameters)
 
     def _rounds(self, trials: Mapping[str, Trial]) -> Rounds:
         """One round, or those that a race wants."""

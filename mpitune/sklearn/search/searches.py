@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import sklearn.model_selection as theirs
+import sklearn.model_selection as model_selection
 from joblib import parallel_config
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 - without it there are no names of halving
 from sklearn.metrics._scorer import _MultimetricScorer
@@ -97,11 +97,11 @@ class OnEngine(_search.BaseSearchCV):
         with outliving():
 
             def evaluate(tasks: list[Task]) -> list[dict[str, Any]]:
-                ours.unregister()  # estimators, and the refit, have the user's own backend
+                own_backend.unregister()  # estimators, and the refit, have the user's own backend
                 return self._run(tasks, params)
 
             try:
-                with (ours := parallel_config(backend=SearchBackend(evaluate))):
+                with (own_backend := parallel_config(backend=SearchBackend(evaluate))):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []
@@ -286,28 +286,28 @@ class OnEngine(_search.BaseSearchCV):
 
 
 @documented
-class GridSearchCV(OnEngine, theirs.GridSearchCV):  # noqa: D101 - made by the decorator
+class GridSearchCV(OnEngine, model_selection.GridSearchCV):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_grid: Any, **arguments: Any) -> None: ...
 
 
 @documented
-class RandomizedSearchCV(OnEngine, theirs.RandomizedSearchCV):  # noqa: D101 - made by the decorator
+class RandomizedSearchCV(OnEngine, model_selection.RandomizedSearchCV):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_distributions: Any, **arguments: Any) -> None: ...
 
 
 @documented
-class HalvingGridSearchCV(OnEngine, theirs.HalvingGridSearchCV):  # noqa: D101 - made by the decorator
+class HalvingGridSearchCV(OnEngine, model_selection.HalvingGridSearchCV):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_grid: Any, **arguments: Any) -> None: ...
 
 
 @documented
-class HalvingRandomSearchCV(OnEngine, theirs.HalvingRandomSearchCV):  # noqa: D101 - made by the decorator
+class HalvingRandomSearchCV(OnEngine, model_selection.HalvingRandomSearchCV):  # noqa: D101 - made by the decorator
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_distributions: Any, **arguments: Any) -> None: ...

@@ -75,8 +75,8 @@ ADDED: dict[str, tuple[Any, list[Any]]] = {
 def documented(kind: type[T]) -> type[T]:
     """A class with the added arguments beside those of its last base, scikit-learn's, and what is said of both."""
     parent: Any = kind.__bases__[-1]
-    ours = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
-    kind.__doc__ = f"{cleandoc(ours)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
+    text = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
+    kind.__doc__ = f"{cleandoc(text)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
     setattr(kind, "__init__", _constructor(parent.__init__))  # noqa: B010 - of scikit-learn's class, as it is typed
     checks = {name: check for name, (_, check) in ADDED.items()}
     setattr(kind, "_parameter_constraints", {**parent._parameter_constraints, **checks})  # noqa: B010

@@ -22,7 +22,7 @@ NO_TABLE = "{} has no cv_results_: give a fitted search, or these, of a table it
 UNKNOWN = "the splits of {} are not known: give ratio=, the samples of a fold by those of its training, or repeats="
 NAMELESS = "which score it is, is not known: r2 would not be corrected, and intervals end at no bounds"
 ACCURACY = "sklearn.base", "sklearn.dummy", "sklearn.neighbors._classification"  # whose `score` it is, or r2
-ONE = "taken for one cross-validation of {} folds: give the fitted search, or repeats= of a repeated one"
+ONE_VALIDATION = "taken for one cross-validation of {} folds: give the fitted search, or repeats= of a repeated one"
 
 
 def winner_of(
@@ -65,7 +65,7 @@ be more than chance
     if isinstance(search, Mapping):
         winner = _of_results(search, metric or "score", level=level, **folds)
         if not folds and any(winner.n_folds % n == 0 for n in range(2, winner.n_folds // 2 + 1)):
-            winner.notes.append(ONE.format(winner.n_folds))
+            winner.notes.append(ONE_VALIDATION.format(winner.n_folds))
         winner.notes += [NAMELESS] * (metric not in get_scorer_names())
         return winner
     if not hasattr(search, "cv_results_"):

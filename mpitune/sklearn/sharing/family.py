@@ -26,7 +26,7 @@ class SplitPart:
     again: bool = False  # whether X or X_test are asked about again, as they are then, after a step was given them
 
     @property
-    def asked(self) -> list[Any]:
+    def scored(self) -> list[Any]:
         """The objects with samples that scorers will ask a model about."""
         return [self.X_test] if self.X_train is None else [self.X_test, self.X_train]
 
@@ -62,7 +62,7 @@ class Family(ABC):
         """A fitted model for each candidate's settings; None for one that must be fitted alone. For the last step.
 
         The unfitted model has the parameters that all have in common. It is not changed. A fitted model may answer for
-        the very objects `part.asked` from what is known. An exception of any kind: all must be fitted alone.
+        the very objects `part.scored` from what is known. An exception of any kind: all must be fitted alone.
         """
         raise NotImplementedError
 

@@ -49,13 +49,13 @@ class Nearest:
         brute = base._fit_method == "brute"
         self._direct = brute and ArgKmin.is_usable_for(self._checked, base._fit_X, base.effective_metric_)
         # Any of those equally far may be the last.
-        self.distances, self.indices = self._found(self._checked, self._n_near)
+        self.distances, self.indices = self._searched(self._checked, self._n_near)
         self._labels = base._y[self.indices]
         same = ~(self.distances[:, 1:] > self.distances[:, :-1])
         self._open = _open(same, self._labels, self._n_near == n)
         votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
-        asked = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
-        self._ks = {kind: sorted({k for other, k in asked if other == kind}) for kind, _ in asked}
+        kinds = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
+        self._ks = {kind: sorted({k for other, k in kinds if other == kind}) for kind, _ in kinds}
 
     def neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances (float64) and indices, (n_rows, k) each, as `kneighbors` gives them for this k alone."""
@@ -63,7 +63,7 @@ class Nearest:
         if k < self._n_near:
             rows = np.flatnonzero(self._open[:, k - 1] > 0)
             if len(rows):
-                distances[rows], indices[rows] = self._asked(rows, k)
+                distances[rows], indices[rows] = self._nearest_of(rows, k)
         return distances, indices
 
     def classes(self, model: Any) -> np.ndarray:
@@ -85,7 +85,7 @@ class Nearest:
         for k, those in asked.items():
             rows = np.flatnonzero(np.any([doubtful for _, _, doubtful in those], axis=0))
             if len(rows):
-                distances, indices = self._asked(rows, k)
+                distances, indices = self._nearest_of(rows, k)
                 for kind, place, _ in those:
                     chosen[kind][place, rows] = self._most(self._base._y[indices], _weights(kind, distances))
         return chosen
@@ -111,14 +111,14 @@ class Nearest:
         numbers = np.arange(len(self._base.classes_))[:, None, None]
         return np.asarray(np.where(labels == numbers, weights, 0.0).sum(2).argmax(0))
 
-    def _asked(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _nearest_of(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """What scikit-learn says about some rows for this k alone."""
         if 2 * len(rows) < len(self.distances) and self._of_each_pair:
-            return self._found(_rows(self._checked, rows), k)
-        distances, indices = self._found(self._checked, k)
+            return self._searched(_rows(self._checked, rows), k)
+        distances, indices = self._searched(self._checked, k)
         return distances[rows], indices[rows]
 
-    def _found(self, X: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _searched(self, X: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As `kneighbors`, of samples that were checked."""
         base = self._base
         if not self._direct:
@@ -269,7 +269,7 @@ class Neighbours(Family):
                 groups.setdefault(candidate.n_neighbors < n // 2, []).append(candidate)
         for members in groups.values():
             base = clone(members[0]).fit(part.X, part.y)
-            nearest = tuple(Nearest(base, X, members) for X in part.asked)
+            nearest = tuple(Nearest(base, X, members) for X in part.scored)
             for candidate in members:
                 own = {"n_neighbors": candidate.n_neighbors, "weights": candidate.weights}
                 candidate.__dict__ = {**vars(base), **own, "_nearest": nearest}

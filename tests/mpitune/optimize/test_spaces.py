@@ -56,16 +56,16 @@ def test_what_depends_on_others_is_there_only_then() -> None:
     for point in points:
         assert ("depth" in point) == (point["kind"] == "tree")
         assert ("rate" in point) == (point.get("depth") == 3)
-        whole = space.given(point)
+        whole = space.params_of(point)
         assert whole["folds"] == 5 and ("rows" in whole) == (point["kind"] == "line")
     assert {len(point) for point in points} == {1, 2, 3}
-    assert [space.given(p).get("rate") for p in space.grid({"rate": 2})].count(None) == 3
+    assert [space.params_of(p).get("rate") for p in space.grid({"rate": 2})].count(None) == 3
     assert len(list(space.grid({"rate": 2}))) == 5
 
 
 def test_options_of_any_type_reach_the_objective() -> None:
     space = Space({"f": Choice(math.sin, None, (1, 2), True, 1, "x", 1.0)})
-    given_ = [space.given(point)["f"] for point in space.grid(None)]
+    given_ = [space.params_of(point)["f"] for point in space.grid(None)]
     assert given_ == [math.sin, None, (1, 2), True, 1, "x", 1.0] and given_[3] is True
     assert all(type(point["f"]) in (str, int, float, bool) for point in space.grid(None))
 
@@ -77,7 +77,7 @@ def test_type_and_value_tell_options_apart() -> None:
     assert len({(type(label), label) for label in part.labels}) == len(options)
     assert part.labels[:6] == ["None", "'None'", 1, 1.0, True, "1"]
     for option in options:
-        assert part.given(json.loads(json.dumps(part.drawn(option)))) is option
+        assert part.value_of(json.loads(json.dumps(part.drawn(option)))) is option
     assert (
         Choice(math.sin, 0.5).drawn("sin") == label_of(math.sin) and Choice(math.sin, 0.5).drawn(np.float64(0.5)) == 0.5
     )
@@ -85,7 +85,8 @@ def test_type_and_value_tell_options_apart() -> None:
     points = list(space.grid(None))
     assert len(points) == len(options) + 2
     assert all(
-        ("b" in p) == (space.given(p)["a"] is None) and ("c" in p) == (space.given(p)["a"] == "None") for p in points
+        ("b" in p) == (space.params_of(p)["a"] is None) and ("c" in p) == (space.params_of(p)["a"] == "None")
+        for p in points
     )
     assert len(list(Space({"a": Choice(1, True, 1.0), "b": When(Int(1, 2), a=True)}).grid(None))) == 4
 
@@ -95,7 +96,7 @@ def test_a_list_is_a_choice_and_other_values_are_constants() -> None:
     space = Space({**options, "one": [[64, 64]], "pair": Constant((0.9, 0.99)), "text": "ab"})
     same = Space({"x": Choice(1, 2), "y": Choice("a", "b"), "z": Choice(4, 8), "w": When(Choice(True, None), x=1)})
     assert all(repr(space.parts[name]) == repr(part) for name, part in same.parts.items())
-    points = [space.given(point) for point in space.grid(None)]
+    points = [space.params_of(point) for point in space.grid(None)]
     assert len(points) == 12 and points[0] == {
         "x": 1, "y": "a", "z": 4, "w": True, "one": [64, 64], "pair": (0.9, 0.99), "text": "ab"
     }  # fmt: skip

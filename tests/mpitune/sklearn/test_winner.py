@@ -87,7 +87,7 @@ def test_many_folds_are_drawn_and_give_nearly_what_all_draws_give(monkeypatch: p
     scores = np.random.default_rng(0).normal(size=(12, 7))
     exact = Winner(scores, [{"a": 1}] * 12).corrected
     monkeypatch.setattr("mpitune.figures.winner.EXACT", 6)
-    monkeypatch.setattr("mpitune.figures.winner.AT_ONCE", 100)
+    monkeypatch.setattr("mpitune.figures.winner.DRAWS_AT_ONCE", 100)
     found = Winner(scores, [{"a": 1}] * 12).corrected
     assert found == Winner(scores, [{"a": 1}] * 12).corrected != exact
     assert found == pytest.approx(exact, abs=4 * scores.std() / np.sqrt(1000))

@@ -4,7 +4,6 @@ import functools
 import os
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,26 +27,10 @@ Manifest = dict[str, Any]
 
 
 @functools.cache
-def build(folder: Path) -> list[Manifest]:
-    """All resources of a kustomization. Skips where there is no kustomize."""
-    if shutil.which("kubectl"):
-        command = ["kubectl", "kustomize", folder]
-    elif shutil.which("kustomize"):
-        command = ["kustomize", "build", folder]
-    else:
-        pytest.skip("kubectl and kustomize are not installed")
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return load(done.stdout)
-
-
-@functools.cache
 def overlay(name: str) -> list[Manifest]:
-    """An overlay; or one and components, as show.sh makes them; or a file."""
+    """An overlay, and components, as show.sh makes them; or a file."""
     if name.endswith(".yaml"):
         return load((K8S / name).read_text())
-    if " " not in name:
-        return build(K8S / "overlays" / name)
     if not shutil.which("kubectl"):
         pytest.skip("no kubectl")
     return load(shown(*name.split()))

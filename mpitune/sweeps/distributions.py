@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ QUANTILES: dict[str, Callable[..., float]] = {
 # What a parameter of each may have, with its default; None: it must be there.
 KINDS: dict[str, dict[str, Any]] = {
     "constant": {"value": None}, "categorical": {"values": None},
+    "categorical_w_probabilities": {"values": None, "probabilities": None},
     **{kind: {"min": None, "max": None} for kind in ("int_uniform", "uniform", "log_uniform", "log_uniform_values")},
     **{f"q_{kind}": {"min": None, "max": None, "q": 1.0} for kind in ("uniform", "log_uniform", "log_uniform_values")},
     **{kind: {"mu": 0.0, "sigma": 1.0} for kind in ("normal", "log_normal")},
@@ -59,6 +62,20 @@ class QuantizedDraw(Quantile):
         return np.arange(ends["min"], ends["max"], self.q).tolist()
 
 
+class Weighted(Choice):
+    """One of several things, each with its probability."""
+
+    def __init__(self, options: list[Any], probabilities: list[float]):
+        self._ends = list(accumulate(probabilities))
+        super().__init__(options)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, up to {self._ends})"
+
+    def at(self, u: float) -> Any:
+        return self.labels[min(len(self.labels) - 1, bisect_right(self._ends, u))]
+
+
 def part_of(keys: Mapping[str, Any], method: str) -> Any:
     """The part of a space that a parameter of a sweep file is. Raises UsageError."""
     if (kind := keys.get("distribution", _kind(keys))) not in KINDS:
@@ -73,10 +90,14 @@ def part_of(keys: Mapping[str, Any], method: str) -> Any:
         raise UsageError("it has no grid: give values, int_uniform or q_uniform, or method: random")
     if kind == "constant":
         return Constant(arguments["value"])
-    if kind == "categorical":
+    if kind.startswith("categorical"):
         if not isinstance(values := arguments["values"], list) or not values:
             raise UsageError(f"values is {shown(values)}: give a list with one value or more")
-        return Choice(values)
+        if kind == "categorical":
+            return Choice(values)
+        if method == "bayes" or not _are_probabilities(arguments["probabilities"], len(values)):
+            raise UsageError("give a probability for each value, 1 together, and method: random")
+        return Weighted(values, arguments["probabilities"])
     for name, value in arguments.items():
         least = name in ("q", "sigma") or kind.endswith("values")
         if not isinstance(value, int | float) or isinstance(value, bool) or (least and value <= 0):
@@ -94,5 +115,10 @@ def part_of(keys: Mapping[str, Any], method: str) -> Any:
 def _kind(keys: Mapping[str, Any]) -> str:
     """The distribution that a parameter has by its keys."""
     if "value" in keys or "values" in keys:
-        return "constant" if "value" in keys else "categorical"
+        return "constant" if "value" in keys else "categorical" + "_w_probabilities" * ("probabilities" in keys)
     return "int_uniform" if all(isinstance(keys.get(end, 0), int) for end in ("min", "max")) else "uniform"
+
+
+def _are_probabilities(weights: Any, n: int) -> bool:
+    are_numbers = isinstance(weights, list) and all(isinstance(weight, int | float) for weight in weights)
+    return are_numbers and len(weights) == n and min(weights) >= 0 and math.isclose(sum(weights), 1)

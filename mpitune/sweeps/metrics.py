@@ -9,20 +9,18 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mpitune.errors import needs
 from mpitune.optimize.commands import OUTPUT
-from mpitune.storage.files import make_folder, put_link
+from mpitune.storage.files import JOURNAL, TRIALS, make_folder, put_link
 
+MOST_FOLDERS = 10_000  # that are searched for a run
 Logged = Iterator[tuple[str, Any, int | None]]  # names, values, steps; those without a step are of a summary
-HEAD, RECORD_BLOCK, WHOLE_RECORD, LAST_PART = (
-    struct.Struct("<IHB"),
-    32768,
-    1,
-    4,
-)  # of LevelDB's log format, which W&B's run file has
+# Of LevelDB's log format, which W&B's run file has.
+HEAD, RECORD_BLOCK, WHOLE_RECORD, LAST_PART = struct.Struct("<IHB"), 32768, 1, 4
 RUN_NAME = re.compile(r"(offline-)?run-\d{8}_\d{6}-")  # begins the name of a run's folder
 
 
@@ -54,12 +52,18 @@ class Metric:
         self.end = None if end is None else worst if math.isnan(end) else float(end)
 
 
-def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "") -> Metric:
-    """What the program of a trial has logged by now. source: None for W&B where it has that run, else JSON."""
+def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "", ended: bool = True) -> Metric:
+    """What the program of a trial has logged by now. source: None for W&B where it has that run, else JSON.
+
+    Once it has ended, a run that is not where it should be is looked for below the working folder, which takes a while.
+    """
     if source in ("json", "tensorboard"):
         return Metric(name, maximize, _in_output(folder) if source == "json" else _in_tensorboard(folder))
     files = _runs(_near(folder, run), run)
-    return Metric(name, maximize, _in_wandb(files) if files or source else _in_output(folder))
+    metric = Metric(name, maximize, _in_wandb(files) if files or source else _in_output(folder))
+    if ended and not files and metric.end is None and (files := _runs(_below(folder, run), run)):
+        metric = Metric(name, maximize, _in_wandb(files))
+    return metric
 
 
 def _in_wandb(files: list[Path]) -> Logged:
@@ -105,6 +109,19 @@ def _near(folder: Path, run: str) -> Iterator[Path]:
     for line in (line for line in output.splitlines() if run in line):
         if match := re.search(rf"(/.*?|\S*?){RUN_NAME.pattern}{run}", line):
             yield Path(match[0]).parent
+
+
+def _below(folder: Path, run: str) -> Iterator[Path]:
+    """Folders with one of the run, below the trial's and the working folder, the nearest first. No link is followed."""
+    queue = [folder, Path()]
+    for place in islice(queue, MOST_FOLDERS):  # which grows meanwhile
+        with suppress(OSError):
+            names = [entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False)]
+            if any(RUN_NAME.match(name) and run in name for name in names):
+                yield place
+            known = TRIALS if (place / JOURNAL).exists() else ""
+            others = [name for name in names if name != known and not RUN_NAME.match(name)]
+            queue += [place / name for name in others if name[0] != "." or name == ".wandb"]
 
 
 def _records(content: bytes, at: int = 7) -> Iterator[bytes]:

@@ -66,8 +66,8 @@ class Program(Command):
         # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
         run = f"{self.sweep_id}-t{trial._trial.segment.number:06}-{os.urandom(4).hex()}"
 
-        def look() -> tuple[Metric, int | None]:
-            metric = self._metric(folder, run)
+        def look(ended: bool) -> tuple[Metric, int | None]:
+            metric = self._metric(folder, run, ended)
             if trial._tell is not None:
                 trial._tell({n: {name: value} for n, value in metric.steps.items()})
             losses = [sign * value for _, value in sorted(metric.steps.items())]
@@ -75,13 +75,13 @@ class Program(Command):
 
         def enough() -> bool:
             link_open_run(folder, run)
-            return bool(limits or trial._tell) and look()[1] is not None
+            return bool(limits or trial._tell) and look(False)[1] is not None
 
         self._write_parameters(trial, folder)
         words, words_shown = self._words(trial, folder), self._words(trial, folder, str)
         try:
             failed = self._named(self.run(trial, words, self._variables(folder, run), enough, words_shown))
-            metric, band = look()
+            metric, band = look(True)
         except OSError as error:  # there is no such program, for instance
             raise RuntimeError(self._named(str(error))) from None
         finally:
@@ -101,11 +101,11 @@ class Program(Command):
     def _maximize(self) -> bool:
         return self.sweep.metric.goal == "maximize"
 
-    def _metric(self, folder: Path, run: str) -> Metric:
+    def _metric(self, folder: Path, run: str, ended: bool) -> Metric:
         name = self.sweep.metric.name
         if name == NO_METRIC:
             return Metric(name, False, iter([(name, 0.0, None)]))
-        return metric_in(folder, self.sweep.mpitune.read, name, self._maximize, run)
+        return metric_in(folder, self.sweep.mpitune.read, name, self._maximize, run, ended)
 
     def _error(self, failed: str, metric: Metric) -> Exception:
         if ARGUMENTS.search(failed):

@@ -21,6 +21,7 @@ from mpitune.sweeps.distributions import part_of
 from mpitune.sweeps.program import MACRO, MACROS, NO_METRIC
 from mpitune.sweeps.stopping import Bands, EarlyTerminate, Positive
 
+MOST_BY_ALIASES = 100_000  # values of a file, where more than it has characters
 USUAL = "${env}", "${interpreter}", "${program}", "${args}"  # the command
 Paths = dict[str, tuple[str, ...]]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -149,13 +150,28 @@ def _content(path: Path) -> Any:
 
         number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-        content = Loader(text).get_single_data()
-        json.dumps(content)  # raises for what a program could not be keys
+        loader = Loader(text)
+        if (node := loader.get_single_node()) is None:
+            return None
+        if _whole_size(node, {}) > max(MOST_BY_ALIASES, len(text)):
+            raise ValueError(f"its aliases stand for more than {MOST_BY_ALIASES:,} values")
+        content = loader.construct_document(node)
+        json.dumps(content)  # raises for what a program could not be given
         return content
     except (UsageError, RecursionError):
         raise
     except Exception as error:  # of both readers, which say where
         raise UsageError(f"it cannot be read: {error}") from error
+
+
+def _whole_size(node: Any, known: dict[Any, int]) -> int:
+    """How many nodes of YAML there are with all aliases written out. Raises RecursionError for what contains itself."""
+    if isinstance(node.value, str):
+        return 1
+    if node not in known:
+        inside = [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
+        known[node] = 1 + sum(_whole_size(part, known) for part in inside)
+    return known[node]
 
 
 def _flat(parameters: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

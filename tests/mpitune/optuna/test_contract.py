@@ -449,7 +449,7 @@ def odd(trial: Trial) -> float:
 
 def test_what_json_cannot_say_reaches_the_study(tmp_path: Path) -> None:
     study = new()
-    optimize(study, odd, 6, catch=Exception, window=2, options=TWO)
+    optimize(study, odd, 6, catch=(Odd,), window=2, options=TWO)
     assert states(study) == "CCFCCC" and study.user_attrs["last"] == 5
     assert all(trial.params["sizes"] in ((64,), (64, 32)) for trial in study.trials)
     assert all(trial.user_attrs["model"] == {1: {2}} for trial in study.trials)

@@ -60,6 +60,11 @@ def test_a_grid_has_the_values_that_it_has_there() -> None:
         part_of({"distribution": "normal"}, "grid")
 
 
+def test_things_are_drawn_by_their_probabilities() -> None:
+    part = part_of({"values": ["a", None, [1, 2]], "probabilities": [0.5, 0, 0.5]}, "random")
+    assert [part.value_of(part.at(u)) for u in (0.0, 0.49, 0.5, 0.999999)] == ["a", "a", [1, 2], [1, 2]]
+
+
 @pytest.mark.parametrize("kind", ["normal", "q_log_uniform_values"])
 def test_a_sampler_that_learns_finds_the_middle_of_a_distribution(kind: str) -> None:
     """TPE draws quantiles, so it begins as the distribution is, and learns of what was drawn by others, too."""

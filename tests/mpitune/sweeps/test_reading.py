@@ -58,7 +58,8 @@ BAD_PARAMETERS: list[tuple[Any, str]] = [
     ({"min": "a", "max": 2}, ": min is 'a': give a number"),
     ({"min": 2, "max": 1}, ": Int(low=2, high=1, log=False, step=1): low must be below high"),
     ({"values": []}, ": values is []: give a list with one value or more"),
-    ({"values": [1, 2], "probabilities": [0.5, 0.5]}, ": it has 'probabilities': there are values"),
+    ({"values": [1, 2], "probabilities": [0.5, 0.6]}, ": give a probability for each value, 1 together"),
+    ({"values": [1, 2], "probabilities": ["a", "b"]}, ": give a probability for each value, 1 together"),
     ({"distribution": "log_unifrom", "min": 1, "max": 2}, ": its distribution is 'log_unifrom': give one of constant,"),
     ({"distribution": "log_uniform_values", "min": 0, "max": 2}, ": min is 0: give a number above 0"),
     ({"distribution": "normal", "mu": 1, "q": 2}, ": it has 'q': there are mu, sigma"),
@@ -146,6 +147,8 @@ def test_arguments_are_those_of_wandbs_agent() -> None:
     assert set(MACROS) == {*ours, "env", "interpreter", "program", "args_json_file", "folder"}
 
 
+MANY = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9 if n else 'x' * 9)}]\n" for n in range(12))
+MERGED = "a0: &a0 {x: 1, y: 2}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))
 ITSELF = "parameters: &a {x: {parameters: *a}}\nmethod: grid\n"
 
 
@@ -155,10 +158,12 @@ ITSELF = "parameters: &a {x: {parameters: *a}}\nmethod: grid\n"
     [
         ("", "it is empty: expected object"),
         ("a: 1\na: 2\n", "it has a twice"),
-        (ITSELF, "it cannot be read: Circular reference detected"),
+        (MANY, "it cannot be read: its aliases stand for more than 100,000 values"),
+        (MERGED, "it cannot be read: its aliases stand for more than 100,000 values"),
+        (ITSELF, "it is nested too deeply, or contains itself"),
         ("a: !!set {b, c}\n", "it cannot be read: Object of type set is not JSON serializable"),
     ],
-    ids="empty twice itself set".split(),
+    ids="empty twice aliases merged itself set".split(),
 )
 def test_what_a_file_must_not_be_is_one_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text)

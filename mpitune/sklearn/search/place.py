@@ -19,7 +19,6 @@ from mpitune.sklearn.fits.task import Task
 # CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
 LONG_S = 0.25  # after which the server of workers starts: it imports meanwhile
 SOON = 2.0  # after which workers do the rest: by then they can be forked
-COMPILING_S = 30.0  # the same while the solver of grids is compiled, which takes one core 12 s
 SMALL_SEARCH = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
 LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 
@@ -58,12 +57,10 @@ class FirstSeconds:
 
     Args:
         modules: that workers need.
-        compiling: whether the solver of grids is compiled meanwhile.
     """
 
-    def __init__(self, modules: Sequence[str], compiling: bool) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._modules, self._begun = modules, time.process_time()
-        self._soon = COMPILING_S if compiling else SOON
 
     def are_over(self) -> bool:
         """Asked after each fit."""
@@ -72,4 +69,4 @@ class FirstSeconds:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)
             self._modules = ()
-        return seconds > self._soon
+        return seconds > SOON

@@ -42,7 +42,7 @@ from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
 from mpitune.sklearn.search.folds import Folds, modules_of
-from mpitune.sklearn.search.place import FirstSeconds, Place, all_here, inside, place_of
+from mpitune.sklearn.search.place import FirstSeconds, all_here, inside, place_of
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
 from mpitune.sklearn.search.signature import documented
@@ -198,7 +198,7 @@ class OnEngine(_search.BaseSearchCV):
         self._in_grid += [grouping.method(task).in_grid for _, task in sorted(grouping.first.items())]
         if self.verbose:
             print(grouping.plan, file=sys.stderr)
-        if early := any(map(grouping.is_early, grouping.first.values())):
+        if any(map(grouping.is_early, grouping.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
         race = None if self.race is None else FoldRace(self, grouping)
         answers: dict[str, Answer] = {}
@@ -210,7 +210,9 @@ class OnEngine(_search.BaseSearchCV):
 
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if place != "workers":
-                ends = self._ends(place, grouping, limit, early)
+                # Asked after each fit in this process, whether it was the last one here.
+                seconds = FirstSeconds(modules_of(grouping.tasks))
+                ends = limit.is_reached if place == "here" else lambda: limit.is_reached() or seconds.are_over()
                 evaluator = Evaluator(grouping)
                 for wanted in [tasks] if race is None else race.rounds(ends):
                     answers |= evaluator.answers(wanted, self.verbose, ends, done)
@@ -222,16 +224,6 @@ class OnEngine(_search.BaseSearchCV):
             print(spared, file=sys.stderr)
         self._left_out(tasks, answers, limit)
         return results_of(tasks, answers)
-
-    def _ends(self, place: Place, grouping: Grouping, limit: SearchLimit, early: bool) -> Callable[[], bool]:
-        """Asked after each fit in this process, whether it was the last one here."""
-        if place == "here":
-            return limit.is_reached
-        # The compiler has the other cores meanwhile, where the user did not ask for them.
-        alone = early and self.n_jobs is None
-        modules = () if alone else modules_of(grouping.tasks)
-        seconds = FirstSeconds(modules, compiling=alone)
-        return lambda: limit.is_reached() or seconds.are_over()
 
     def _left_out(self, tasks: Sequence[Task], answers: dict[str, Answer], limit: SearchLimit) -> None:
         """Give tasks that were not begun an answer, and note how many splits of each candidate were evaluated."""

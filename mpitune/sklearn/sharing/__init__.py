@@ -13,30 +13,22 @@ from sklearn import get_config
 
 from mpitune.sklearn.sharing.family import Family
 
-# The file here whose `FAMILIES` has a family: the public module that has its classes, and these.
+# The public module of a library: the file here whose `FAMILIES` has the families of its classes.
 _FILES = {
-    "neighbours": {"sklearn.neighbors": "KNeighborsClassifier KNeighborsRegressor"},
-    "prefixes": {
-        "sklearn.ensemble": "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
-        "BaggingClassifier BaggingRegressor AdaBoostClassifier AdaBoostRegressor GradientBoostingClassifier "
-        "GradientBoostingRegressor HistGradientBoostingClassifier HistGradientBoostingRegressor"
-    },
-    "boosting": {"lightgbm": "LGBMClassifier LGBMRegressor", "xgboost": "XGBClassifier XGBRegressor"},
-    "components": {"sklearn.decomposition": "PCA"},
-}
-_HOMES = {
-    name: (home, file) for file, homes in _FILES.items() for home, names in homes.items() for name in names.split()
+    "sklearn.neighbors": "neighbours",
+    "sklearn.ensemble": "prefixes",
+    "lightgbm": "boosting",
+    "xgboost": "boosting",
+    "sklearn.decomposition": "components",
 }
 
 
 def family_of(kind: type) -> Family | None:
     """The family of a class, None without one."""
-    home, file = _HOMES.get(kind.__name__, ("", ""))
-    if get_config()["array_api_dispatch"]:  # scikit-learn takes other ways then
-        return None
-    if kind.__module__.split(".")[0] != home.split(".")[0]:
+    home = next((home for home in _FILES if f"{kind.__module__}.".startswith(f"{home}.")), None)
+    if home is None or get_config()["array_api_dispatch"]:  # scikit-learn takes other ways then
         return None
     if getattr(import_module(home), kind.__name__, None) is not kind:
         return None
-    families: dict[str, Family] = import_module(f"mpitune.sklearn.sharing.{file}").FAMILIES
-    return families[kind.__name__]
+    families: dict[str, Family] = import_module(f"mpitune.sklearn.sharing.{_FILES[home]}").FAMILIES
+    return families.get(kind.__name__)

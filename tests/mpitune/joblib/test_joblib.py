@@ -407,29 +407,6 @@ def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
     assert ended == [True] * 120
 
 
-AT_THE_END = """
-import atexit, threading
-from joblib import Parallel, delayed, parallel_config
-import mpitune.joblib
-
-def calls():
-    with parallel_config("mpitune", n_jobs=2):
-        print(Parallel()(delayed(abs)(-number) for number in range(4)), flush=True)
-
-atexit.register(calls)
-threading.Timer(1.0, calls).start()
-print("main ends", flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 2])
-def test_calls_after_the_end_of_the_main_thread(program: Any, tmp_path: Path, ranks: int) -> None:
-    (tmp_path / "script.py").write_text(AT_THE_END)
-    done = program("-m", "mpitune", "script.py", ranks=ranks, cwd=tmp_path, timeout=PATIENCE)
-    assert done.stdout.splitlines() == ["main ends", "[0, 1, 2, 3]", "[0, 1, 2, 3]"], done.stderr
-
-
 REFUSED = {
     "import mpitune, tests.toys\nmpitune.run(tests.toys.Toy, ['3'])\n": (
         ("-m", "mpitune"), "all ranks of this program run it: start it by python, without -m mpitune",

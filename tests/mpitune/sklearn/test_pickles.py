@@ -3,7 +3,9 @@
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import joblib
@@ -13,7 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.svm import SVC
 
 from mpitune.sklearn import GridSearchCV
-from mpitune.sklearn.sharing import _HOMES, family_of
+from mpitune.sklearn.sharing import _FILES, family_of
 from tests.helpers import ROOT
 from tests.mpitune.sklearn.iris import X, Y
 
@@ -42,16 +44,14 @@ joblib.load("joblib")
 """
 
 
-def of_family(name: str) -> GridSearchCV:
-    """A search whose candidates share fits of the class of that name."""
-    module, _ = _HOMES[name]
-    kind = getattr(pytest.importorskip(module), name)
+def of_family(kind: Any) -> GridSearchCV:
+    """A search whose candidates share fits of that class."""
     family = family_of(kind)
     assert family is not None
     options = {"random_state": 0, "min_child_samples": 5, "verbosity": 0}
     known = kind().get_params()
     model = kind(**{key: value for key, value in options.items() if key in known})
-    if name.startswith("LGBM"):
+    if kind.__name__.startswith("LGBM"):
         model.set_params(verbose=-1)
     shared = next(value for value in VALUES if family.shares(value))
     grid = {shared: VALUES[shared]}
@@ -63,7 +63,9 @@ def of_family(name: str) -> GridSearchCV:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_searches_of_all_families_are_loaded_by_another_process(tmp_path: Path) -> None:
-    searches = [of_family(name) for name in _HOMES]
+    homes = {home: import_module(f"mpitune.sklearn.sharing.{file}").FAMILIES for home, file in _FILES.items()}
+    kinds = [getattr(pytest.importorskip(home), name, None) for home, names in homes.items() for name in names]
+    searches = [of_family(kind) for kind in kinds if kind is not None]
     (tmp_path / "unfitted").write_bytes(pickle.dumps(searches))
     for search in searches:
         assert search.fit(X, Y)._plans[-1].shares, search

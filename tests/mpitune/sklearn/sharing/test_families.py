@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn import ensemble
 from sklearn.decomposition import PCA
-from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
-from sklearn.pipeline import Pipeline
+from sklearn.neighbors import KNeighborsClassifier
 
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.sharing import family_of
@@ -54,14 +53,6 @@ def test_neighbours(caplog: Any, scoring: str, metric: str, seed: int, whole: bo
     assert ours.plan_.n_fits == 3 and ours.cv_results_["shared_with"][0] == tuple(range(1, 12))
 
 
-@drawn
-@given(seed=FEW, whole=st.booleans(), p=st.sampled_from([3, 20]))
-def test_neighbours_of_numbers(caplog: Any, seed: int, whole: bool, p: int) -> None:
-    X, y = samples(seed, whole, p=p, classes=9)
-    grid = {"n_neighbors": [1, 2, 3, 5, 8, 19], "weights": ["uniform", "distance", np.sqrt]}
-    compared(caplog, KNeighborsRegressor(), grid, X, y.astype(float), atol=1e-12)
-
-
 @pytest.mark.slow
 @drawn
 @given(seed=FEW, metric=st.sampled_from(["euclidean", "manhattan", "chebyshev"]), share=st.sampled_from([1, 10, 100]))
@@ -100,20 +91,6 @@ def test_true_is_no_number(estimator: Any, grid: dict[str, Any]) -> None:
             tables.append(kind(estimator, grid, cv=3, **own).fit(X, y).cv_results_["mean_test_score"])
     np.testing.assert_array_equal(*tables)
     assert np.isfinite(tables[0]).tolist() == [False, True, True]
-
-
-@pytest.mark.slow
-@drawn
-@given(seed=FEW, tall=st.booleans())
-@pytest.mark.parametrize("solver", ["full", "covariance_eigh", "auto"])
-def test_components_before_neighbours(caplog: Any, solver: str, seed: int, tall: bool) -> None:
-    """Shared on both levels; the size 99 fails alone."""
-    X, y = samples(seed, whole=False, n=90 if tall else 60, p=5 if tall else 12)
-    model = Pipeline([("pca", PCA(svd_solver=solver, whiten=seed % 2 == 0)), ("knn", KNeighborsClassifier())])
-    grid = {"pca__n_components": [1, 3, 5, None], "knn__n_neighbors": [1, 4], "knn__weights": ["uniform", "distance"]}
-    ours = compared(caplog, model, grid, X, y, return_train_score=True)
-    assert ours.plan_.n_fits == 3 * (1 + 4)
-    assert all(len(others) == 3 for others in ours.cv_results_["shared_with"])
 
 
 def test_components_as_data_frames_are_not_shared() -> None:

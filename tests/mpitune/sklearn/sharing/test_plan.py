@@ -17,7 +17,6 @@ from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import UnsetMetadataPassedError
-from sklearn.feature_selection import VarianceThreshold
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline
@@ -127,24 +126,6 @@ def test_without_a_seed_no_prefix_is_shared_which_is_said_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         GridSearchCV(RandomForestClassifier(), grid, cv=2, workers=0, refit=False).fit(X, Y)
-
-
-def test_a_step_that_fails_or_does_nothing_concerns_its_candidates_alone() -> None:
-    model = Pipeline([("keep", VarianceThreshold()), ("scale", StandardScaler()), ("ridge", RidgeClassifier())])
-    grid = {
-        "keep__threshold": [0.0, 1e9],
-        "scale": [StandardScaler(), "passthrough", PCA(1)],
-        "ridge__alpha": [0.1, -1.0, 1.0],
-    }
-    tables = []
-    for kind, own in ((GridSearchCV, {"workers": 0}), (theirs.GridSearchCV, {})):
-        with pytest.warns(theirs._validation.FitFailedWarning):
-            tables.append(kind(model, grid, cv=2, error_score=-1.0, **own).fit(X, Y).cv_results_)
-    for name in ("split0_test_score", "split1_test_score", "rank_test_score"):
-        assert tables[0][name].tolist() == tables[1][name].tolist()
-    assert (tables[0]["mean_test_score"] == -1.0).sum() == 9 + 3
-    with pytest.raises(ValueError, match="The 'alpha' parameter of RidgeClassifier"):
-        GridSearchCV(model, grid, cv=2, error_score="raise", workers=0).fit(X, Y)
 
 
 def _doubled(x: np.ndarray) -> np.ndarray:

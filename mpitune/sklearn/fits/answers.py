@@ -233,7 +233,10 @@ def _category(name: str) -> type[Warning]:
 def cv_line(task: Task, what: Mapping[str, Any]) -> str:
     """The line of a task with scikit-learn's answer."""
     place = "; ".join(f"{n + 1}/{of}" for n, of in (task.kwargs["split_progress"], task.kwargs["candidate_progress"]))
-    scores = what["test_scores"] if isinstance(what["test_scores"], dict) else {"score": what["test_scores"]}
+    test, train = (
+        of if isinstance(of, dict) else {"score": of} for of in (what["test_scores"], what.get("train_scores"))
+    )
     parts = ", ".join(f"{name}={value}" for name, value in sorted(task.parameters.items()))
-    scored = ", ".join(f"{name}={value:.3f}" for name, value in sorted(scores.items()))
+    both = ((name, value, train.get(name)) for name, value in sorted(test.items()))
+    scored = ", ".join(f"{n}={v:.3f}" if t is None else f"{n}=(train={t:.3f}, test={v:.3f})" for n, v, t in both)
     return f"[CV {place}] END {parts}; {scored} total time={short_format_time(what['fit_time'] + what['score_time'])}"

@@ -122,7 +122,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""
-        if isinstance(refit, Careful) and not self._halves:
+        if isinstance(refit, Careful):
             known: dict[str, Any] = {}
             with suppress(UsageError):  # where scikit-learn makes all fits
                 known = splits_known(self)
@@ -293,6 +293,8 @@ class RandomizedSearchCV(OnEngine, model_selection.RandomizedSearchCV):  # noqa:
 
 @documented
 class HalvingGridSearchCV(OnEngine, model_selection.HalvingGridSearchCV):  # noqa: D101 - made by the decorator
+    _select_best_index = staticmethod(model_selection.HalvingGridSearchCV._select_best_index)  # last iteration's
+
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_grid: Any, **arguments: Any) -> None: ...
@@ -300,6 +302,8 @@ class HalvingGridSearchCV(OnEngine, model_selection.HalvingGridSearchCV):  # noq
 
 @documented
 class HalvingRandomSearchCV(OnEngine, model_selection.HalvingRandomSearchCV):  # noqa: D101 - made by the decorator
+    _select_best_index = staticmethod(model_selection.HalvingRandomSearchCV._select_best_index)  # last iteration's
+
     if TYPE_CHECKING:
 
         def __init__(self, estimator: Any, param_distributions: Any, **arguments: Any) -> None: ...

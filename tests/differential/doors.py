@@ -217,16 +217,22 @@ WAYS: dict[str, tuple[Callable[[Case, optuna.Study], object], Callable[[Case, op
 }
 
 
+def _texts(rows: list[Any]) -> list[dict[str, str]]:
+    return [{name: repr(value) for name, value in row.items()} for row in rows]
+
+
 def difference(number: int, way: str) -> str:
     """The first thing that differs; "" where all is equal."""
     kind = type(made_study(number).sampler).__name__
     if way == "window" and kind == "BruteForceSampler":
         return ""  # it waits where all that it knows of runs: test_contract.py
     here, there = map(Case(number).outcome, WAYS[way])
+    with np.printoptions(legacy="1.25"):  # a crossover of NSGA gives NumPy's numbers: floats, as in any database
+        here, there = map(_texts, (here, there))
     for place, (mine, right) in enumerate(zip(here, there, strict=False)):
         for name in mine.keys() & right.keys():
-            if repr(mine[name]) != repr(right[name]):
-                return f"{number} {kind} {way}: trial {place}, {name} {mine[name]!r:.200}, right {right[name]!r:.200}"
+            if mine[name] != right[name]:
+                return f"{number} {kind} {way}: trial {place}, {name} {mine[name]:.200}, right {right[name]:.200}"
     return "" if len(here) == len(there) else f"{number} {kind} {way}: {len(here) - 1} trials, right {len(there) - 1}"
 
 
@@ -237,7 +243,6 @@ def main() -> int:
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)} (default all)")
     chosen, begin, found = parser.parse_args(), time.monotonic(), 0
     quiet()
-    np.set_printoptions(legacy="1.25")  # a crossover of NSGA gives NumPy's numbers: floats, as in any database
     for number in range(chosen.seed, chosen.seed + chosen.studies):
         for differs in filter(None, (difference(number, way) for way in chosen.ways.split(","))):
             found += 1

@@ -6,6 +6,8 @@ before (XGBoost, LightGBM, torch, scikit-learn): the threads of its pool are not
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
 import tempfile
 import threading
@@ -23,6 +25,29 @@ def remade(thing: Any) -> Any:
     kind = type(thing)
     how = _OF.get(kind) or _OF_LIBRARIES.get(f"{kind.__module__.partition('.')[0]}.{kind.__name__}")
     return NotImplemented if how is None else how(thing)
+
+
+def _file(file: Any) -> Any:
+    """A file by its name. What workers and script write is appended, line by line, as no worker closes it."""
+    is_text = isinstance(file, io.TextIOBase)
+    if file.closed or not isinstance(file.name, str) or file.name.startswith("<") or (is_text and not file.writable()):
+        return NotImplemented  # cloudpickle knows the streams of Python, and sends what a text has
+    mode, at = "r", 0
+    if file.writable():
+        file.flush()
+        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, fcntl.fcntl(file.fileno(), fcntl.F_GETFL) | os.O_APPEND)  # here, too
+        mode = "a+" if file.readable() else "a"
+    else:
+        at = file.tell()
+    how = (1, file.encoding, file.errors) if is_text else (0 if file.writable() else -1, None, None)
+    return _opened, (os.path.abspath(file.name), mode if is_text else f"{mode}b", at, *how)
+
+
+def _opened(path: str, mode: str, at: int, buffering: int, encoding: str | None, errors: str | None) -> Any:
+    file = open(path, mode, buffering, encoding, errors)  # noqa: SIM115 - it stays open in the worker
+    if at:
+        file.seek(at)
+    return file
 
 
 def _saved(thing: Any) -> np.ndarray:
@@ -58,6 +83,7 @@ def _silent_bar(iterable: Any, total: Any) -> Any:
 _OF: dict[type, Callable[[Any], Any]] = {
     type(threading.Lock()): lambda lock: (threading.Lock, ()),
     type(threading.RLock()): lambda lock: (threading.RLock, ()),
+    **dict.fromkeys((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), _file),
 }
 _OF_LIBRARIES: dict[str, Callable[[Any], Any]] = {
     "xgboost.DMatrix": _dmatrix,

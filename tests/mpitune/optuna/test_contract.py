@@ -290,6 +290,7 @@ def made_of(tmp_path: Path) -> dict[str, Any]:
     X, y = np.arange(400.0).reshape(100, 4), np.arange(100) % 2
     made: dict[str, Any] = {
         "lock": (threading.RLock(), lambda lock: lock.acquire() - 1),
+        "bytes": (open(Path(__file__), "rb"), lambda file: len(file.read(10))),  # noqa: SIM115 - as in scripts
     }
     if find_spec("tqdm"):
         made["bar"] = (import_module("tqdm").tqdm(total=3, file=io.StringIO()), lambda bar: bar.update(1) or 0)
@@ -307,16 +308,21 @@ def made_of(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_what_pickle_cannot_send_is_made_again(tmp_path: Path) -> None:
     made = made_of(tmp_path)
+    with open(tmp_path / "log.csv", "w") as file:
+        file.write("begin\n")
 
-    def objective(trial: Trial) -> float:
-        for name, (thing, ask) in made.items():
-            trial.set_user_attr(name, float(ask(thing)))
-        return square(trial)
+        def objective(trial: Trial) -> float:
+            print(trial.number, file=file)
+            for name, (thing, ask) in made.items():
+                trial.set_user_attr(name, float(ask(thing)))
+            return square(trial)
 
-    study = new()
-    optimize(study, objective, 2, window=1, options=replace(TWO, workers=1))
-    right = {"lock": 0, "bar": 0, "xgboost": 50, "lightgbm": 150, "events": 0}
+        study = new()
+        optimize(study, objective, 2, window=1, options=replace(TWO, workers=1))
+        file.write("end\n")
+    right = {"lock": 0, "bytes": 10, "bar": 0, "xgboost": 50, "lightgbm": 150, "events": 0}
     assert study.trials[0].user_attrs == {name: right[name] for name in made}
+    assert (tmp_path / "log.csv").read_text().split() == ["begin", "0", "1", "end"]
 
 
 class Climbing(optuna.samplers.BaseSampler):

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mpitune.errors import utf8
 from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.storage.table import last_line
@@ -149,7 +148,7 @@ def _number(value: float) -> str:
 
 def _texts(values: Iterable[str]) -> dict[str, Any]:
     order: dict[str, int] = {}
-    at = [order.setdefault(utf8(value), len(order)) for value in values]
+    at = [order.setdefault(value, len(order)) for value in values]
     return {"of": list(order), "at": at}
 
 
@@ -164,7 +163,7 @@ def _json(value: Any) -> str:
     if isinstance(value, _Text):
         return value
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(utf8(str(name)))}:{_json(item)}" for name, item in value.items()) + "}"
+        return "{" + ",".join(f"{json.dumps(str(name))}:{_json(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple) and any(isinstance(item, _Text | Mapping | list | tuple) for item in value):
         return "[" + ",".join(map(_json, value)) + "]"
     return json.dumps(value, separators=(",", ":"))

@@ -40,6 +40,8 @@ from mpitune.ranks import launch
 from mpitune.settings import require_seconds
 from mpitune.studies import n_ranks
 
+TELLS = b"sklearn.callback._transport"  # in a call: a callback that sends what it hears by a socket of this machine
+
 
 def begin(*, others_wait: bool) -> None:
     """Each `n_jobs` of this process means workers of all nodes. others_wait: for calls, as there are other ranks."""
@@ -133,8 +135,16 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         writer = CallPickler(file, lambda array: service.arrays.keep(array, self._known), self._large)
         try:
             writer.dump(func)
+            if n_ranks() > 1 and TELLS in file.getvalue():
+                raise UsageError(
+                    "scikit-learn's callbacks in a call hear of one machine alone: have these calls made by "
+                    'joblib.parallel_config("loky")'
+                )
         except Exception as error:
             service.arrays.done(writer.names, service.forget)
+            if isinstance(error, UsageError):
+                callback(error)
+                return
             refused = pickle.PicklingError(f"a call cannot be sent to a worker, as it cannot be pickled: {error}")
             refused.__cause__ = error
             callback(refused)

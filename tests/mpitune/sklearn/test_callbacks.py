@@ -1,5 +1,6 @@
 """scikit-learn's callbacks, since version 1.9: those of a search hear of its fits as in one process, wherever made."""
 
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
@@ -129,3 +130,21 @@ def test_a_hook_that_raises_ends_the_search() -> None:
 
     with pytest.raises(ZeroDivisionError, match="a hook that fails"):
         GridSearchCV(*KNN, cv=2, workers=1).set_callbacks(Fails()).fit(X, Y)
+
+
+IN_A_JOB = """
+    from sklearn.callback import ScoringMonitor
+    from sklearn.datasets import load_iris
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+
+    monitored = LogisticRegression().set_callbacks(ScoringMonitor(scoring="accuracy"))
+    cross_val_score(monitored, *load_iris(return_X_y=True), n_jobs=2)
+"""
+
+
+@pytest.mark.slow
+def test_calls_on_several_machines_are_refused(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(textwrap.dedent(IN_A_JOB))
+    done = program("-m", "mpitune", "script.py", ranks=2, cwd=tmp_path, status=2)
+    assert 'made by joblib.parallel_config("loky")' in done.stderr

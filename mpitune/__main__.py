@@ -6,6 +6,7 @@ asked for.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,6 +23,7 @@ TOOLS = {
 }
 SCRIPTS = {
     "script.py": "run this script: its calls by joblib (n_jobs) are made on all nodes",
+    "-m module": "the same for a module, as by python -m; a path of a command will do, too",
     "--sklearn script.py": "besides, scikit-learn's searches and SVC mean this package's",
 }
 PROG = "python -m mpitune"
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_overview())
         return 0
     tool, *rest = words
-    if tool not in TOOLS and (tool.endswith(".py") or tool.startswith("-")):
+    if tool not in TOOLS and (tool.endswith(".py") or tool.startswith("-") or os.path.isfile(tool)):
         tool, rest = "script", words
     elif tool not in TOOLS:
         print(f"{PROG}: there is no tool {tool!r}\n\n{_overview()}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""python -m mpitune script.py ARGS: somebody's script, whose calls by joblib are made on all nodes.
+"""python -m mpitune script.py ARGS, or -m module ARGS: somebody's script, whose calls by joblib are made on all nodes.
 
 Under mpirun or srun rank 0 runs the script, and the others make its calls, so it prints and writes once. With
 `--sklearn` GridSearchCV, RandomizedSearchCV, their halving relatives and SVC mean this package's while it runs.
@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--worker-folders", type=Path, metavar="DIR", help="each worker works in a folder of its own here"
     )
-    parser.add_argument("script", type=Path, metavar="script.py", help="the script, unchanged")
+    parser.add_argument("-m", action="store_true", dest="is_module", help="run a module or package, as by python -m")
+    parser.add_argument("script", metavar="script.py", help="the script, unchanged, or the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
         options = parser.parse_args(arguments)
-        try:
-            path, content = os.path.abspath(options.script), options.script.read_bytes()
-            code = compile(content, path, "exec", dont_inherit=True)  # its `__future__` is its own
-        except (OSError, SyntaxError, ValueError) as error:
-            raise UsageError(f"{options.script} cannot be run: {error}") from error
+        main = _module(options.script) if options.is_module else _script(Path(options.script))
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
         run_options = RunOptions(
             gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
@@ -64,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not launched().rank:  # the same on all ranks
             print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE
-    module = _main(code, options.script, options.arguments)
+    sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
+    sys.argv = [options.script, *options.arguments]
     if transport.rank:
         serve(transport)
         return Exit.DONE
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sklearn:
         _replace()
     try:
-        transport.status = _run(code, options.script, module)
+        transport.status = _run(main, options.script if options.is_module else os.path.basename(options.script))
         return transport.status
     finally:
         print(end="", flush=True)  # what the script has printed, if it can be written
@@ -137,34 +136,86 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
     optuna.study.Study.optimize = optimize
 
 
-def _main(code: types.CodeType, script: Path, arguments: list[str]) -> types.ModuleType:
-    """The script's module, before it is executed: this process finds modules and files as by python."""
-    main = types.ModuleType("__main__")
-    vars(main).update(__file__=code.co_filename, __builtins__=__builtins__)
-    sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.parent.resolve()))
+def _script(path: Path) -> _Main:
+    """A script before it is executed: this process finds modules and files as by python. Raises UsageError."""
+    main = _Main("__main__")
+    try:
+        # Its `__future__` is its own.
+        main.code = compile(path.read_bytes(), os.path.abspath(path), "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} cannot be run: {error}") from error
+    vars(main).update(__file__=main.code.co_filename, __builtins__=__builtins__)
+    sys.path.insert(0, str(path.parent.resolve()))
     return main
 
 
-def _run(code: types.CodeType, script: Path, main: types.ModuleType) -> int:
-    """Execute the script as `__main__`, as python would, and return its exit status."""
+def _module(name: str) -> _Main:
+    """A module before it is executed, by the name that `python -m` takes. Raises UsageError."""
+    main = _Main("__main__")
+    main.module = name
+    vars(main).update(__builtins__=__builtins__)
+    sys.path.insert(0, os.getcwd())
+    if not all(map(str.isidentifier, name.split("."))):
+        raise UsageError(f"-m {name} is no name of a module: give one as for python -m, without .py")
+    if find_spec(name.partition(".")[0]) is None:  # what is inside a package is found by rank 0, which imports it
+        raise UsageError(f"there is no module {name.partition('.')[0]}: install it, or start where it is")
+    return main
+
+
+class _Main(types.ModuleType):
+    """`__main__` of a script, or of a module, whose code is found when it begins."""
+
+    code: types.CodeType | None = None
+    module = ""
+
+    def execute(self) -> None:
+        """As python would. Raises UsageError where there is no code."""
+        if self.module:
+            self._find()
+        assert self.code is not None
+        exec(self.code, vars(self))
+
+    def _find(self) -> None:
+        try:
+            spec = find_spec(self.module)  # which imports the packages that it is in
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = find_spec(f"{self.module}.__main__")
+        except ModuleNotFoundError as error:
+            if not f"{self.module}.".startswith(f"{error.name}."):
+                raise  # of what they import
+            spec = None
+        code_of = getattr(spec and spec.loader, "get_code", None)  # of an extension module it gives None
+        if spec is None or code_of is None or (code := code_of(spec.name)) is None:
+            raise UsageError("it has no code to run: give a module, or a package that has __main__.py")
+        found = {"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader, "__file__": spec.origin}
+        vars(self).update(found)
+        self.code, sys.argv[0] = code, str(spec.origin)
+
+
+def _run(main: _Main, name: str) -> int:
+    """Execute it as `__main__`, as python would, and return its exit status."""
     sys.excepthook = sys.__excepthook__  # not that which ends the other ranks: they are told
     try:
-        exec(code, vars(main))
+        main.execute()
     except SystemExit as end:
         return _status(end)
     except UsageError as error:
-        print(f"{script.name}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return Exit.USAGE
     except BaseException as error:
-        inside = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of this file
+        inside = _without_this_file(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(inside), inside)
         if not isinstance(error, KeyboardInterrupt):
             return Exit.ERROR
         sys.excepthook = lambda *raised: None
         raise  # which ends Python by the signal
     return Exit.DONE
+
+
+def _without_this_file(trace: types.TracebackType | None) -> types.TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
 
 
 def _status(end: SystemExit) -> int:

@@ -70,3 +70,52 @@ def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path
     (tmp_path / "raises.py").write_text('raise KeyError("its own")')
     done = program("-m", "mpitune", "--sklearn", "raises.py", ranks=2, cwd=tmp_path, status=1)
     assert "KeyError: 'its own'" in done.stderr and "mpitune/tools" not in done.stderr
+
+
+INSIDE = """
+import sys
+from joblib import Parallel, delayed
+from .own import twice
+
+class Number:
+    def __init__(self, n):
+        self.n = n
+
+print(*sys.argv, __name__, __package__, __spec__.name, __file__, sys.path[0])
+print([number.n for number in Parallel(n_jobs=2)(delayed(lambda n: Number(twice(n)))(n) for n in range(3))])
+sys.exit(4)
+"""
+
+
+@pytest.mark.slow
+def test_a_module_runs_as_by_python(program: Any, tmp_path: Path) -> None:
+    """A package with `__main__`, a module in it, and the file of a command, each by two ranks, which print once."""
+    inside = tmp_path / "tool"
+    inside.mkdir()
+    for name, text in (("__init__", ""), ("__main__", INSIDE), ("own", "def twice(n): return 2 * n"), ("c", INSIDE)):
+        (inside / f"{name}.py").write_text(text)
+    for words in (["-m", "tool", "--algo", "a", "-m", "b"], ["-m", "tool.c", "status"]):
+        plain = program(*words, cwd=tmp_path, status=4)
+        ours = program("-m", "mpitune", *words, ranks=2, cwd=tmp_path, status=4)
+        assert ours.stdout == plain.stdout and plain.stdout.endswith("[0, 2, 4]\n")
+    (tmp_path / "command").write_text("#!/usr/bin/env python\nimport sys, runpy\nprint(*sys.argv[1:])")
+    assert program("-m", "mpitune", tmp_path / "command", "run", "--x", cwd=tmp_path).stdout == "run --x\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tool", "tool: it has no code to run: give a module, or a package that has __main__.py\n"),
+        ("tool.c.d", "tool.c.d: it has no code to run: give a module, or a package that has __main__.py\n"),
+        (
+            "tool/c.py",
+            "python -m mpitune: -m tool/c.py is no name of a module: give one as for python -m, without .py\n",
+        ),
+        ("tol", "python -m mpitune: there is no module tol: install it, or start where it is\n"),
+    ],
+)
+def test_a_module_that_cannot_be_run(program: Any, tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "tool").mkdir()
+    for file in ("__init__", "c"):
+        (tmp_path / "tool" / f"{file}.py").touch()
+    assert program("-m", "mpitune", "-m", name, cwd=tmp_path, status=2).stderr == said

@@ -49,17 +49,24 @@ def _stored(function: Any, owner: Any) -> list[str]:
     stored, fresh = set[str](), set[str]()  # fresh: what each call begins anew
     for node in nodes:
         match node:
-            case ast.If(ast.Compare(_, [operator, *_]) as test, body) if isinstance(operator, ORDER):
-                best = bound(*body) & {*map(place, ast.walk(test))}
-                stored |= bound(*body) if best else best
+            case ast.If(test, body) if _orders(test) and bound(*body) & {*map(place, ast.walk(test))}:
+                stored |= bound(*body)  # the best so far, and what belongs to it
             case ast.AugAssign(target):
                 stored |= bound(target)
+            case ast.Assign(targets, ast.IfExp(test)) if _orders(test):
+                stored |= bound(*targets) & {*map(place, ast.walk(test))}
+            case ast.Assign(targets, ast.Call(ast.Name("max" | "min"), arguments)):
+                stored |= bound(*targets) & {*map(place, arguments)}
             case ast.Assign(targets, ast.List()):
                 fresh |= bound(*targets)
             case ast.Call(ast.Attribute(of, name)) if name in GROW and (known := place(of)):
                 if isinstance(_value(function, owner, known), list | deque):
                     stored.add(known)
     return sorted(stored - fresh)
+
+
+def _orders(test: ast.AST) -> bool:
+    return any(isinstance(node, ast.Compare) and isinstance(node.ops[0], ORDER) for node in ast.walk(test))
 
 
 def _value(function: Any, owner: Any, name: str) -> Any:

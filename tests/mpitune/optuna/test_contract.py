@@ -611,6 +611,28 @@ def to_globals(trial: Trial) -> float:
     return value
 
 
+def to_lowest(trial: Trial) -> float:
+    global best
+    value = square(trial)
+    if best is None or value < best:
+        best = value
+    return value
+
+
+def to_least(trial: Trial) -> float:
+    global best
+    value = square(trial)
+    best = min(best, value)
+    return value
+
+
+def to_smaller(trial: Trial) -> float:
+    global best
+    value = square(trial)
+    best = value if value < best else best
+    return value
+
+
 def to_nothing(trial: Trial) -> float:
     global loaded
     if loaded is None:
@@ -643,6 +665,7 @@ def test_what_an_objective_keeps_to_itself_is_told(capsys: pytest.CaptureFixture
     assert kept_by(Keeping()) == ["self.best_model", "self.n", "self.score"]
     assert kept_by(Keeping().__call__) == ["self.best_model", "self.n", "self.score"]
     assert kept_by(closing()) == ["n", "seen"]
+    assert [kept_by(each) for each in (to_lowest, to_least, to_smaller)] == [["best"]] * 3
     named, low = lambda trial: history.append(square(trial)) or square(trial), -1
     assert (kept_by(named), kept_by(lambda trial: square(trial) + low)) == (["history"], [])
     assert not any(map(kept_by, (to_nothing, square, everything, odd, max, partial(square))))

@@ -37,7 +37,7 @@ def test_what_a_page_calls_is_there(page: str) -> None:
     for module, rest in re.findall(r"-m ((?:mpitune|mnist|benchmarks|tests)\S*)([^#;|&>)\n]*)", text):
         words = shlex.split(rest)
         program = f"{module} {words.pop(0)}" if module == "mpitune" else module
-        if program.endswith((".py", " --sklearn")):  # a script of the reader's own
+        if program.endswith((".py", " --sklearn", " -m")):  # a script or module of the reader's own
             continue
         if program in PARSED:
             accepted(program, words)  # raises UsageError for what it would not take

@@ -50,6 +50,7 @@ def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> 
     assert [one.value for one in study.candidates] == [pytest.approx(0.6), pytest.approx(0.3), 0.1, None, float("inf")]
     assert study.best is not None and study.best.params == {"x": 2}
     assert [trial.key for trial, _ in study.failures] == ["x4/f1"]
+    assert "for the 1 that the race left" in str(study.winner), "x = 3 lacks a fold, x = 4 has failed"
 
 
 def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_path: Path) -> None:

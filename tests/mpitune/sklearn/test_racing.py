@@ -42,3 +42,9 @@ def test_what_is_certain() -> None:
     losses = np.array([[0.1, 0.2], [0.1, 0.2], [9.1, 9.2], [math.inf, 1.0], [0.12, 0.19], [5.0, 5.2]])
     chances = winning(losses, 5)
     assert chances[0] == 1 and chances[3] == 0 and chances[1] == 0.5 and chances[2] < chances[5] < chances[4]
+
+
+def test_rounding_makes_nobody_lose() -> None:
+    """A candidate whose losses are the next floats has as good a chance as the leader."""
+    losses = np.array([0.1, 0.2, 0.3])
+    assert winning(np.array([losses, np.nextafter(losses, 1), losses + 0.1]), 5)[:2].tolist() == [1.0, 0.5]

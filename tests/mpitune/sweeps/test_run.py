@@ -12,7 +12,7 @@ import pytest
 from mpitune import current_trial
 from mpitune.optimize.commands import OUTPUT, _run
 from mpitune.optimize.values import FolderFault
-from mpitune.sweeps.metrics import HEAD, _records
+from mpitune.sweeps.metrics import HEAD, Metric, _records
 from mpitune.sweeps.program import Program
 from mpitune.sweeps.reading import Sweep
 from tests.helpers import journal_lines, table
@@ -256,3 +256,9 @@ def test_an_attempt_is_known_by_what_it_has_logged_itself(read: str, tmp_path: P
     assert '"token": "${envvar:TOKEN}"' in (results / "trials" / "t000000" / "output.txt").read_text()
     places = [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()]
     assert not places
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_a_metric_that_ends_as_nan_is_the_worst_there_is(maximize: bool) -> None:
+    metric = Metric("loss", maximize, iter([("loss", 0.5, 0), ("loss", math.nan, 1)]))
+    assert metric.end == (-math.inf if maximize else math.inf) and metric.steps == {0: 0.5}

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn import ensemble
 from sklearn.decomposition import PCA
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.sharing import family_of
@@ -73,6 +73,15 @@ def test_neighbours_whose_distances_are_rounded(caplog: Any, metric: str, seed: 
     X[:, 0] += 1.0
     grid = {"n_neighbors": [1, 3, 8], "weights": ["uniform", "distance"]}
     compared(caplog, KNeighborsClassifier(metric=metric), grid, X, y, scoring="neg_log_loss", return_train_score=True)
+
+
+def test_distances_of_small_and_of_large_k_are_those_of_scikit_learn() -> None:
+    """With half the samples and more it takes no tree, whose distances differ in the last bits."""
+    X, y = np.random.default_rng(0).normal(10, 1, (90, 3)), np.arange(90.0)
+    grid = {"n_neighbors": [2, 5, 29, 30, 40], "weights": ["distance"]}
+    single = theirs.GridSearchCV(KNeighborsRegressor(), grid, cv=3).fit(X, y)
+    shared = GridSearchCV(KNeighborsRegressor(), grid, cv=3, workers=0).fit(X, y)
+    assert shared.cv_results_["mean_test_score"].tolist() == single.cv_results_["mean_test_score"].tolist()
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,19 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], mon
         os.waitid(os.P_PID, pid, os.WEXITED)
 
 
+def test_a_worker_whose_keeper_was_suspended_is_ended(sent: list[Any]) -> None:
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
+    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=0.5))
+    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
+    process = agent.slots[0].process
+    assert process is not None
+    while not process.built:
+        agent.step(0.01)
+    os.kill(process.handle.pid, signal.SIGSTOP)
+    assert not heard(agent, sent, Died).lost
+    agent.close()
+
+
 def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank and worker sleep for longer than the deadline, by the clock: the trial goes on where it was."""
     asleep = 0.0

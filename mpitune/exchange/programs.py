@@ -30,13 +30,13 @@ def experiment_of(history: History) -> Experiment | None:
     if (
         kind != "experiment"
         or root is None
-        or program not in [path.parent.name for path in root.glob("*/experiment.py")]
+        or program not in {path.parent.name for path in root.glob("*/experiment.py")}
     ):
         return None
     if str(root) not in sys.path:  # the console script lies elsewhere
         sys.path.insert(0, str(root))
     module = importlib.import_module(f"{program}.experiment")
-    own = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__)
-    return next(
-        (restored(cls, settings) for cls in own if issubclass(cls, Experiment) and not inspect.isabstract(cls)), None
-    )
+    for _, cls in inspect.getmembers(module, inspect.isclass):
+        if cls.__module__ == module.__name__ and issubclass(cls, Experiment) and not inspect.isabstract(cls):
+            return restored(cls, settings)
+    return None

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = front(
     __name__,
     {
-        "search.searches": (
-            *("GridSearchCV", "RandomizedSearchCV"),
-            *("HalvingGridSearchCV", "HalvingRandomSearchCV"),
-        ),
+        "search.searches": ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"),
         "search.winner": ("careful", "winner_of"),
     },
 )

@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="its own arguments")
     try:
         options = parser.parse_args(arguments)
-        main = _module(options.script) if options.is_module else _script(Path(options.script))
+        program = _module(options.script) if options.is_module else _script(Path(options.script))
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
         run_options = RunOptions(
             gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
@@ -62,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not launched().rank:  # the same on all ranks
             print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE
-    sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
     sys.argv = [options.script, *options.arguments]
     if transport.rank:
         serve(transport)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sklearn:
         _replace()
     try:
-        transport.status = _run(main, options.script if options.is_module else os.path.basename(options.script))
+        transport.status = _run(program)
         return transport.status
     finally:
         print(end="", flush=True)  # what the script has printed, if it can be written
@@ -136,71 +136,75 @@ def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType
     optuna.study.Study.optimize = optimize
 
 
-def _script(path: Path) -> _Main:
-    """A script before it is executed: this process finds modules and files as by python. Raises UsageError."""
-    main = _Main("__main__")
-    try:
-        # Its `__future__` is its own.
-        main.code = compile(path.read_bytes(), os.path.abspath(path), "exec", dont_inherit=True)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UsageError(f"{path} cannot be run: {error}") from error
-    vars(main).update(__file__=main.code.co_filename, __builtins__=__builtins__)
-    sys.path.insert(0, str(path.parent.resolve()))
-    return main
+@dataclass
+class _Program:
+    """What is run as `main`: a script's code, or the module of this name, whose code is found when it begins."""
 
-
-def _module(name: str) -> _Main:
-    """A module before it is executed, by the name that `python -m` takes. Raises UsageError."""
-    main = _Main("__main__")
-    main.module = name
-    vars(main).update(__builtins__=__builtins__)
-    sys.path.insert(0, os.getcwd())
-    if not all(map(str.isidentifier, name.split("."))):
-        raise UsageError(f"-m {name} is no name of a module: give one as for python -m, without .py")
-    if find_spec(name.partition(".")[0]) is None:  # what is inside a package is found by rank 0, which imports it
-        raise UsageError(f"there is no module {name.partition('.')[0]}: install it, or start where it is")
-    return main
-
-
-class _Main(types.ModuleType):
-    """`__main__` of a script, or of a module, whose code is found when it begins."""
-
+    main: types.ModuleType
+    name: str
     code: types.CodeType | None = None
-    module = ""
 
     def execute(self) -> None:
         """As python would. Raises UsageError where there is no code."""
-        if self.module:
-            self._find()
-        assert self.code is not None
-        exec(self.code, vars(self))
+        exec(self.code or self._found(), vars(self.main))
 
-    def _find(self) -> None:
+    def _found(self) -> types.CodeType:
         try:
-            spec = find_spec(self.module)  # which imports the packages that it is in
+            spec = find_spec(self.name)  # which imports the packages that it is in
             if spec is not None and spec.submodule_search_locations is not None:
-                spec = find_spec(f"{self.module}.__main__")
+                spec = find_spec(f"{self.name}.__main__")
         except ModuleNotFoundError as error:
-            if not f"{self.module}.".startswith(f"{error.name}."):
+            if not f"{self.name}.".startswith(f"{error.name}."):
                 raise  # of what they import
             spec = None
-        code_of = getattr(spec and spec.loader, "get_code", None)  # of an extension module it gives None
-        if spec is None or code_of is None or (code := code_of(spec.name)) is None:
+        code_of = getattr(spec and spec.loader, "get_code", None)
+        code: types.CodeType | None = code_of(spec.name) if spec and code_of else None  # an extension module has none
+        if spec is None or code is None:
             raise UsageError("it has no code to run: give a module, or a package that has __main__.py")
-        found = {"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader, "__file__": spec.origin}
-        vars(self).update(found)
-        self.code, sys.argv[0] = code, str(spec.origin)
+        own = {"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader, "__file__": spec.origin}
+        vars(self.main).update(own)
+        sys.argv[0] = str(spec.origin)
+        return code
 
 
-def _run(main: _Main, name: str) -> int:
+def _main(folder: Path, **own: Any) -> types.ModuleType:
+    """`__main__` before it is executed: this process finds modules and files as by python."""
+    main = types.ModuleType("__main__")
+    vars(main).update(__builtins__=__builtins__, **own)
+    sys.modules["__main__"] = main  # from where cloudpickle takes its functions to the workers
+    sys.path.insert(0, str(folder.resolve()))
+    return main
+
+
+def _script(path: Path) -> _Program:
+    """Raises UsageError."""
+    try:
+        # Its `__future__` is its own.
+        code = compile(path.read_bytes(), os.path.abspath(path), "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} cannot be run: {error}") from error
+    return _Program(_main(path.parent, __file__=code.co_filename), path.name, code)
+
+
+def _module(name: str) -> _Program:
+    """A module by the name that `python -m` takes. Raises UsageError."""
+    if not all(map(str.isidentifier, name.split("."))):
+        raise UsageError(f"-m {name} is no name of a module: give one as for python -m, without .py")
+    program = _Program(_main(Path()), name)
+    if find_spec(top := name.partition(".")[0]) is None:  # what is in a package is found by rank 0, which imports it
+        raise UsageError(f"there is no module {top}: install it, or start where it is")
+    return program
+
+
+def _run(program: _Program) -> int:
     """Execute it as `__main__`, as python would, and return its exit status."""
     sys.excepthook = sys.__excepthook__  # not that which ends the other ranks: they are told
     try:
-        main.execute()
+        program.execute()
     except SystemExit as end:
         return _status(end)
     except UsageError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{program.name}: {error}", file=sys.stderr)
         return Exit.USAGE
     except BaseException as error:
         inside = _without_this_file(error.__traceback__)

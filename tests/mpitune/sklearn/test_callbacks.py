@@ -3,7 +3,7 @@
 import textwrap
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mpitune.sklearn import GridSearchCV, HalvingGridSearchCV
+from tests.helpers import wait_until
 from tests.mpitune.sklearn.iris import X, Y, table
 
 callback = pytest.importorskip("sklearn.callback")
@@ -79,16 +80,15 @@ def test_they_hear_of_each_fit_as_of_scikit_learns(
     assert heard[0] == heard[1] == heard[2] and tables[0] == tables[1] == tables[2]
 
 
-class Tells(ClassifierMixin, BaseEstimator):
-    """Notes each fit where a callback notes its end."""
+class Waits(ClassifierMixin, BaseEstimator):
+    """A fit of number n ends once a callback has heard of that before."""
 
-    told: ClassVar[list[str]] = []
-
-    def __init__(self, number: int = 0):
-        self.number = number
+    def __init__(self, number: int = 0, folder: str = ""):
+        self.number, self.folder = number, folder
 
     def fit(self, X: Any, y: Any) -> Any:
-        self.told.append("fit")
+        if self.number:
+            assert wait_until((Path(self.folder) / str(self.number - 1)).exists)
         self.classes_ = y
         return self
 
@@ -96,16 +96,19 @@ class Tells(ClassifierMixin, BaseEstimator):
         return [0] * len(X)
 
 
-class Ends(Notes):
+class Marks(Notes):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
     def on_fit_task_end(self, estimator: Any, context: Any) -> None:
-        Tells.told.append("end")
+        (self.folder / str(context.task_id)).touch()
 
 
-def test_they_hear_of_a_fit_as_soon_as_it_has_ended() -> None:
-    Tells.told.clear()
-    search = GridSearchCV(Tells(), {"number": range(5)}, cv=[(np.arange(75), np.arange(75, 150))], workers=0)
-    search.set_params(refit=False).set_callbacks(Ends()).fit(X, Y)
-    assert Tells.told[:10] == ["fit", "end"] * 5
+@pytest.mark.parametrize("workers", [0, 1])
+def test_they_hear_of_a_fit_as_soon_as_it_has_ended(workers: int, tmp_path: Path) -> None:
+    search = GridSearchCV(Waits(folder=str(tmp_path)), {"number": range(5)}, cv=[(np.arange(75), np.arange(75, 150))])
+    search.set_params(workers=workers, refit=False, error_score="raise").set_callbacks(Marks(tmp_path)).fit(X, Y)
 
 
 def test_where_they_hear_of_what_fits_do_scikit_learn_makes_the_fits() -> None:

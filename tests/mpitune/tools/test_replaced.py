@@ -81,6 +81,7 @@ class Number:
     def __init__(self, n):
         self.n = n
 
+print(*sorted(name for name in globals() if name[0] != "_"))
 print(*sys.argv, __name__, __package__, __spec__.name, __file__, sys.path[0])
 print([number.n for number in Parallel(n_jobs=2)(delayed(lambda n: Number(twice(n)))(n) for n in range(3))])
 sys.exit(4)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import functools
 import os
 import sys
 import types
@@ -18,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mpitune.errors import Caller, Exit, UsageError, called_from
+from mpitune.errors import Exit, UsageError
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import OnImport, in_child, of_this_process
+from mpitune.processes.process import of_this_process
 from mpitune.ranks.launch import hide, launched
 from mpitune.settings import Parser
 
@@ -57,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve
+        from mpitune.tools.doors import open_doors
 
         transport = join(RunOptions(heartbeat_timeout=0.0))
     except UsageError as error:
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
     hide()
-    sys.meta_path.insert(0, OnImport("optuna", functools.partial(_take_over, run_options, options.window)))
+    open_doors(run_options, options.window)
 
     @of_this_process
     def end() -> None:
@@ -104,36 +104,6 @@ def _replace() -> None:
                 setattr(sklearn.model_selection, name, replacement)
                 setattr(home, name, replacement)
     sklearn.svm.SVC = mpitune.svm.SVC
-
-
-def _take_over(options: RunOptions, window: int | None, optuna: types.ModuleType) -> None:
-    """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`, or runs within a study or a child."""
-    optunas = optuna.study.Study.optimize
-
-    @functools.wraps(optunas)
-    def optimize(
-        self: Any,
-        func: Any,
-        n_trials: int | None = None,
-        timeout: float | None = None,
-        n_jobs: int | None = None,
-        *args: Any,
-        **more: Any,
-    ) -> None:
-        from mpitune.optuna.optimizing import optimize as on_engine
-        from mpitune.optuna.optimizing import say_idle
-        from mpitune.studies import leads
-
-        is_own = leads() or in_child()
-        if n_jobs == 1 and not is_own:
-            say_idle(options)
-        if n_jobs == 1 or is_own:
-            optunas(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
-        else:
-            with called_from(Caller.SCRIPT):
-                on_engine(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
-
-    optuna.study.Study.optimize = optimize
 
 
 @dataclass

@@ -22,11 +22,12 @@ import pytest
 
 from mpitune import Float, RunOptions, search
 from mpitune.errors import Exit, StorageError, UsageError
+from mpitune.optimize import door
 from mpitune.optimize.attempts import FINISHED
 from mpitune.optimize.commands import OUTPUT
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.steps import LOG
-from mpitune.optuna import optimize, optimizing
+from mpitune.optuna import optimize
 from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folder, written_whole
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
@@ -415,7 +416,7 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
     folder = tmp_path / "r"
 
     def run(n: int) -> None:
-        optimizing._studies_in.clear()  # as in the next process
+        door.studies_in.clear()  # as in the next process
         sampler = optuna.samplers.CmaEsSampler(seed=1, popsize=4)
         study = optuna.create_study(sampler=sampler, study_name="s")
         how = RunOptions(results=folder, workers=0, quiet=True)

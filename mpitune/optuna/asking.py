@@ -20,8 +20,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.identity import without_address
+from mpitune.optimize.plain import plain
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import OURS, as_listed, packed_params, plain, says_all, unpacked_params
+from mpitune.optuna.records import OURS, as_listed, packed_params, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
 from mpitune.trial import Segment, Trial
 

@@ -21,11 +21,12 @@ from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import own_traceback
 from mpitune.experiment import Data
+from mpitune.optimize.plain import plain, whole
 from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
-from mpitune.optuna.records import OURS, kept_of, plain, says_all, unpacked_params, whole
+from mpitune.optuna.records import OURS, kept_of, says_all, unpacked_params
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial

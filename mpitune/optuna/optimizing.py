@@ -25,8 +25,9 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from mpitune.earlier.code import values_read
-from mpitune.errors import UsageError, named
+from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.optimize.door import agreed, known_settings, own_folder, require_script, say_kept
 from mpitune.optimize.search import require_sendable, slots_here
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.strategies.base import said_of
@@ -36,21 +37,18 @@ from mpitune.optimize.values import refuse_faults
 from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
-from mpitune.optuna.kept import kept_by
 from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
 from mpitune.port import Reporting, Scheduling
 from mpitune.processes.pickles import packed_call
-from mpitune.ranks import launch
-from mpitune.storage.history import read_header, read_journal
+from mpitune.storage.history import read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
-from mpitune.studies import join, n_ranks, on_all_ranks, run_study
+from mpitune.studies import n_ranks, run_study
 from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
 FIX = "make it within the objective"
-_told_kept: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -185,20 +183,13 @@ def optimize(
         raise UsageError("adapt=True is for search(), not for a study of Optuna")
     if options.join and not isinstance(study._storage, InMemoryStorage):
         raise UsageError("join=True is for a study in a results folder: leave the storage out")
-    if join(options).size > 1 and not launch.others_wait and isinstance(study._storage, InMemoryStorage):
-        raise UsageError(
-            "each rank has a study of its own: start the script as mpirun -n 2 python -m mpitune script.py"
-        )
+    if isinstance(study._storage, InMemoryStorage):
+        require_script(options)
     content, arrays = _sendable(study, func)
     options = _own_folder(options, study)
     seed, size = _seed_and_window(study, window, options)
-    if (kept := named(kept_by(func), "")) and kept not in _told_kept and not join(options).rank:
-        _told_kept.add(kept)
-        print(
-            f"the objective stores {kept}, which the script does not see, as it runs in a worker: use "
-            "trial.set_user_attr, and take the best in a callback or afterwards (n_jobs=1 runs it in this process)",
-            file=sys.stderr,
-        )
+    fix = "use trial.set_user_attr, and take the best in a callback or afterwards (n_jobs=1 runs it in this process)"
+    say_kept(func, fix, options)
     catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     begin = time.monotonic()
     ends = begin + (math.inf if timeout is None else timeout)
@@ -254,9 +245,8 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
 
 def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:
     """What the study has from now on: what it has had, what its results folder says, or what begins here."""
-    header = None if options.results is None or options.restart else read_header(options.results)
-    known = {} if header is None else header["settings"]
-    slots, seed = _agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
+    known = known_settings(options)
+    slots, seed = agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
     kept = attrs_of(study).get(WINDOW, known.get("window"))
     kind = type(getattr(study.sampler, "_base_sampler", study.sampler))
     of_optuna = kind.__module__.startswith(("optuna.", "optuna_integration."))
@@ -274,22 +264,12 @@ def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> t
 
 
 def _own_folder(options: RunOptions, study: Study) -> RunOptions:
-    """The first study of a script has the results folder, the others have folders in it."""
-    if options.results is None:
-        return options
     storage = study._storage
     home: Any = weakref.ref(storage)  # a copy of a study in memory is another one
     if not isinstance(storage, InMemoryStorage):  # others may have been opened more than once
         kept = vars(getattr(storage, "_backend", storage))
         home = type(storage), *sorted((n, v) for n, v in kept.items() if isinstance(v, str | int))
-    studies = _studies_in.setdefault(Path(options.results).absolute(), {})
-    known = len(studies)
-    number = studies.setdefault((home, study._study_id), known + 1)
-    results = Path(options.results) / f"study-{number}" if number > 1 else options.results
-    return replace(options, results=results, restart=options.restart and number > known)
-
-
-_studies_in: dict[Path, dict[tuple[Any, int], int]] = {}  # those of this process that have a results folder
+    return own_folder(options, (home, study._study_id))
 
 
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:
@@ -304,13 +284,3 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
         function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
     )
     return Optimizing(name, space, ", ".join(said), tuple(goals), seed, window, in_worker, leader)
-
-
-@on_all_ranks()
-def _agreed(options: RunOptions, seed: int) -> tuple[int, int]:
-    """The slots of all ranks, and the seed of rank 0. Raises UsageError on all, where one has no such devices."""
-    transport = join(options)
-    with transport.refusing_together():
-        slots = slots_here(options)
-    slots, seed = transport.broadcast((sum(transport.gather(slots)), seed))
-    return slots, seed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
@@ -10,17 +9,16 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
 from mpitune.errors import UsageError, shortened
 from mpitune.identity import label_of
+from mpitune.optimize.plain import NUMBER_MARK, is_json, plain, whole
 from mpitune.optimize.strategies.view import running
 from mpitune.storage.records import UNREADABLE
 
-NUMBER_MARK = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
 OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 # By name; no such dictionary stands for a number itself.
 _Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER_MARK}$)")], Any]
@@ -124,32 +122,10 @@ def unpacked_params(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     return {n: drawn_from[n].to_external_repr(whole(number)) for n, (number, _) in record.items()}, drawn_from
 
 
-def plain(thing: Any) -> Any:
-    """What JSON can say of a thing: numbers of NumPy are numbers, arrays lists; all else that is no JSON is a text."""
-    if isinstance(thing, np.generic | np.ndarray):
-        thing = thing.tolist()
-    if isinstance(thing, float):
-        return thing if math.isfinite(thing) else {NUMBER_MARK: str(thing)}
-    if isinstance(thing, Mapping):
-        return {str(name): plain(value) for name, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [plain(value) for value in thing]
-    return thing if thing is None or isinstance(thing, str | int | bool) else str(thing)
-
-
 def says_all(thing: Any) -> bool:
-    """Whether JSON says all of a thing, its type as well. It is not compared: an array, for one, has no such answer."""
+    """Whether JSON says all of a thing, its type as well, of which Optuna's own classes may be a part."""
     if isinstance(thing, FrozenTrial):
         return all(map(says_all, (thing.user_attrs, thing.system_attrs, list(thing.distributions.values()))))
     if isinstance(thing, BaseDistribution):
-        return not isinstance(thing, CategoricalDistribution) or says_all(list(thing.choices))
-    if type(thing) is dict:
-        return says_all([*thing, *thing.values()]) and all(type(name) is str for name in thing)
-    return all(map(says_all, thing)) if type(thing) is list else thing is None or type(thing) in (str, int, float, bool)
-
-
-def whole(thing: Any) -> Any:
-    """A thing that `plain` has made JSON of."""
-    if isinstance(thing, Mapping):
-        return float(thing[NUMBER_MARK]) if thing.keys() == {NUMBER_MARK} else {n: whole(v) for n, v in thing.items()}
-    return [whole(value) for value in thing] if isinstance(thing, list) else thing
+        return not isinstance(thing, CategoricalDistribution) or is_json(list(thing.choices))
+    return all(map(says_all, thing)) if type(thing) is list else is_json(thing)

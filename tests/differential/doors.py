@@ -26,8 +26,9 @@ from optuna.search_space import intersection_search_space
 from optuna.trial import TrialState, create_trial
 
 from mpitune import RunOptions
+from mpitune.optimize import door
 from mpitune.optimize.strategies.view import reseed
-from mpitune.optuna import optimize, optimizing
+from mpitune.optuna import optimize
 from tests.mpitune.optuna.made import Made, made_study, quiet
 
 TRIALS = 14
@@ -204,7 +205,7 @@ def stopped_once(case: Case, study: optuna.Study) -> None:
         stops, case.stops = case.stops, min(case.stops, case.number % 9)
         with suppress(Exception):  # of a sampler: the same command goes on
             run(case, case.study())
-        optimizing._studies_in.clear()  # as in another process
+        door.studies_in.clear()  # as in another process
         case.stops, case.heard = stops, []
         run(case, study)
 

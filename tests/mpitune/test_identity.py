@@ -31,6 +31,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from mpitune import Choice, Constant, Experiment, RunOptions, Trial, When, one_round, per_trial, run_study, search
 from mpitune.errors import UsageError
 from mpitune.identity import header_text, identity, label_of
+from mpitune.optimize import door
 from mpitune.optuna import optimizing
 from mpitune.sklearn import GridSearchCV
 
@@ -274,7 +275,7 @@ def of_scikit_learn(estimator: Any, grid: Any, folder: Path) -> float:
 
 def of_optuna(value: Any, folder: Path) -> float:
     sampler = optuna.samplers.PartialFixedSampler({"x": value}, optuna.samplers.RandomSampler(seed=1))
-    optimizing._studies_in.clear()  # as in another process
+    door.studies_in.clear()  # as in another process
     study = optuna.create_study(sampler=sampler)
     options = RunOptions(workers=0, gpu="none", quiet=True, results=folder)
     optimizing.optimize(study, lambda trial: trial.suggest_float("y", 0, 1) * 0 + answer(), 1, options=options)

@@ -33,8 +33,9 @@ from sklearn.model_selection import KFold
 
 from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
-from mpitune.optuna import asking, optimize, optimizing
-from mpitune.optuna.kept import kept_by
+from mpitune.optimize import door
+from mpitune.optimize.kept import kept_by
+from mpitune.optuna import asking, optimize
 from tests.mpitune.optuna.made import digest
 
 HERE = RunOptions(gpu="none", workers=0, quiet=True)
@@ -521,7 +522,7 @@ def test_attributes_that_are_texts_in_a_folder_are_named_at_the_restart(
         return square(trial)
 
     for n in (3, 5):
-        optimizing._studies_in.clear()  # as in another process
+        door.studies_in.clear()  # as in another process
         assert "their attribute" not in capsys.readouterr().err
         study = new(study_name="s")
         optimize(study, objective, n, window=1, options=replace(HERE, results=tmp_path / "r"))
@@ -574,7 +575,7 @@ def test_a_value_that_the_objective_reads_and_that_has_changed_is_told(
     made, words = READS[way]
     for n in (1.0, 1.0, 5.0):
         assert " changed since " not in capfd.readouterr().err
-        optimizing._studies_in.clear()  # as in another process
+        door.studies_in.clear()  # as in another process
         optimize(new(), made(n), 2, window=1, options=replace(HERE, results=tmp_path / "r"))
     said = [line.partition(" changed since the known results (2)") for line in capfd.readouterr().err.splitlines()]
     assert [before.split(" ", 4)[4] for before, changed, _ in said if changed] == [words][: bool(words)]
@@ -694,7 +695,7 @@ def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monke
         optimize(
             new(study_name=study.study_name, sampler=optuna.samplers.RandomSampler(seed=1)), objective, 3, options=how
         )
-        optimizing._studies_in.clear()
+        door.studies_in.clear()
     optimize(study, objective, 8, options=how)
     assert all(trial.value == trial.params["x"] + 0.5 for trial in study.trials)
     assert (tmp_path / "checkpoint").read_text() == "of another run"
@@ -761,7 +762,7 @@ def test_studies_of_one_name_have_folders_in_the_order_of_the_script(tmp_path: P
         return study.best_value // 1
 
     for _ in range(2):
-        optimizing._studies_in.clear()  # as in another process
+        door.studies_in.clear()  # as in another process
         first = new(study_name="svm")
         assert [tuned(first, 0), tuned(copy.deepcopy(first), 100)] == [0, 0]
         assert [tuned(new(study_name="svm"), shift) for shift in (200, 300)] == [200, 300]
@@ -774,7 +775,7 @@ def test_studies_of_one_name_have_folders_in_the_order_of_the_script(tmp_path: P
 @pytest.mark.slow
 def test_a_folder_has_one_study_with_all_trials_of_its_script(tmp_path: Path) -> None:
     def run(name: str = "svm", n: int = 2, **more: Any) -> int:
-        optimizing._studies_in.clear()  # as in another process
+        door.studies_in.clear()  # as in another process
         study = new(study_name=name, **more)
         for _ in range(n):
             optimize(study, square, 5, window=2, options=replace(HERE, results=tmp_path / "r"))
@@ -795,7 +796,7 @@ def test_a_folder_has_one_study_with_all_trials_of_its_script(tmp_path: Path) ->
 
 def test_restart_sets_aside_what_an_earlier_process_found_and_nothing_of_this_one(tmp_path: Path) -> None:
     for _ in range(2):
-        optimizing._studies_in.clear()
+        door.studies_in.clear()
         study = new()
         for n in (2, 3):
             optimize(study, square, n, window=1, options=replace(HERE, results=tmp_path / "r", restart=True))

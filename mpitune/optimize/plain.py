@@ -1,0 +1,38 @@
+"""Things as JSON, for a journal and for the way to the workers, where a tuner lets them be anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+NUMBER_MARK = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
+
+
+def plain(thing: Any) -> Any:
+    """What JSON can say of a thing: numbers of NumPy are numbers, arrays lists; all else that is no JSON is a text."""
+    if isinstance(thing, np.generic | np.ndarray):
+        thing = thing.tolist()
+    if isinstance(thing, float):
+        return thing if math.isfinite(thing) else {NUMBER_MARK: str(thing)}
+    if isinstance(thing, Mapping):
+        return {str(name): plain(value) for name, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [plain(value) for value in thing]
+    return thing if thing is None or isinstance(thing, str | int | bool) else str(thing)
+
+
+def is_json(thing: Any) -> bool:
+    """Whether JSON says all of a thing, its type as well. It is not compared: an array, for one, has no such answer."""
+    if type(thing) is dict:
+        return is_json([*thing, *thing.values()]) and all(type(name) is str for name in thing)
+    return all(map(is_json, thing)) if type(thing) is list else thing is None or type(thing) in (str, int, float, bool)
+
+
+def whole(thing: Any) -> Any:
+    """A thing that `plain` has made JSON of."""
+    if isinstance(thing, Mapping):
+        return float(thing[NUMBER_MARK]) if thing.keys() == {NUMBER_MARK} else {n: whole(v) for n, v in thing.items()}
+    return [whole(value) for value in thing] if isinstance(thing, list) else thing

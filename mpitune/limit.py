@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SearchLimit:
-    """Of one search, as it goes on; see `Port.ended_by`.
+    """Of one search, as it goes on; see `Port.on_results`.
 
     Attributes:
         timeout: seconds since `began`, by the monotonic clock.
@@ -27,5 +27,5 @@ class SearchLimit:
         return bool(self.reached)
 
     def ended_by(self) -> str:
-        """See `Port.ended_by`."""
+        """See `Port.on_results`."""
         return self.reached if self.is_reached() else ""

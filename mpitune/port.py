@@ -3,11 +3,10 @@
     door -> engine    searches           trials, in rounds of batches or in windows, see `mpitune.trial`
                       scheduling         what the trials and their workers need: `Scheduling`
                       news_for_workers   what all workers shall know before the next trials
-                      ended_by           that it has enough
     engine -> door    on_start           how many slots there are
                       examine            an answer, before it counts: it may end the study
                       on_message         what an objective sends with its answer
-                      on_results         results, as soon as they are kept
+                      on_results         results, as soon as they are kept; it says when it has enough
                       searches           the results that each one waits for
                       matching           which results of earlier studies count
 
@@ -65,13 +64,14 @@ class Port:
     def on_message(self, content: bytes) -> None:
         """Take what came with an answer, see `Evaluation.messages`, once that counts."""
 
-    def on_results(self, results: Iterable[Result]) -> None:
-        """Take results that the study has from now on, each once; also those of earlier runs and of other jobs."""
+    def on_results(self, results: Iterable[Result]) -> str:
+        """Take results that the study has from now on, each once; also those of earlier runs and of other jobs.
 
-    def ended_by(self) -> str:
-        """By what the study ends now, such as "its time"; "" while it goes on. Asked after `on_results`.
+        Called again and again, perhaps with none.
 
-        Nothing more is begun then; what runs may end.
+        Returns:
+            By what the study ends now, such as "its time"; "" while it goes on. Nothing more is begun then; what runs
+            may end.
         """
         return ""
 

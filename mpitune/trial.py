@@ -288,7 +288,7 @@ class Outcome(NamedTuple):
 def state_of(outcomes: Sequence[Outcome]) -> str:
     """What became of a trial of a search, from its stages in their order."""
     trial, result = outcomes[-1]
-    if result.failed or result.ending.state == FAILED:
+    if result.error is not None or result.ending.state == FAILED:
         return FAILED
     if result.ending.state == PRUNED or not trial.segment.last:
         return PRUNED

@@ -236,7 +236,8 @@ class Agent:
         return False
 
     def _device_of(self, slot: Slot, run: Run) -> Device:
-        return joined([slot.device, *(self.slots[number].device for number in run.beside)])
+        others = [self.slots[number].device for number in run.beside]
+        return joined([slot.device, *others]) if others else slot.device
 
     def _start(self, slot: Slot, run: Run) -> WorkerProcess:
         """A worker for the next batch of a slot."""

@@ -64,14 +64,15 @@ class Coordinator:
         n_slots = max(1, len(resources.slots))
         self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / n_slots))  # deaths of a slot, while nothing does
         self._kinds_shown: set[str] = set()  # why trials have failed, each of which is said once
-        self._sound = next((result for result in study.results.values() if not result.failed), None)
+        self._sound = next((result for result in study.results.values() if result.error is None), None)
         self._refused: UsageError | None = None  # why the study must end
         self.ended_by = ""  # what the experiment has said
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
         self._raised: Outcome | None = None  # the first where the objective raised, before any trial has succeeded
-        self.n_failed = sum(result.failed for result in study.results.values())
+        self.n_failed = sum(result.error is not None for result in study.results.values())
+        self._moved = True  # whether the searches have since workers were told
         for batch in study.start():
             self.dispatch.add(batch)
 
@@ -159,6 +160,7 @@ class Coordinator:
         if self.stopped_by is None and not self.ended_by:
             for batch in self._study.arrived({trial.key for trial, _ in self._held}):
                 self.dispatch.add(batch)
+                self._moved = True
         self._assign()
         self.dispatch.leave_open()
         if self._held and self._nothing_works:
@@ -173,16 +175,17 @@ class Coordinator:
             self._durable.extend(self._journal.append(fresh))
         batches: list[Batch] = []
         while self.is_behind and not batches:  # new work does not wait while the strategy thinks on
+            self._moved = True
             if self._durable:
                 result = self._durable.popleft()
-                self.n_failed += result.failed
+                self.n_failed += result.error is not None
                 batches = self._study.record(result)
             else:
                 batches = self._study.catch_up()
             for batch in batches:
                 self.dispatch.add(batch)
-        self._study.port.on_results(self._study.news())
-        self.ended_by = self.ended_by or self._study.port.ended_by()
+        ended_by = self._study.port.on_results(self._study.news())
+        self.ended_by = self.ended_by or ended_by
         if self.ended_by:
             self.dispatch.stop()
         self._assign()
@@ -194,10 +197,11 @@ class Coordinator:
             raise self._refused
 
     def _assign(self) -> None:
-        """Give idle slots work; before it all workers are told what is for them."""
-        for content in self._study.port.news_for_workers():
+        """Give idle slots work; before what searches have just asked for, all workers are told what is for them."""
+        for content in self._study.port.news_for_workers() if self._moved else ():
             for rank in sorted({rank for rank, _ in self._resources.slots}):
                 self._tell(rank, Told(content))
+        self._moved = False
         self.dispatch.assign()
 
     # -- messages
@@ -224,7 +228,8 @@ class Coordinator:
                 self._raised = self._raised or Outcome(trial, result)
             assigned.since = self._clock()
             doubted = result.attempt < ATTEMPTS and result.doubt is not None and self.dispatch.has_elsewhere(slot)
-            again = doubted or (result.attempt < ATTEMPTS and result.failed)
+            failed = result.error is not None
+            again = doubted or (result.attempt < ATTEMPTS and failed)
             try:
                 if result.messages and not again:
                     self._study.port.on_message(result.messages)
@@ -238,7 +243,7 @@ class Coordinator:
                 self._try_again(slot, trial, result)
                 continue
             assigned.seconds += result.seconds
-            if result.failed:
+            if failed:
                 state.is_failing = True
                 self._failed(trial, result, assigned)
             elif result.attempt == ATTEMPTS and result.doubt is not None:  # here too: that is its answer

@@ -114,7 +114,7 @@ class RankZero:
         journal.verify()
         if complete and (beside := len(journal.history.results) - len(outcomes)) > 0:  # of fewer trials, for instance
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
-        failed = [outcome for outcome in outcomes if outcome.result.failed]
+        failed = [outcome for outcome in outcomes if outcome.result.error is not None]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
         if importing:
             doing = "tables and figures are made"

@@ -98,11 +98,16 @@ class SearchStudy:
         Options that are no numbers or texts have their names, and digits of their content where two have one name.
         """
         rows = [{name: value for name, value in row.items() if name != "seconds"} for row in self.rows()]
-        labels = [{name: label_of(value) for name, value in trial.params.items()} for trial in self.trials]
+        no_numbers = (
+            {name: value for name, value in trial.params.items() if type(value) not in (float, int, bool)}
+            for trial in self.trials
+        )
+        labels = [{name: label_of(value) for name, value in params.items()} for params in no_numbers]
         texts = texts_of(label for each in labels for label in each.values())
         for row, trial, each in zip(rows, self.trials, labels, strict=True):
-            for name, value in trial.params.items():
-                row[f"param_{name}"] = value if isinstance(value, str) else texts.get(each[name], each[name])
+            for name, label in each.items():
+                value = trial.params[name]
+                row[f"param_{name}"] = value if isinstance(value, str) else texts.get(label, label)
         write_table(path, rows)
 
     def report(self) -> str:

@@ -91,6 +91,7 @@ class LeadersPart:
     alike: Alike | None = None  # None: all are alike
     counts: Counts = field(default_factory=Counts)
     carried: list[Carried] = field(default_factory=list)  # one, where there are earlier studies
+    reported: list[SearchStudy] = field(default_factory=list)  # one, once it has ended with a folder
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Tuning(Experiment):
     def counted(self) -> tuple[int | None, int | None]:
         return (None, None) if self.plan is None else self.plan.counts()
 
-    def ended_by(self) -> str:
+    def on_results(self, results: Iterable[Result]) -> str:
         return "" if self.plan is None else self.plan.limit.ended_by()
 
     def reporting(self) -> Reporting:
@@ -189,23 +190,23 @@ class Tuning(Experiment):
         return with_constraints(self.plan.strategy, self.task.problem, outcome)
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
+        if self.plan is not None and self.plan.reported:
+            return self.plan.reported[0]
         problem = self.task.problem
         trials, settings = records(outcomes, problem.space.params_of), vars(self)
         return SearchStudy(trials, problem.objectives, folder, window_of({"kind": self.kind, "settings": settings}))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
-        study = self.study(outcomes, folder)
+        assert self.plan is not None
+        self.plan.reported[:] = [study := self.study(outcomes, folder)]
         study.write(folder / "trials.csv")
         print(printable_lines(study.report()))
-        assert self.plan is not None
         if (by := self.plan.limit.reached) and not all(conclusions):
             print(f"stopped by {by}: the same call continues it")
 
 
 class _SchedulerSource:
     """A scheduler, as the loop of the window asks and tells it."""
-
-    ended = False
 
     def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart, told: _Callbacks):
         self._scheduler, self._problem, self._plan, self._told = scheduler, problem, plan, told
@@ -221,11 +222,12 @@ class _SchedulerSource:
         costs = ((batch, batch[0].segment) for batch in self._groups(trials))
         return [Proposed(batch, max(1, first.until - first.start)) for batch, first in costs]
 
-    def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
+    def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
         for trial, result in zip(proposed.batch, results, strict=True):
             self._scheduler.tell(trial, Feedback.of(result, self._problem))
             self._plan.counts.remove(trial)
             self._told.add(self._scheduler, Outcome(trial, result))
+        return False
 
     def _groups(self, trials: Sequence[Trial]) -> list[Batch]:
         """Trials as they are evaluated: those that are alike, `together` at most; without groups each by itself.

@@ -25,15 +25,14 @@ class Source(Protocol):
     def least(self) -> int:
         """It is asked for more where so many trials have room in the window; 0: once it was told of all."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether it wants to hear of nothing that is still open."""
+    def ask(self, most: int) -> Sequence[Proposed] | None:
+        """About `most` next trials; none: it has ended, or needs to be told of more first.
 
-    def ask(self, most: int) -> Sequence[Proposed]:
-        """About `most` next trials; none: it has ended, or needs to be told of more first."""
+        None where it wants to hear of nothing that is still open.
+        """
 
-    def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
-        """Hear what became of a batch."""
+    def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
+        """Hear what became of a batch; returns whether it wants to hear of nothing that is still open."""
 
 
 def rounds(source: Source, window: int) -> Rounds:
@@ -47,16 +46,19 @@ def rounds(source: Source, window: int) -> Rounds:
     waiting: list[tuple[int, int, Proposed]] = []  # a heap: when it would end, its number
     while True:
         while not waiting or 0 < source.least <= window - n_open:
-            if not (proposed := source.ask(window - n_open)):
+            if (proposed := source.ask(window - n_open)) is None:
+                return True
+            if not proposed:
                 break
             for one in proposed:
                 new.append(one.batch)
                 heappush(waiting, (now + one.cost if source.least else 0, n_asked, one))
                 n_asked, n_open = n_asked + 1, n_open + len(one.batch)
-        if not waiting or source.ended:
+        if not waiting:
             return True
         now, _, one = heappop(waiting)
         n_open -= len(one.batch)
         results = yield Window(new, one.batch)
         new = []
-        source.tell(one, results)
+        if source.tell(one, results):
+            return True

@@ -61,15 +61,18 @@ class Leader:
         """Whether its time is over. As in Optuna a first trial runs, however long the workers take, if there is any."""
         return (self.told or self.ends <= self.began) and time.monotonic() >= self.ends
 
-    def ask(self, most: int) -> list[Proposed]:
-        """The next trial, if one may begin."""
-        if self.ended or self.n_asked == self.n_trials or self.is_late:
+    def ask(self, most: int) -> list[Proposed] | None:
+        """The next trial, if one may begin; None where none that is open counts any more."""
+        if self.ended:
+            return None
+        if self.n_asked == self.n_trials or self.is_late:
             return []
         self.n_asked += 1
-        return [Proposed((self.asking.ask(),))]
+        proposed = [Proposed((self.asking.ask(),))]
+        return None if self.ended else proposed
 
-    def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
-        """Take in the next result in the order of numbers."""
+    def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
+        """Take in the next result in the order of numbers; returns whether none that is open counts any more."""
         (result,) = results
         number, self.told = self.asking.open[0], True
         raised, unsent, attrs = self.extras.pop(number, (b"", None, None))
@@ -101,9 +104,10 @@ class Leader:
         error = self.asking.raised.pop(number, None) or (unpacked_error(raised) if raised else None)
         if error is not None and not isinstance(error, self.catch):
             self.raised = error
-            return
+            return True
         for callback in self.callbacks:
             callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
+        return self.ended
 
     def _require_kept(self, ended: FrozenTrial) -> None:
         """Raise UsageError for choices that a journal or a database cannot hold."""

@@ -84,7 +84,7 @@ class Optimizing(Experiment):
     def news_for_workers(self) -> Sequence[bytes]:
         return () if self.leader is None else self.leader.asking.news()
 
-    def ended_by(self) -> str:
+    def on_results(self, results: Iterable[Result]) -> str:
         return "its time" if self.leader is not None and self.leader.is_late else ""
 
     def data(self) -> Data:
@@ -100,6 +100,8 @@ class Optimizing(Experiment):
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
+        if evaluation.error is None:
+            return
         refuse_faults(evaluation)
         if isinstance(evaluation, Result) and evaluation.raised:
             raise UsageError(

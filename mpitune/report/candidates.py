@@ -81,7 +81,7 @@ class Candidate:
 
     @property
     def failed(self) -> bool:
-        return any(result.failed for _, result in self.parts)
+        return any(result.error is not None for _, result in self.parts)
 
     @property
     def ended(self) -> float:
@@ -175,7 +175,8 @@ class ReportedStudy:
     @cached_property
     def failures(self) -> list[tuple[Trial, Result]]:
         """Failed trials, in the journal's order."""
-        return [(self.history.trials[key], result) for key, result in self.history.results.items() if result.failed]
+        results = self.history.results
+        return [(self.history.trials[key], result) for key, result in results.items() if result.error is not None]
 
     @property
     def state(self) -> str:
@@ -228,7 +229,7 @@ def read_candidates(
     candidates: dict[Any, Candidate] = {}
     for trial, result in pairs:
         chosen, number, fold = result.ending.chosen, trial.segment.number, trial.segment.fold
-        lacks = goal is not None and not result.failed and goal.name not in result.values and chosen is None
+        lacks = goal is not None and result.error is None and goal.name not in result.values and chosen is None
         if (folded and fold is None) or (lacks and (number is None or fold is None)):
             continue
         params = dict(trial.params if chosen is None else chosen)

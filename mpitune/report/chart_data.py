@@ -81,7 +81,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         **_folds([trial.segment.fold for trial, _ in trials]),
         "seconds": _numbers(result.seconds for _, result in trials),
         **_used([result for _, result in trials]),
-        "place": _texts(places.get(trial.key, str(result.place)) for trial, result in trials),
+        "place": _texts(places.get(trial.key) or str(result.place) for trial, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
         "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
     }

@@ -131,13 +131,13 @@ def _of_runs(history: History) -> Timeline:
     for result in results:
         if history.header.get("before") and result.ended < begins[0]:
             continue  # of an earlier study, which may have had other slots
-        kind = "failed" if result.failed else "done"
+        kind = "done" if result.error is None else "failed"
         events[_run_of(result.ended, begins)].append(
             _Bar(result.ended, result.seconds, str(result.place), result.key, kind)
         )
     deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     # The journal has no time for a trial that failed with its worker: the last death at it is its end.
-    failed = {key for key, result in history.results.items() if result.failed and not result.ended}
+    failed = {key for key, result in history.results.items() if result.error is not None and not result.ended}
     failed_at = {death.key: death.time for death in history.deaths if death.key in failed}
     for death in history.deaths:
         number, place = _run_of(death.time, begins), "/".join(map(str, death.place))

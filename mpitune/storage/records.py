@@ -192,7 +192,7 @@ class EndLine(Struct):
     digest: str = ""
     seconds: Seconds = 0.0
     failed: Count = 0
-    stopped: str = ""  # by what, see `Port.ended_by`
+    stopped: str = ""  # by what, see `Port.on_results`
     draining: bool = False  # trials that run may still end
 
 

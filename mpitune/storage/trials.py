@@ -156,7 +156,7 @@ def _record(
     state = state_of(segments)
     results = [outcome.result for outcome in segments]
     steps = {step: values for each in results for step, values in each.ending.steps.items()}
-    ends = [each for each in results if not each.failed]
+    ends = [each for each in results if each.error is None]
     values = ends[-1].values if ends and state != FAILED else {}
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items()}

@@ -160,14 +160,12 @@ class Folds(Experiment):
         if self.race is not None:
             self.race.start(n_slots)
 
-    def ended_by(self) -> str:
-        return self.limit.ended_by()
-
-    def on_results(self, results: Iterable[Result]) -> None:
+    def on_results(self, results: Iterable[Result]) -> str:
         for result in (known := list(results)):
             self._by_key[result.key].tell_callbacks()
         if self.race is not None:
             self.race.took(known)
+        return self.limit.ended_by()
 
     def reporting(self) -> Reporting:
         """Its goal is the score that the search refits for. There may be none: of several scores, or for a function."""

@@ -1,6 +1,7 @@
 """The coordinator's decisions, with the test in the place of the agents."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,10 +180,12 @@ def test_a_door_hears_of_results_gives_workers_news_and_says_when_it_has_enough(
         given, news[:] = news[:], []
         return given
 
-    methods: dict[str, Any] = {
-        "on_results": lambda results: known.extend(result.key for result in results),
-        "news_for_workers": news_for_workers, "ended_by": lambda: why[0], "counted": lambda: (len(known), 12),
-    }  # fmt: skip
+    def on_results(results: Iterable[Result]) -> str:
+        known.extend(result.key for result in results)
+        return why[0]
+
+    counted = lambda: (len(known), 12)  # noqa: E731
+    methods: dict[str, Any] = {"on_results": on_results, "news_for_workers": news_for_workers, "counted": counted}
     before = {"t8": Result("t8", {"v": 1.0})}
     agents = FakeAgents(tmp_path, trials(9), places(1, 2), port=methods, known=before)
     assert known == ["t8"] and agents.told == [(0, b"first"), (1, b"first")], "once for each rank"

@@ -31,7 +31,8 @@ uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" 
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.compiling
 # What uses most of what other packages have.
-tests=(figures joblib/test_joblib.py optimize/test_strategies.py optuna/test_contract.py ranks/test_transport.py
+tests=(figures joblib/test_joblib.py optimize/test_strategies.py optuna/test_contract.py
+    optuna/test_objects.py ranks/test_transport.py
     report/test_page.py sklearn/test_one_answer.py sklearn/test_searches.py sklearn/sharing/test_plan.py
     storage/test_records.py svm/test_search.py svm/test_svc.py sweeps/test_reading.py track)
 python -m pytest -n 4 -q -W ignore -m "not slow" "${but[@]}" -p no:cacheprovider \

@@ -15,6 +15,10 @@ from typing import Any
 
 import optuna
 
+from mpitune import RunOptions
+
+HERE = RunOptions(gpu="none", workers=0, quiet=True)
+TWO = RunOptions(gpu="none", workers=2, quiet=True)
 CHOICES: tuple[Any, ...] = ("a", "b", None, True, 3, 0.5)
 
 
@@ -161,6 +165,21 @@ def made_study(number: int, **more: Any) -> optuna.Study:
     )
     ways = [draw.choice(("minimize", "maximize")) for _ in range(made.n_values)]
     return optuna.create_study(directions=ways, sampler=sampler, pruner=draw.choice(pruners), **more)
+
+
+def new(**more: Any) -> optuna.Study:
+    """A study in memory of TPE with a seed."""
+    return optuna.create_study(**{"sampler": optuna.samplers.TPESampler(seed=1), **more})
+
+
+def square(trial: Any) -> float:
+    """An objective. A worker that needs it imports this file, which is light, and not that of a test."""
+    return float(trial.suggest_float("x", -1, 1) ** 2)
+
+
+def states(study: optuna.Study) -> str:
+    """A letter of each trial."""
+    return "".join(trial.state.name[0] for trial in study.trials)
 
 
 def digest(study: optuna.Study) -> str:

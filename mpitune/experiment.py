@@ -33,7 +33,6 @@ class WorkerContext:
         report_step: shows people how far the running trial is: `report_step(7, 20, "epoch")`. It changes nothing else,
             and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
             together. `report_step(0, unit="compiling")` names work that has no steps.
-        tell_steps: tells trackers at once what the trial of this key has had after steps of it, by their numbers.
         memory: a CPU worker's part of the node's memory, in bytes, 0 if unknown. It does not depend on what other
             workers are at.
     """
@@ -43,7 +42,6 @@ class WorkerContext:
     buffers: SharedArrays = NO_ARRAYS
     n_workers: int = 1
     report_step: Callable[..., None] = lambda done, total=0.0, unit="step", trials=1: None
-    tell_steps: Callable[[str, Mapping[int, Any]], None] = lambda key, steps: None
     memory: int = 0
 
 

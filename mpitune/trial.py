@@ -157,7 +157,6 @@ class Place:
 
 
 COMPLETE, INFEASIBLE, PRUNED, FAILED = "complete", "infeasible", "pruned", "failed"  # states of a trial of a search
-RUNNING = "running"  # that of one without a result
 Steps = Mapping[int, Mapping[str, float]]  # values by name after each step
 
 

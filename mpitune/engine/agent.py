@@ -31,7 +31,6 @@ from mpitune.engine.messages import (
     Drained,
     Forget,
     Lend,
-    Measured,
     Returned,
     Run,
     Share,
@@ -265,9 +264,6 @@ class Agent:
                 continue
             if isinstance(message, WorkerProgress):  # which is no result, so the time-out goes on
                 process.news = message
-                continue
-            if isinstance(message, Measured):  # nor is this
-                self._tell(message)
                 continue
             process.clock = self._time
             match message:

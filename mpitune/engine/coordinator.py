@@ -129,11 +129,6 @@ class Coordinator:
         total = self._scheduling.n_trials if most is None else most
         return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
 
-    def running(self) -> dict[str, Trial]:
-        """The first trial that each slot has, by key."""
-        firsts = [state.assigned[0].open for state in self.dispatch.slots.values() if state.assigned]
-        return {trial.key: trial for trials in firsts for trial in list(trials.values())[:1]}
-
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:
             case Returned(slot, results, batches_done):

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from mpitune.devices.choose import set_hosts
 from mpitune.engine import seeding
-from mpitune.engine.messages import Drain, Drained, Measured, Returned, Run, Stop, ToAgent, ToCoordinator, Told
+from mpitune.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator, Told
 from mpitune.engine.worker import BuiltObjective, Peak, answers, unpacked
 from mpitune.experiment import Data, Experiment, WorkerContext
 
@@ -38,7 +38,7 @@ class InlineAgent:
                     stack.callback(set_hosts, ())
                     stack.enter_context(seeding.restored())
                     if self._objective is None:
-                        context = WorkerContext("cpu", self._data, tell_steps=lambda *of: self._tell(Measured(*of)))
+                        context = WorkerContext("cpu", self._data)
                         self._objective = BuiltObjective(self._experiment, context, [], together=self._together)
                     objective = self._objective
                     objective.take(self._told)

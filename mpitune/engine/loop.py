@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Sequence
 from itertools import chain
 from types import FrameType
 
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
-from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Measured, Run, Share, Stop, Told
+from mpitune.engine.messages import Drain, Forget, Interrupted, Lend, Run, Share, Stop, Told
 from mpitune.engine.progress import Progress
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
 from mpitune.processes.stops import is_another
 from mpitune.ranks.transport import GivenUp, Transport
-from mpitune.track.tracker import Tracker
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +26,6 @@ def loop(
     agent: Agent | InlineAgent,
     coordinator: Coordinator | None = None,
     progress: Progress | None = None,
-    trackers: Sequence[Tracker] = (),
 ) -> None:
     """Carry messages, results and deaths until the coordinator, which rank 0 has, says Stop."""
     signals: list[int] = []
@@ -53,9 +50,6 @@ def loop(
                     case GivenUp():
                         log.info("this rank was silent for so long that rank 0 has given it up: its work ends here")
                         agent.handle(Stop())
-                    case Measured(key, steps):
-                        for tracker in trackers:
-                            tracker.on_steps(key, steps)
                     case _ if coordinator is not None:
                         coordinator.handle(sender, message)
             if agent.stopped:
@@ -69,8 +63,6 @@ def loop(
                 behind = coordinator.is_behind
                 if progress is not None:
                     progress.update(coordinator.overview, last=coordinator.finished)
-                for tracker in trackers:
-                    tracker.update(coordinator.running)
                 if coordinator.finished and not stopping:
                     stopping = True
                     for rank in range(transport.size):

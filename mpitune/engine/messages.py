@@ -2,7 +2,6 @@
 
     coordinator -> agent      Run, Lend, Share, Told, Forget, Drain, Stop
     agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
-    agent -> trackers         Measured
     transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
     transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
 
@@ -20,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -153,13 +151,5 @@ class Stepped:
     steps: Mapping[int, WorkerProgress]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Values of a running trial after steps of it; workers send it to their agents, too."""
-
-    key: str
-    steps: Mapping[int, Any]
-
-
 ToAgent = Run | Lend | Share | Told | Forget | Drain | Stop
-ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Measured | Lost
+ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Lost

@@ -104,7 +104,7 @@ class RankZero:
         self.trackers.extend(Tracker(track, folder) for track in self.part.options.track)
         importing = _importing(self.part.experiment.reporting().modules, load_finish) if load_finish else None
         try:
-            loop(self.part.transport, agent, coordinator, progress, self.trackers)
+            loop(self.part.transport, agent, coordinator, progress)
         finally:
             progress.close()
         complete = study.finished

@@ -6,7 +6,6 @@
                        Packed, NoRoom       one trial, as soon as it is known; the coordinator adds place and attempt.
                                             That of the last trial of a batch means that the objective is done with it
                        Logged(level, text)  a line of its log
-                       Measured(key, steps) what the trial says of its steps, for trackers
                        WorkerProgress(unit, ...)   how far it is, once a second at most, for people
                        Error(traceback)     the objective raised where that ends the worker, see `answers`
 
@@ -41,7 +40,7 @@ import numpy as np
 
 from mpitune.devices.choose import hosts_here, set_hosts, workers_here
 from mpitune.engine import seeding
-from mpitune.engine.messages import STEP_SECONDS, Measured, WorkerProgress
+from mpitune.engine.messages import STEP_SECONDS, WorkerProgress
 from mpitune.engine.printed import Printed
 from mpitune.errors import UsageError, own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
@@ -227,9 +226,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         shared = SharedArrays(setup.data, writeable=False)
         buffers = SharedArrays(setup.buffers)
         steps = _StepReport(wire)
-        tell = lambda key, values: wire.send(Measured(key, values))  # noqa: E731
         share = setup.memory // workers_here()
-        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, tell, share)
+        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, share)
         held: list[list[Any]] = []
         process.held = held
         experiment: Experiment = pickle.loads(setup.experiment)

@@ -41,7 +41,7 @@ from mpitune.devices.choose import hosts_here
 from mpitune.errors import mended
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.attempts import AttemptFolder
-from mpitune.optimize.steps import StepLog, Steps, TellSteps, TrialStopped, is_stop
+from mpitune.optimize.steps import StepLog, Steps, TrialStopped, is_stop
 from mpitune.optimize.strategies.base import Problem, number_of, trial_of
 from mpitune.optimize.values import InvalidReturnValue, NoAttribute, NoValue, as_json, values_of
 from mpitune.processes.keeper import scratch_folder
@@ -70,11 +70,10 @@ class ObjectiveTrial:
     _read: set[str] = field(default_factory=set)  # what results depend on beside the parameters, see `Evaluation.read`
     user_attrs: dict[str, Any] = field(default_factory=dict)
     _begin: Callable[[ObjectiveTrial], Any] | None = None  # what takes in its reports, as `Steps` does
-    _tell: TellSteps | None = None  # trackers of its steps, where there are any
 
     def __getstate__(self) -> dict[str, Any]:
         self._read.add("seed")  # a copy may be asked for it in another process, where reports are not heard
-        return {name: value for name, value in vars(self).items() if name != "_steps"} | {"_begin": None, "_tell": None}
+        return {name: value for name, value in vars(self).items() if name != "_steps"} | {"_begin": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -198,12 +197,9 @@ class TrialEvaluator:
     Args:
         folder: of all trials' folders.
         job: see `AttemptFolder`.
-        tracked: whether steps are told while a trial runs.
     """
 
-    def __init__(
-        self, objective: Any, problem: Problem, folder: Path, job: str, worker: WorkerContext, tracked: bool = False
-    ):
+    def __init__(self, objective: Any, problem: Problem, folder: Path, job: str, worker: WorkerContext):
         if isinstance(objective, type):
             objective = objective()
         if callable(setup := getattr(objective, "setup", None)):
@@ -212,7 +208,7 @@ class TrialEvaluator:
             self.keeps_worker = bool(objective.keeps_worker)
         self._stops_itself = getattr(objective, "staged", False)  # as a command does
         self._call: Callable[[Any], Any] = objective  # of an `ObjectiveTrial`, or of a list of them
-        self._problem, self._worker, self._folder, self._tracked = problem, worker, folder, tracked
+        self._problem, self._worker, self._folder = problem, worker, folder
         self._job, self._anew = job, getattr(objective, "anew", ())
         self._names = list(problem.objectives)
 
@@ -241,12 +237,12 @@ class TrialEvaluator:
             self._problem.space.params_of(trial.params), self._worker.device,
             trial.segment.start, trial.segment.until, trial, self._problem.seed,
             AttemptFolder(trial, self._folder, self._job, self._anew),
-            _begin=begin, _tell=TellSteps(self._worker.tell_steps, trial.key) if self._tracked else None,
+            _begin=begin,
         )  # fmt: skip
 
     def _begun(self, trial: ObjectiveTrial) -> Steps:
         log = StepLog(trial._attempt.path)
-        return Steps(self._names, trial._trial.segment, log, self._worker, trial.user_attrs, trial._tell)
+        return Steps(self._names, trial._trial.segment, log, self._worker, trial.user_attrs)
 
     def _values(self, trial: ObjectiveTrial) -> Any:
         """What the objective returns, or the values of its steps."""

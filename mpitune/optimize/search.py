@@ -220,7 +220,7 @@ def search(
             window=problem.window if learns else None,
             enqueued=tuple(header_text(dict(point)) for point in problem.enqueued),
             together=problem.together or None,
-            task=WorkersPart(objective, problem, folder / TRIALS, job, bool(options.track)),
+            task=WorkersPart(objective, problem, folder / TRIALS, job),
             plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike),
         )
         try:

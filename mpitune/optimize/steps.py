@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import numbers
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitune.engine.messages import STEP_SECONDS
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.values import InvalidReturnValue, NoValue, no_fault_of_the_trial, values_of
 from mpitune.storage.files import read_at_most, regular_file
@@ -31,24 +29,6 @@ def is_stop(error: BaseException | None) -> bool:
     return error is not None
 
 
-class TellSteps:
-    """Tells trackers the steps of a trial, once a second at most; the last ones come with its result."""
-
-    def __init__(self, tell: Callable[[str, Mapping[int, Any]], None], key: str):
-        self._tell, self._key, self._next, self._told = tell, key, 0.0, -1
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it would tell something now."""
-        return time.monotonic() >= self._next
-
-    def __call__(self, steps: Mapping[int, Any]) -> None:
-        """`steps`: all so far."""
-        if self.is_due and (new := {n: steps[n] for n in steps if n > self._told}):
-            self._next, self._told = time.monotonic() + STEP_SECONDS, max(new)
-            self._tell(self._key, new)
-
-
 class Steps:
     """The values of a trial after each of its steps.
 
@@ -65,9 +45,7 @@ class Steps:
         log: StepLog,
         worker: WorkerContext,
         user_attrs: dict[str, Any],
-        tell: TellSteps | None = None,
     ):
-        self._tell = tell
         self._names, self._log, self._worker, self._user_attrs = names, log, worker, user_attrs
         self._start, self._until, self._number = segment.start, segment.until, segment.number
         self._before = int(0 in log.steps)  # 1 where steps begin at 0: step n is then the one after n others
@@ -109,8 +87,6 @@ class Steps:
         self._log.add(last, values, self._user_attrs)
         self._done = last + self._before
         self._worker.report_step(self._done, self._until)
-        if self._tell is not None:
-            self._tell(self._values)
 
     def _go_on_after(self, step: int) -> None:
         """Take over what was said by `set_user_attr` up to this step; what came later is of an attempt that died."""

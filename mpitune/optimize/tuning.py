@@ -43,7 +43,6 @@ class WorkersPart:
     problem: Problem
     folder: Path  # of all trials' folders
     job: str = ""  # see `AttemptFolder`
-    tracked: bool = False  # whether steps are told while a trial runs
 
 
 class Counts:
@@ -116,7 +115,7 @@ class Tuning(Experiment):
     def objective(self, worker: WorkerContext) -> Objective:
         problem = self.task.problem
         kind = GroupEvaluator if problem.together else TrialEvaluator
-        return kind(self.task.objective, problem, self.task.folder, self.task.job, worker, self.task.tracked)
+        return kind(self.task.objective, problem, self.task.folder, self.task.job, worker)
 
     def called(self) -> Mapping[str, Any]:
         objective = self.task.objective

@@ -22,7 +22,6 @@ from optuna.trial import Trial as OptunaTrial
 from mpitune.errors import own_traceback
 from mpitune.experiment import Data
 from mpitune.optimize.plain import plain, whole
-from mpitune.optimize.steps import TellSteps
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
@@ -62,16 +61,13 @@ class InWorker:
 
     keeps_worker = True
 
-    def begin(self, data: Data, tell: Callable[[str, Mapping[int, Any]], None] | None) -> InWorker:
-        """In the worker, which has the arrays of the objective. `_told` is in the order in which the study has it.
-
-        tell: tells rank 0 the steps of a running trial, where trackers follow.
-        """
+    def begin(self, data: Data) -> InWorker:
+        """In the worker, which has the arrays of the objective. `_told` is in the order in which the study has it."""
         global _study
         set_verbosity(self.verbosity)
         _study = self._study = Study.__new__(ViewedStudy)
         self._function = read_call(self.packed, data)
-        self._told, self._tell = [*self.view.trials], tell
+        self._told = [*self.view.trials]
         self._attrs = [(0, dict(self.view.get_study_user_attrs(self.view.study_id)))]
         return self
 
@@ -91,8 +87,6 @@ class InWorker:
         proposal = trial.segment.given
         of_optuna = self._begun(proposal)
         before = dict(self.view.get_study_user_attrs(self.view.study_id))  # Optuna 4 gives its own
-        tell = None if self._tell is None else TellSteps(self._tell, trial.key)
-        self.view.reported = lambda of: tell and tell.is_due and tell(_steps(of, self.names[0]))
         values: list[float] | None = None
         state, cause, raised = TrialState.FAIL, "", b""
         try:

@@ -65,7 +65,6 @@ class Optimizing(Experiment):
     window: int
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
-    tracked: bool = field(default=False, metadata={"changes_results": False})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "leader": None}
@@ -75,7 +74,7 @@ class Optimizing(Experiment):
         return [rounds(self.leader, self.window)]
 
     def objective(self, worker: WorkerContext) -> Objective:
-        return self.in_worker.begin(worker.data, worker.tell_steps if self.tracked else None)
+        return self.in_worker.begin(worker.data)
 
     def scheduling(self) -> Scheduling:
         n_trials = None if self.leader is None else self.leader.n_trials
@@ -203,7 +202,7 @@ def optimize(
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:
         experiment = _experiment(leader, content, gc_after_trial, seed, size, space)
-        run_study(replace(experiment, tracked=bool(options.track)), options)
+        run_study(experiment, options)
     finally:
         study._thread_local.in_optimize_loop = False
         bar.close()

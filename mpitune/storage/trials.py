@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 from mpitune.errors import UsageError
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.table import last_line, named_columns
-from mpitune.trial import COMPLETE, FAILED, RUNNING, Ending, Outcome, Result, Steps, Trial, state_of
-
-Running = Mapping[str, tuple[Trial, Steps]]  # by key
+from mpitune.trial import COMPLETE, FAILED, Outcome, Result, state_of
 
 
 @dataclass(frozen=True)
@@ -165,24 +162,17 @@ def _record(
     return TrialRecord(number, params, values, state, steps, seconds, error, attrs, result.ending.constraints)
 
 
-def read(folder: Path, running: Running | None = None) -> ExportedStudy:
-    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none.
-
-    `running`: trials, or stages of them, that run now: they are among the others with what is known of them.
-    """
-    first, *others = every = [_read(study, running or {}) for study in studies_in(folder)]
+def read(folder: Path) -> ExportedStudy:
+    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none."""
+    first, *others = every = [_read(study) for study in studies_in(folder)]
     if not others:
         return first
     trials = [replace(trial, key=f"{study.folder.name}/{trial.key}") for study in every for trial in study.trials]
     return replace(first, folder=folder, trials=trials)
 
 
-def _read(folder: Path, running: Running) -> ExportedStudy:
+def _read(folder: Path) -> ExportedStudy:
     history = read_study(folder)
-    now = {key: some for key, some in running.items() if key not in history.results or history.results[key].failed}
-    for key, (trial, steps) in now.items():
-        history.trials[key] = trial
-        history.results[key] = Result(key, ending=Ending(steps=steps), ended=time.time())
     goal_texts = history.header["settings"].get("objectives")
     searched = (
         history.header.get("kind") == "search"
@@ -192,7 +182,6 @@ def _read(folder: Path, running: Running) -> ExportedStudy:
     goals = goal_texts if searched else [history.goal]
     objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
     exported = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
-    exported = [replace(trial, state=RUNNING, values={}) if trial.last.key in now else trial for trial in exported]
     began = str(history.runs[0].get("time", "")) if history.runs else ""
     return ExportedStudy(folder, history.header, exported, objectives, began)
 

@@ -68,14 +68,12 @@ class Program(Command):
 
         def look(ended: bool) -> tuple[Metric, int | None]:
             metric = self._metric(folder, run, ended)
-            if trial._tell is not None:
-                trial._tell({n: {name: value} for n, value in metric.steps.items()})
             losses = [sign * value for _, value in sorted(metric.steps.items())]
             return metric, band_behind(losses, limits)
 
         def enough() -> bool:
             link_open_run(folder, run)
-            return bool(limits or trial._tell) and look(False)[1] is not None
+            return bool(limits) and look(False)[1] is not None
 
         self._write_parameters(trial, folder)
         words, words_shown = self._words(trial, folder), self._words(trial, folder, str)

@@ -1,14 +1,13 @@
-"""The process of a tracker: it writes what the journal has, and what rank 0 tells of the trials that run."""
+"""The process of a tracker: it reads the journal while it grows, and writes each trial that has ended."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,57 +17,55 @@ from urllib.request import urlopen
 from mpitune.locks import locked, open_lock, try_lock
 from mpitune.processes.process import die_with
 from mpitune.storage.table import last_line
-from mpitune.storage.trials import ExportedStudy, Running, read
+from mpitune.storage.trials import ExportedStudy, read
 from mpitune.track.writers import MLflow, TensorBoard, Wandb, Writer
-from mpitune.trial import RUNNING
 
+EVERY_S = 1.0
 HAS_SAID = 1  # exit status of one that has said why
 
 
 def main(parent: int, folder: Path, track: str, pipe: Any) -> None:
-    """Follow the study in a folder until it is over: None is told then. For the rest see `Tracker`."""
+    """Follow the study in a folder until rank 0 sends something. An error is sent there, as a line."""
     die_with(parent)
     with open(os.devnull, "w") as nowhere:
         for standard in (1, 2):  # what libraries print
             os.dup2(nowhere.fileno(), standard)
     try:
-        follow(folder, track, iter(pipe.recv, None), partial(_writer, track))
+        follow(folder, track, pipe.poll, partial(_writer, track))
     except Exception as error:  # whatever the tracker's own code raises
         pipe.send(last_line(" ".join(f"{type(error).__name__}: {error}".split())))
         os._exit(HAS_SAID)
 
 
-def follow(folder: Path, track: str, told: Iterator[Running], writer_of: Callable[[ExportedStudy], Writer]) -> None:
-    """Write a study until nothing more is told of it.
+def follow(
+    folder: Path, track: str, is_over: Callable[[float], bool], writer_of: Callable[[ExportedStudy], Writer]
+) -> None:
+    """Write a study until it is over, which `is_over` says within the seconds that it is given.
 
     Of jobs that join, and of trackers of one name, one writes: who has the lock of a file. The file says which trials
-    have their end there, and when that was.
+    are written, and when they had ended.
     """
     with os.fdopen(open_lock(folder / f".tracked-{quote(track, safe='')[-200:]}"), "r+") as file:
         while not try_lock(file.fileno()):
-            if next(told, None) is None:
+            if is_over(EVERY_S):
                 return
         writer = writer_of(read(folder))
         if writer.is_new:
             file.truncate(0)
-        ended = dict(json.loads(line) for line in file if line.endswith("]\n"))
+        written = dict(json.loads(line) for line in file if line.endswith("]\n"))
         file.write("\n")  # after half a line, perhaps
-        running: dict[str, tuple[Any, dict[int, Any]]] = {}
-        next_look = 0.0
-        for now in chain(told, (None,)):
-            running = {key: (some[0], {**running.get(key, some)[1], **some[1]}) for key, some in (now or {}).items()}
-            if now is not None and time.monotonic() < next_look:
-                continue
+        pause, is_last = 0.0, False
+        while not is_last:
+            is_last = is_over(pause)
             began = time.monotonic()
-            for trial in read(folder, running).trials:
-                when = None if trial.state == RUNNING else trial.ended or 0.0
-                if when is None or ended.get(trial.key) != when:
-                    writer.put(trial)
-                if ended.get(trial.key) != when:  # also one that goes on: from now on it has no end
-                    ended[trial.key] = when
-                    file.write(json.dumps([trial.key, when]) + "\n")
+            for trial in read(folder).trials:
+                ended = trial.ended or 0.0
+                if written.get(trial.key) != ended:  # also one that was tried again, or has had another stage
+                    writer.write(trial)
+                    written[trial.key] = ended
+                    file.write(json.dumps([trial.key, ended]) + "\n")
                     file.flush()  # this process may be killed
-            next_look = time.monotonic() + 5 * (time.monotonic() - began)
+            pause = max(EVERY_S, 5 * (time.monotonic() - began))
     writer.close()
 
 

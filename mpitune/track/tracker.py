@@ -1,6 +1,6 @@
-"""Trackers that follow a study: each is a process (`follow.py`) that reads the journal while it grows.
+"""Trackers of a study: each is a process (`follow.py`) that reads the journal while it grows.
 
-Rank 0 tells it once a second what runs, so a tracker that is slow, fails or hangs holds nothing up.
+So one that is slow, fails or hangs holds nothing up.
 """
 
 from __future__ import annotations
@@ -8,23 +8,19 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryFile
 from threading import Thread
 from time import monotonic as _now
-from typing import Any
 
 from mpitune.errors import UsageError, is_kept
 from mpitune.processes.process import stops_wait, without_main
 from mpitune.processes.stops import Stopped
 from mpitune.track import follow
-from mpitune.trial import Trial
 
-EVERY_S = 1.0
 MOST_S = 60.0  # at the end, for which all trackers together are waited for
 
 log = logging.getLogger(__name__)
@@ -51,59 +47,40 @@ class Tracker:
     """A tracker of the study in a folder. Its failure is one line of the log."""
 
     def __init__(self, track: str, folder: Path):
-        self._track, self._folder, self._due = track, folder, 0.0
-        self._steps = dict[str, dict[int, Any]]()  # of trials that run, so far untold
+        self._track = track
         context = multiprocessing.get_context("spawn")
-        self._told = SimpleQueue[Any]()  # no `put` waits. Its own queue has semaphores, which a kill leaves
         self._pipe, other = context.Pipe()
         with stops_wait(), without_main():
             self._process = context.Process(target=follow.main, args=(os.getpid(), folder, track, other), daemon=True)
             self._process.start()
         other.close()
-        Thread(target=self._tell, daemon=True).start()
+        self._listener = Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
-    def _tell(self) -> None:
-        with suppress(OSError):  # its process has ended
-            for told in iter(self._told.get, None):
-                self._pipe.send(told)
-            self._pipe.send(None)
-
-    def on_steps(self, key: str, steps: Mapping[int, Any]) -> None:
-        """Take in steps of a running trial."""
-        self._steps.setdefault(key, {}).update(steps)
-
-    def update(self, running: Callable[[], Mapping[str, Trial]]) -> None:
-        """Tell which trials run, by key, if that is due."""
-        if _now() >= self._due and self._told.empty():  # else it still reads, and is told later
-            self._due = _now() + EVERY_S
-            self._told.put({key: (trial, self._steps.get(key, {})) for key, trial in running().items()})
-            self._steps = {}
-            self._say_failed()
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):  # its process has ended
+            self._say(f"has failed: {self._pipe.recv()}")
 
     def end(self) -> None:
         """The study is over."""
-        self._told.put(None)
+        with suppress(OSError):  # its process has ended
+            self._pipe.send(None)
 
     def wait(self, until: float) -> None:
         """Wait until all is written, but not longer than `until`."""
-        self._process.join(EVERY_S)
+        self._process.join(1.0)
         if self._process.is_alive():
             log.info("the study is whole; the tracker %s still writes, and Ctrl-C leaves the rest", self._track)
             self._process.join(max(0.0, until - _now()))
 
     def close(self) -> None:
         """Leave what is not written, with a line that says how to have it."""
-        self._say_failed()
         if self._process.is_alive():
             self._say("is left at the end")
             self._process.kill()
         elif self._process.exitcode not in (0, follow.HAS_SAID):
             self._say(f"has ended with exit status {self._process.exitcode}")
-
-    def _say_failed(self) -> None:
-        with suppress(EOFError, OSError):
-            while self._pipe.poll():
-                self._say(f"has failed: {self._pipe.recv()}")
+        self._listener.join(1.0)
 
     def _say(self, what: str) -> None:
         how = "the same command writes the rest" if is_kept() else "with a results folder one could write the rest"

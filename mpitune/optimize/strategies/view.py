@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -76,7 +76,6 @@ class View(InMemoryStorage):
         self._studies, self._study_name_to_id = {study_id: self._study}, {name: study_id}
         self.trials, self._prev_waiting_trial_number = self._study.trials, {study_id: 0}
         self._study.user_attrs, self._study.system_attrs = dict(user_attrs or {}), dict(system_attrs or {})
-        self.reported: Callable[[FrozenTrial], object] = bool  # called with a trial after each of its reports
         self._parts = [part if keeps and not is_optunas(part) else copy.deepcopy(part) for part in (sampler, pruner)]
         # All copies share these, which are slow to make: one thing at a time draws from them, after it has seeded them.
         self._random = [source for source in _sources(self._parts) if isinstance(source, RANDOM)]
@@ -109,10 +108,6 @@ class View(InMemoryStorage):
         """The study's user attributes that were set since it had these."""
         after = self._study.user_attrs
         return {name: value for name, value in after.items() if name not in before or before[name] is not value}
-
-    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        super().set_trial_intermediate_value(trial_id, step, intermediate_value)
-        self.reported(self.get_trial(trial_id))
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution

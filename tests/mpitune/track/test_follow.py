@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Timer
@@ -20,59 +20,19 @@ from mpitune.storage.journal import Journal
 from mpitune.storage.trials import ExportedTrial
 from mpitune.track import follow, tracker
 from mpitune.track.writers import Writer
-from mpitune.trial import RUNNING, Ending, Result, Segment, Trial
+from mpitune.trial import Result, Segment, Trial
 from tests.helpers import HEADER
-
-Told = Iterable[dict[str, Any]]
 
 
 class Board(Writer):
     """Writes into a dict, as a tool that is still there when this process has gone."""
 
-    def __init__(self, runs: dict[str, Any], at_end: Exception | None = None):
-        super().__init__()
-        self.is_new, self.runs, self.at_end = not runs, runs, at_end
-        self.wrote: list[str] = []
+    def __init__(self, runs: dict[str, str]):
+        self.is_new, self.runs, self.wrote = not runs, runs, list[str]()
 
-    def write(self, trial: ExportedTrial, steps: Any, begins: bool, ends: bool) -> None:
+    def write(self, trial: ExportedTrial) -> None:
         self.wrote.append(trial.key)
-        if begins:
-            self.runs[trial.key] = {"params": dict(trial.params), "steps": {}, "times": []}
-        run = self.runs[trial.key]
-        assert not run["steps"].keys() & steps.keys(), "once"
-        run["steps"].update(steps)
-        run["times"] += [ends]
-        if ends:
-            run |= {"state": trial.state, "values": dict(trial.values)}
-
-    def close(self) -> None:
-        if self.at_end:
-            raise self.at_end
-
-
-def of(steps: dict[int, float] | None = None, state: str = RUNNING, x: int = 1, **values: float) -> ExportedTrial:
-    return ExportedTrial(0, {"x": x}, values, state, {n: {"loss": v} for n, v in (steps or {}).items()}, key="a")
-
-
-@pytest.mark.parametrize(
-    ("trials", "n_writes", "times"),
-    [
-        ([of(state="complete", loss=1.0)], 1, [True]),
-        ([of(), of(), of({1: 3.0}), of({1: 3.0}), of({1: 3.0, 2: 1.0}, "complete", loss=1.0)], 3, [False, False, True]),
-        ([of({1: 3.0}), of({1: 2.0, 2: 1.0}, "complete", loss=1.0)], 2, [True]),  # a second attempt
-        ([of({1: 3.0, 2: 2.0}), of({2: 2.0, 3: 1.0}, "pruned")], 2, [True]),
-        ([of({2: 9.0}), of({1: 1.0, 2: 9.0}, "complete")], 2, [True]),
-        ([of({1: 3.0}), of({1: 3.0}, x=2), of({1: 3.0}, "failed", x=2)], 3, [False, True]),  # other parameters
-        ([of({1: 3.0}, "pruned"), of({1: 3.0}), of({1: 3.0, 2: 1.0}, "complete", loss=1.0)], 3, [False, True]),
-    ],
-)
-def test_what_is_put_is_there_once_as_it_ended(trials: list[ExportedTrial], n_writes: int, times: list[bool]) -> None:
-    board, last = Board({}), trials[-1]
-    for trial in trials:
-        board.put(trial)
-    assert len(board.wrote) == n_writes and not board.open
-    about = {"params": last.params, "steps": last.steps, "state": last.state, "values": last.values}
-    assert board.runs == {"a": {**about, "times": times}}
+        self.runs[trial.key] = trial.state
 
 
 @pytest.fixture
@@ -88,15 +48,21 @@ def done(*keys: str, journal: Journal, **how: Any) -> None:
     )
 
 
-def followed(journal: Journal, runs: dict[str, Any], told: Told = (), at_end: Exception | None = None) -> list[str]:
-    """The keys of what a tracker has written, until it was told that all is over."""
+def followed(journal: Journal, runs: dict[str, str], looks: Sequence[Callable[[], object]] = ()) -> list[str]:
+    """The keys of what a tracker has written, which did these things between its looks."""
     boards: list[Board] = []
+    left = [*looks]
+
+    def is_over(seconds: float) -> bool:
+        if left:
+            left.pop(0)()
+        return not left
 
     def board_of(study: Any) -> Board:
-        boards.append(Board(runs, at_end))
+        boards.append(Board(runs))
         return boards[0]
 
-    follow.follow(journal.folder, "board", iter(told), board_of)
+    follow.follow(journal.folder, "board", is_over, board_of)
     return boards[0].wrote if boards else []
 
 
@@ -113,44 +79,29 @@ def test_each_trial_is_there_once_wherever_its_tracker_is_killed(journal: Journa
     done("c", journal=journal, error="Error: c")
     assert followed(journal, runs) == ["c"]
     done("c", journal=journal, ended=6.0)  # tried again
-    assert followed(journal, runs) == ["c"] and {run["state"] for run in runs.values()} == {"complete"}
+    assert followed(journal, runs) == ["c"] and set(runs.values()) == {"complete"}
     assert followed(journal, {}) == ["a", "b", "c"], "a tool that has nothing of the study gets all of it"
 
 
-def test_a_running_trial_gets_its_steps_and_then_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)  # it looks whenever it is told
-    a, b, runs = "t000000", "t000001", dict[str, Any]()
-    first, second = (Trial(key, {"x": n}, Segment(number=n)) for n, key in enumerate((a, b)))
+def test_a_trial_that_goes_on_is_written_again(tmp_path: Path) -> None:
     settings = {"experiment": "toy", "space": [], "strategy": "", "objectives": ["minimize loss"]}
+    stages = [Trial(f"t000000/{n}", {"x": 1}, Segment(0, stage=n, last=n == 1)) for n in (0, 1)]
+    runs: dict[str, str] = {}
     with closing(Journal(tmp_path, {**HEADER, "kind": "search", "settings": settings})) as journal:
 
-        def told() -> Told:
-            yield {a: (first, {1: {"loss": 3.0}}), b: (second, {})}
-            yield {a: (first, {2: {"loss": 2.0}}), b: (second, {})}
-            steps = {1: {"loss": 3.0}, 2: {"loss": 2.0}}
-            assert runs[a]["steps"] == steps and runs[b]["times"] == [False]
-            journal.append([(first, Result(a, {"loss": 2.0}, ending=Ending(steps=steps), ended=5.0))])
-            yield {b: (second, {})}
+        def stage(n: int) -> None:
+            assert list(runs.values()) == ["pruned"] * n
+            journal.append([(stages[n], Result(stages[n].key, {"loss": 2.0}, ended=5.0 + n))])
 
-        followed(journal, runs, told())
-        assert runs[a]["times"] == [False, False, True] and "state" not in runs[b]
-        noted = (tmp_path / ".tracked-board").read_text().split()
-        assert noted == f'["{a}", 5.0]'.split()
-        journal.append([(second, Result(b, {"loss": 1.0}, ended=6.0))])
-        assert followed(journal, runs) == [b] and runs[b]["times"] == [True]
+        assert followed(journal, runs, [lambda: stage(0), lambda: stage(1)]) == ["t000000"] * 2
+        assert runs == {"t000000": "complete"} and followed(journal, runs) == []
 
 
 def test_of_trackers_of_one_name_one_writes_and_another_takes_over(journal: Journal) -> None:
     done("a", journal=journal)
     lock = open_lock(journal.folder / ".tracked-board")
-    assert try_lock(lock) and followed(journal, {}, [{}, {}]) == []
-
-    def told() -> Told:
-        yield {}
-        os.close(lock)
-        yield {}
-
-    assert followed(journal, {}, told()) == ["a"]
+    assert try_lock(lock) and followed(journal, {}, [int, int]) == []
+    assert followed(journal, {}, [int, lambda: os.close(lock), int]) == ["a"]
 
 
 def hangs(parent: int, folder: Path, track: str, pipe: Any) -> None:
@@ -185,10 +136,7 @@ def test_a_tracker_holds_nothing_up_and_costs_a_line(
 ) -> None:
     monkeypatch.setattr(follow, "main", main)
     monkeypatch.setattr(tracker, "MOST_S", most)
-    monkeypatch.setattr(tracker, "EVERY_S", 0.01)
     one = tracker.Tracker("mlflow:m", tmp_path)
-    for _ in range(3):
-        one.update(lambda: {"a": {"x": 1}})
     stop = Timer(1.0 if main is hangs and most > 1 else 1000.0, os.kill, (os.getpid(), signal.SIGINT))
     stop.start()
     tracker.close([one])

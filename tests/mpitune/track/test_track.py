@@ -157,7 +157,7 @@ from functools import partial
 from pathlib import Path
 from mpitune.track import follow
 for track in sys.argv[2:]:
-    follow.follow(Path(sys.argv[1]), track, iter(()), partial(follow._writer, track))
+    follow.follow(Path(sys.argv[1]), track, lambda seconds: True, partial(follow._writer, track))
 """
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
 from mpitune.report.candidates import ReportedStudy
-from mpitune.report.importance import FEWEST_TRIALS, importance_of
+from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
@@ -146,23 +146,14 @@ def winner_of(study: ReportedStudy) -> list[Panel]:
 
 def importance(study: ReportedStudy) -> Panel:
     """A bar for each parameter, and how it was found."""
-    importances = importance_of(study.valued, study.parameters)
-    if importances is None:
-        return Note(f"The importance of parameters needs {FEWEST_TRIALS} candidates or more, with different values.")
-    if importances.explained is None:
-        about = (
-            "A bar shows by how much R² falls when its parameter is shuffled, computed from the ranks of the grid's "
-            f"{importances.n} points. It is 2 if the other parameters do not matter."
-        )
-    else:
-        about = (
-            "A bar shows by how much the R² of a random forest falls when its parameter is shuffled (scikit-learn's "
-            f"permutation importance). The forest learns the ranks of {importances.n} candidates and explains "
-            f"{importances.explained:.0%} of those that it has not seen"
-        )
-        about += ": too little to trust it." if importances.explained < 0.3 else "."
-    bars = {name: (max(0.0, mean), mean - spread, mean + spread) for name, (mean, spread) in importances.shares.items()}
-    return Bars("Importance of the parameters", about, bars)
+    shares = importance_of(study.valued, study.parameters)
+    if not shares:
+        return Note(f"The importance of parameters needs {FEWEST} candidates or more, with different values.")
+    about = (
+        f"How much of the differences between the ranks of {len(study.valued)} candidates a parameter explains by "
+        "itself: all of them at 1, and none beyond chance at 0. What it does only together with others is not in it."
+    )
+    return Bars("Importance of the parameters", about, {name: (share, None, None) for name, share in shares.items()})
 
 
 def history_of(study: ReportedStudy) -> list[Panel]:

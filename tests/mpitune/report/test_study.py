@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
 from mpitune.figures.panels import Lines
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
@@ -160,42 +161,28 @@ def test_results_that_came_together_do_not_overlap(tmp_path: Path) -> None:
 def test_what_matters_is_found_to_matter(tmp_path: Path) -> None:
     """The loss of `many` depends on the rate most, then on the width, on nothing else."""
     study = read(many(300, tmp_path))
-    found = importance_of(study.candidates, study.parameters)
-    assert found is not None and list(found.shares)[:2] == ["rate", "width"]
-    assert found.explained > 0.5 and found.shares["rate"][0] > 10 * abs(found.shares["drop"][0])
+    found = importance_of(study.valued, study.parameters)
+    assert list(found)[:2] == ["rate", "width"]
+    assert found["rate"] > 10 * found["drop"] and found["rate"] > 10 * found["act"]
 
 
-def test_a_whole_grid_says_what_matters_without_a_forest(tmp_path: Path) -> None:
-    """Compared with shuffling: the values of a grid's points after their rows or columns change places."""
-    rng = np.random.default_rng(0)
-    table = 3.0 * np.arange(9)[:, None] + rng.permutation(7) * (1 + np.arange(9)[:, None] % 2)
+def test_importance_is_what_a_regression_on_the_groups_explains(tmp_path: Path) -> None:
+    """By its adjusted R², of texts and numbers."""
+    table = np.random.default_rng(0).permutation(56).reshape(8, 7) // 2 + 3 * np.arange(8)[:, None]
     lines = [
-        trial_line(f"{a}/{b}", {"a": a, "b": f"b{b}", "same": 1}, {"loss": table[a, b]}, begin=0, end=1)
-        for a, b in rng.permutation(list(np.ndindex(table.shape))).tolist()
+        trial_line(f"{a}/{b}", {"a": a, "b": f"b{b}", "same": 1}, {"loss": float(table[a, b])}, begin=0, end=1)
+        for a, b in np.ndindex(table.shape)
     ]
     study = read(write(tmp_path, lines))
-    found = importance_of(study.candidates, study.parameters)
-    assert found is not None and found.explained is None and found.n == 63
-    ranks = np.unique(table, return_inverse=True)[1].reshape(table.shape)
-    a, b = np.indices(table.shape).reshape(2, -1)
-    other_a, other_b = (
-        ranks[rng.permuted(np.tile(a, (4000, 1)), axis=1), b],
-        ranks[a, rng.permuted(np.tile(b, (4000, 1)), axis=1)],
-    )
-    lost = {
-        name: ((other - ranks[a, b]) ** 2).mean() / ranks.var() for name, other in {"a": other_a, "b": other_b}.items()
-    }
-    assert list(found.shares) == ["a", "b"]
-    assert {name: mean for name, (mean, _) in found.shares.items()} == pytest.approx(lost, rel=0.03)
-
-
-def test_a_grid_that_lacks_a_point_is_learned_by_a_forest_and_too_little_by_nothing(tmp_path: Path) -> None:
-    points = [(a, b) for a in range(6) for b in range(6)][1:]
-    lines = [trial_line(f"{a}/{b}", {"a": a, "b": b}, {"loss": float(a)}, begin=0, end=1) for a, b in points]
-    study = read(write(tmp_path, lines))
-    found = importance_of(study.candidates, study.parameters)
-    assert found is not None and (found.explained or 0) > 0.8 and list(found.shares) == ["a", "b"]
-    assert importance_of(study.candidates[:19], study.parameters) is None
+    ranks, rows, columns = np.unique(table, return_inverse=True)[1].ravel(), *np.indices(table.shape).reshape(2, -1)
+    shares = {}
+    for name, groups in {"a": rows, "b": columns}.items():
+        dummies = np.eye(groups.max() + 1)[groups]
+        r2 = LinearRegression().fit(dummies, ranks).score(dummies, ranks)
+        shares[name] = max(0.0, 1 - (1 - r2) * 55 / (56 - dummies.shape[1]))
+    found = importance_of(study.valued, study.parameters)
+    assert found == pytest.approx(shares) and list(found) == ["a", "b"] and found["a"] > 0.1
+    assert importance_of(study.valued[:19], study.parameters) == {}
 
 
 @pytest.mark.parametrize(("error", "percent"), [(0.5, True), (1.5, False)])

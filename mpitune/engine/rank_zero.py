@@ -30,7 +30,7 @@ from mpitune.options import RunOptions
 from mpitune.port import Scheduling
 from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
-from mpitune.storage.history import History, counted
+from mpitune.storage.history import History, counted, read_study
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import kind_of, last_line
@@ -130,7 +130,7 @@ class RankZero:
             stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)
             with working("report.html is written", rank=0):
-                load_finish()(folder, journal.study(), self.part.experiment, self.data)
+                load_finish()(folder, read_study(folder), self.part.experiment, self.data)
             print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:

@@ -267,26 +267,6 @@ def read_study(folder: Path) -> History:
         return replace(history, results=dict(history.results))
 
 
-def extended(history: History, notes: Iterable[bytes], outcomes: Iterable[tuple[Trial, Result]]) -> History:
-    """A history with what one job has added, none of whose trials were known with another result.
-
-    Args:
-        history: as the job has found it.
-        notes: the lines that it has written, but those of trials.
-        outcomes: trials with their results as written.
-    """
-    trials, results = dict(history.trials), dict(history.results)
-    for trial, result in outcomes:
-        trials[trial.key], results[trial.key] = trial, result
-    runs, ends, deaths = [*history.runs], [*history.ends], [*history.deaths]
-    whole = replace(history, trials=trials, results=results, runs=runs, ends=ends, deaths=deaths, begun=True)
-    for line in notes:
-        note = read_line(line)
-        assert isinstance(note, dict)
-        _read_note(note, whole)
-    return whole
-
-
 def require_same_study(
     folder: Path, stored: Mapping[str, Any], current: Mapping[str, Any], *, fix: str, first: Path | None = None
 ) -> None:

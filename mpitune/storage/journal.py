@@ -50,7 +50,7 @@ from mpitune.storage.files import (
     written_first,
     written_whole,
 )
-from mpitune.storage.history import NAME, History, extended, read_journal, read_study, require_same_study
+from mpitune.storage.history import NAME, History, read_journal, require_same_study
 from mpitune.storage.lines import FORMAT
 from mpitune.storage.records import as_written, written, written_trial
 from mpitune.storage.waiting import waiting
@@ -124,8 +124,6 @@ class Journal:
                 raise UsageError(f"results folder {folder} cannot be written: {error.strerror}") from error
             raise
         self.shared: io.FileIO | None = None  # see `join`
-        self._notes: list[bytes] = []  # lines that were written since, but those of trials
-        self._added: list[tuple[Trial, Result]] = []
         self.history.forget_lost(folder)
 
     def _begin_after(self, header: Mapping[str, Any]) -> None:
@@ -162,7 +160,6 @@ class Journal:
                 sync_folder(self.folder / "arrays")
             self._write(b"".join(lines))
         self._in_vain = self._in_vain and all(result.failed for result in stored)
-        self._added += ((trial, result) for (trial, _), result in zip(outcomes, stored, strict=True))
         return stored
 
     def note(self, **record: Any) -> None:
@@ -170,15 +167,7 @@ class Journal:
         if "cause" in (death := record.get("death", {})):
             record["death"] = {**death, "cause": shortened(death["cause"])}
         with self._or_storage_error():
-            self._write(line := written(record))
-        self._notes.append(line)
-
-    def study(self) -> History:
-        """The study as `read_study` finds it now, of what is known here where that is all; see `extended`."""
-        known = self.history
-        if self.shared is None and not known.jobs and len(known.results) == len(known.trials):
-            return extended(known, self._notes, self._added)
-        return read_study(self.folder if self.shared is None else self.folder.parents[1])
+            self._write(written(record))
 
     def verify(self) -> None:
         """Look whether all that was written is there still. Raises StorageError."""

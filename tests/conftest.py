@@ -22,7 +22,7 @@ from hypothesis import settings
 from tests.helpers import ROOT, mpirun_command
 
 # Tests of what one machine has not: several hosts, a Slurm, Kubernetes, containers, other MPI libraries.
-CLUSTER = ("tests/cluster", "tests/k8s", "tests/apptainer", "tests/test_mpi_flavours.py")
+CLUSTER = ("tests/cluster", "tests/k8s", "tests/test_mpi_flavours.py")
 SHARED_MNIST = ROOT.parent / "shared" / "data"
 
 

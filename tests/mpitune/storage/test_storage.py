@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,22 +19,19 @@ from mpitune.errors import Exit, StorageError, UsageError
 from mpitune.options import RunOptions
 from mpitune.port import Reporting
 from mpitune.storage.history import NAME
+from mpitune.storage.journal import is_running
 from mpitune.studies import run_study
 from mpitune.tools import status
+from mpitune.tools.doctor import check_results
 from tests.helpers import (
     PATIENCE,
     ROOT,
-    TOYS,
     journal_lines,
     journal_of,
-    start,
     studied,
     table_without_run,
-    wait_for_lines,
 )
 from tests.toys import Toy
-
-OPTIONS = ("--gpu", "none", "--workers", "1")
 
 # A mount namespace of the script's own: its file systems vanish with it, whatever happens.
 PRIVATE = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
@@ -222,25 +220,25 @@ def test_a_digit_that_changed_is_found_and_evaluated_again(
     assert status.main([str(folder)]) == Exit.DONE
 
 
-@pytest.mark.slow
-def test_a_file_system_that_refuses_locks_is_named(program: Any, tmp_path: Path) -> None:
-    """Lustre without -o flock and some NFS have none: here a library that is loaded first refuses the call."""
-    if (compiler := shutil.which("cc")) is None:
-        pytest.skip("needs a C compiler")
-    source, library = tmp_path / "flock.c", tmp_path / "flock.so"
-    code = 'int flock(int file, int how) { errno = atoi(getenv("REFUSED")); return -1; }\n'
-    source.write_text(f"#include <errno.h>\n#include <stdlib.h>\n{code}")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSYS, "file system without locks (Function not"), (errno.EIO, "cannot be written")],
+)
+def test_a_file_system_that_refuses_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    """Lustre without -o flock and some NFS have none."""
     studied(tmp_path / "there", 1)
-    says = "import pathlib, sys, mpitune.tools.doctor as d; print(*d.check_results(pathlib.Path(sys.argv[1])))"
-    for number, words in ((errno.ENOSYS, "file system without locks (Function not"), (errno.EIO, "cannot be written")):
-        env = {"LD_PRELOAD": str(library), "REFUSED": str(number)}
-        done = program(*TOYS, "3", *OPTIONS, "--results", tmp_path / "r", env=env, status=Exit.USAGE)
-        assert words in one_line(done.stderr)
-        assert words[:15] in program("-c", says, tmp_path / "r", env=env).stdout
-        looked = "import pathlib, sys, mpitune.storage.journal as j; print(j.is_running(pathlib.Path(sys.argv[1])))"
-        done = program("-c", looked, tmp_path / "there", env=env, status=None)
-        assert (done.stdout == "False\n") == (number == errno.ENOSYS), "no job can hold it where there are no locks"
+
+    def refused(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        studied(tmp_path / "r", 3)
+    assert words in str(check_results(tmp_path / "r")[1])
+    if number == errno.ENOSYS:
+        assert not is_running(tmp_path / "there"), "no job can hold it where there are no locks"
 
 
 def test_a_version_that_asks_for_other_trials_is_refused(tmp_path: Path) -> None:
@@ -265,12 +263,3 @@ def test_a_table_that_cannot_be_written_is_one_line_and_made_later(tmp_path: Pat
     in_its_way.parent.rmdir()
     studied(tmp_path, 3)
     assert len(journal_lines(tmp_path)) == 3 and (tmp_path / "trials.csv").is_file()
-
-
-def test_a_folder_that_is_removed_ends_the_run(tmp_path: Path) -> None:
-    job = start(tmp_path / "r", "400", "--seconds", "0.2")
-    wait_for_lines(tmp_path / "r", 5)
-    shutil.rmtree(tmp_path / "r")
-    _, stderr = job.communicate(timeout=PATIENCE)
-    assert job.returncode == Exit.ERROR, stderr
-    assert f"{NAME} was removed or replaced while the study ran" in one_line(stderr)

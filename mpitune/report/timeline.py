@@ -65,16 +65,6 @@ class SlotTime:
         return self.busy + sum(self.idle.values())
 
 
-class _Bar(NamedTuple):
-    """A trial that ended, or was lost, in Unix time."""
-
-    ended: float
-    seconds: float
-    place: str
-    key: str
-    kind: str
-
-
 @dataclass(frozen=True)
 class Timeline:
     """All slots over all runs.
@@ -125,39 +115,56 @@ def timeline_of(history: History) -> Timeline | None:
 
 
 def _of_runs(history: History) -> Timeline:
-    results, runs = [result for result in history.results.values() if result.ended], history.runs
-    begins = [float(run["began"]) for run in runs]
-    events: list[list[_Bar]] = [[] for _ in runs]
-    for result in results:
-        if history.header.get("before") and result.ended < begins[0]:
-            continue  # of an earlier study, which may have had other slots
-        kind = "done" if result.error is None else "failed"
-        events[_run_of(result.ended, begins)].append(
-            _Bar(result.ended, result.seconds, str(result.place), result.key, kind)
-        )
-    deaths: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
+    begins = [float(run["began"]) for run in history.runs]
+    bars: dict[tuple[int, str], list[Bar]] = defaultdict(list)  # in Unix time, by run and slot
+    deaths: dict[tuple[int, str], list[tuple[float, str]]] = defaultdict(list)
+
+    def add(ended: float, seconds: float, place: str, key: str, kind: str) -> None:
+        bars[_run_of(ended, begins), place].append(Bar(ended - seconds, ended, key, kind))
+
+    for result in history.results.values():
+        of_before = history.header.get("before") and result.ended < begins[0]  # by slots of another study, perhaps
+        if result.ended and not of_before:
+            add(result.ended, result.seconds, str(result.place), result.key, "failed" if result.failed else "done")
     # The journal has no time for a trial that failed with its worker: the last death at it is its end.
-    failed = {key for key, result in history.results.items() if result.error is not None and not result.ended}
-    failed_at = {death.key: death.time for death in history.deaths if death.key in failed}
+    last_deaths = {death.key: death.time for death in history.deaths}
     for death in history.deaths:
-        number, place = _run_of(death.time, begins), "/".join(map(str, death.place))
-        deaths[number].append((death.time, place, death.cause))
+        place, found = "/".join(map(str, death.place)), history.results.get(death.key)
+        deaths[_run_of(death.time, begins), place].append((death.time, death.cause))
         if death.key:
-            kind = "failed" if death.time == failed_at.get(death.key) else "lost"
-            events[number].append(_Bar(death.time, death.seconds, place, death.key, kind))
+            is_end = found and found.failed and not found.ended and death.time == last_deaths[death.key]
+            add(death.time, death.seconds, place, death.key, "failed" if is_end else "lost")
     slots: dict[str, SlotTime] = {}
     spans: list[tuple[float, float]] = []
-    offset = 0.0
-    for number, (run, begin) in enumerate(zip(runs, begins, strict=True)):
-        last = max((event.ended for event in events[number]), default=begin)
-        end = max(begin + float(run.get("seconds", 0.0)), last)
+    for number, (run, begin) in enumerate(zip(history.runs, begins, strict=True)):
+        places = dict.fromkeys([*run.get("slots", ()), *(place for n, place in [*bars, *deaths] if n == number)])
+        last = max((bar.end for place in places for bar in bars[number, place]), default=begin)
+        end, offset = max(begin + float(run.get("seconds", 0.0)), last), spans[-1][1] if spans else 0.0
         spans.append((offset, offset + end - begin))
-        for place in run.get("slots", ()):
-            slots.setdefault(place, SlotTime(place))
-        shift = offset - begin
-        _lay(run.get("slots", ()), events[number], deaths[number], slots, shift, last + shift, spans[-1])
-        offset = spans[-1][1]
-    return Timeline(begins, spans, list(slots.values()), killed=any("seconds" not in run for run in runs))
+        for place in places:
+            slot = slots.setdefault(place, SlotTime(place))
+            died = [time for time, _ in deaths[number, place]]
+            slot.deaths += [(time + offset - begin, cause) for time, cause in deaths[number, place]]
+            _lay(slot, bars[number, place], died, (begin, last, end), offset - begin)
+    return Timeline(begins, spans, list(slots.values()), killed=any("seconds" not in run for run in history.runs))
+
+
+def _lay(
+    slot: SlotTime, bars: Sequence[Bar], died: Sequence[float], span: tuple[float, float, float], shift: float
+) -> None:
+    """Lay bars of a run on a slot, and say why it was idle. span: begin of the run, end of its last trial, its end."""
+    free, last, end = span
+    reason = "start"
+    for bar in sorted(bars, key=lambda bar: bar.end):
+        ends = max(free, bar.end)
+        begins = min(max(free, bar.begin), ends)
+        if reason != "start" and any(free <= time <= begins for time in died):
+            reason = "restart"
+        slot.idle[reason] += begins - free
+        slot.bars.append(Bar(begins + shift, ends + shift, bar.key, bar.kind))
+        free, reason = ends, "wait"
+    slot.idle["tail"] += max(0.0, last - free)
+    slot.idle["report"] += end - max(free, last)
 
 
 def _of_jobs(history: History) -> Timeline | None:
@@ -182,39 +189,3 @@ def _of_jobs(history: History) -> Timeline | None:
 def _run_of(time: float, begins: Sequence[float]) -> int:
     """The run in which something happened: the last that had begun."""
     return max((n for n, begin in enumerate(begins) if begin <= time), default=0)
-
-
-def _lay(
-    places: Sequence[str],
-    events: Sequence[_Bar],
-    deaths: Sequence[tuple[float, str, str]],
-    slots: dict[str, SlotTime],
-    shift: float,
-    last: float,
-    span: tuple[float, float],
-) -> None:
-    """Lay the bars of a run on its slots, and say why they were idle. last: when the last trial of all ended."""
-    of_slot: dict[str, list[_Bar]] = defaultdict(list)
-    for event in events:
-        of_slot[event.place].append(event)
-    died: dict[str, list[float]] = defaultdict(list)
-    for time, place, cause in deaths:
-        slot = slots.setdefault(place, SlotTime(place))
-        slot.deaths.append((time + shift, cause))
-        died[place].append(time + shift)
-    for place in dict.fromkeys([*places, *of_slot]):
-        slot = slots.setdefault(place, SlotTime(place))
-        free = span[0]
-        reason = "start"
-        for ended, seconds, _, key, kind in sorted(of_slot[place], key=lambda event: event.ended):
-            end = max(free, ended + shift)
-            begin = min(max(free, end - seconds), end)
-            if reason != "start" and any(free <= time <= begin for time in died[place]):
-                reason = "restart"
-            slot.idle[reason] += begin - free
-            slot.bars.append(Bar(begin, end, key, kind))
-            free, reason = end, "wait"
-        if last > free:
-            slot.idle["tail"] += last - free
-            free = last
-        slot.idle["report"] += max(0.0, span[1] - free)

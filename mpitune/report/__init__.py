@@ -5,7 +5,7 @@
     chart_data.py: what report.js draws
     page.py: all of it -> report.html
 
-report.js draws by Apache ECharts, which is in the file; without JavaScript the page has tables.
+report.js draws by Apache ECharts, which is in the file.
 """
 
 from __future__ import annotations

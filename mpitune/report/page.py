@@ -142,7 +142,6 @@ def _study(report: Report) -> dict[str, Any]:
         "candidates": [_panel(panel, charts) for panel in [*candidates, parts.importance(study)]],
         **parts.time_of(study),
         **parts.failures_of(study),
-        **parts.table_of(study),
         "about": parts.about_of(study),
         "data": chart_data.packed(chart_data.study_json(study, charts)),
     }

@@ -21,8 +21,6 @@ from mpitune.settings import window_of
 from mpitune.storage.table import last_line
 from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED
 
-MOST_ROWS = 50  # of a table without JavaScript
-COLUMNS = 100  # parameters of it
 SHORT_S = 60.0  # seconds, of which most are the start of workers
 MOST_CANDIDATES = 40  # with their intervals
 MOST_CURVES = 200  # of trials
@@ -271,20 +269,6 @@ def failures_of(study: ReportedStudy) -> dict[str, Any]:
         "deaths": deaths[:MOST_DEATHS],
         "deaths_about": f"{len(deaths)} workers died; their trials were tried again",
     }
-
-
-def table_of(study: ReportedStudy) -> dict[str, Any]:
-    """The best candidates as rows of text, the header first, for readers without JavaScript."""
-    goal, names = study.goal, study.parameters[:COLUMNS]
-    rows = [[*names, goal.name if goal else "value", "folds", "seconds", "state"]]
-    for candidate in sorted(study.candidates, key=lambda candidate: candidate.rank_by(goal))[:MOST_ROWS]:
-        seconds = sum(result.seconds for _, result in candidate.parts)
-        value = "none" if candidate.value is None else words(candidate.value, bool(goal and goal.percent))
-        row = [_short(study, candidate.params.get(name, "")) for name in names]
-        rows.append([*row, value, str(len(candidate.folds)), words(seconds), candidate.state])
-    n = len(study.candidates)
-    about = ("All" if n <= MOST_ROWS else f"The best {MOST_ROWS} of {n:,}") + " candidates"
-    return {"table": rows, "table_about": about + (", the best first." if goal else ".")}
 
 
 def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:

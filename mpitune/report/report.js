@@ -547,7 +547,6 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   View.prototype.dark = dark.matches;
   new View(document.querySelector("article"), JSON.parse(await inflate(document.querySelector("script.data"))));
-  document.documentElement.classList.add("moves");
   addEventListener("beforeprint", () => charts.forEach((chart) => {
     chart.make();
     chart.chart.resize({ width: Math.min(680, chart.element.clientWidth) });

@@ -79,8 +79,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
-        if options.get("java_script_enabled", True):
-            self.page.wait_for_selector("html[data-ready]", state="attached")
+        self.page.wait_for_selector("html[data-ready]", state="attached")
 
     def __enter__(self) -> Visit:
         return self
@@ -137,7 +136,6 @@ def test_all_is_drawn_without_a_complaint_and_nothing_is_wider_than_the_screen(
         assert width[0] <= width[1]
         assert visit.complaints == []
         assert [url for url in visit.asked if not url.startswith(("file:", "data:", "blob:"))] == []
-        assert not visit.page.locator(".static").first.is_visible(), "the table of all trials takes its place"
 
 
 def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> None:
@@ -174,12 +172,6 @@ def test_what_is_chosen_in_a_drawing_is_what_the_table_shows(chromium: Any, show
         rates = [float(text) for text in visit.column("rate")]
         assert 0 < visit.n_shown() < 1000 and min(rates) > 1e-5 and max(rates) < 1e-1
         assert visit.complaints == []
-
-
-def test_without_javascript_the_tables_are_there(chromium: Any, shown: Path) -> None:
-    with Visit(chromium, shown, java_script_enabled=False) as visit:
-        assert visit.page.locator(".static table").is_visible() and visit.page.locator("noscript").first.is_visible()
-        assert not visit.page.locator(".live").first.is_visible()
 
 
 def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:

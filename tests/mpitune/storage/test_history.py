@@ -55,14 +55,6 @@ def test_a_change_of_code_is_told_until_a_start_of_each_job_has_none(tmp_path: P
     assert read_study(tmp_path).mixed == "results are of before a change of g"
 
 
-@pytest.mark.parametrize("wrong", [{"key": 3}, {"cause": None}, {"place": ["host", 0]}, {"time": "noon"}])
-def test_a_death_that_says_no_such_thing_is_damaged(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    death = {"time": 1.7e9, "seconds": 2.5, "place": ["host", 0, 1, "cpu"], "key": "", "cause": "killed by SIGKILL"}
-    assert history_of(tmp_path, {"death": death}).deaths[0].cause == death["cause"]
-    history = history_of(tmp_path, {"death": {**death, **wrong}})
-    assert history.deaths == [] and history.damaged[0].startswith("line 2 is damaged: ")
-
-
 def test_damaged_lines_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert history_of(tmp_path, RUN, {"x": 1}).damaged == ["line 3 is damaged: it has no key, run or end"]
     assert len(history_of(tmp_path, {"x": 1}, {"x": 2}).damaged) == 2
@@ -106,17 +98,6 @@ def test_a_header_is_read_alone(tmp_path: Path) -> None:
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(0)])
     assert list(read_study(tmp_path).results) == ["a/0"]
-
-
-@pytest.mark.parametrize("way", ["a folder", "a disk that fails"])
-def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, way: str) -> None:
-    if way == "a folder":
-        (tmp_path / NAME).mkdir()
-    else:
-        (tmp_path / NAME).symlink_to("/proc/self/mem")  # is opened, and nothing lies at its beginning
-    for read in (read_journal, read_header):
-        with pytest.raises(UsageError, match=f"{NAME} cannot be read: "):
-            read(tmp_path)
 
 
 def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:

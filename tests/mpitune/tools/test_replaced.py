@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mpitune.errors import UsageError
+from mpitune.tools import script
 from tests.helpers import on_one_core
 
 SCRIPT = """
@@ -42,9 +44,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [0, 2])
 def test_a_script_prints_the_same_once(
-    program: Any, tmp_path: Path, ranks: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain python is this process, which has scikit-learn already."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -52,7 +53,7 @@ def test_a_script_prints_the_same_once(
     with pytest.raises(SystemExit, match="4"):
         runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")
     plain = capsys.readouterr().out
-    options = {"ranks": ranks, "preexec_fn": on_one_core}
+    options = {"ranks": 2, "preexec_fn": on_one_core}
     done = program("-m", "mpitune", "--sklearn", "script.py", "out", cwd=tmp_path, status=4, **options)
     assert done.stdout == plain and len(plain.splitlines()) == 3
     assert (tmp_path / "out").read_text() == "written\n"
@@ -106,17 +107,21 @@ def test_a_module_runs_as_by_python(program: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tool", "tool: it has no code to run: give a module, or a package that has __main__.py\n"),
-        ("tool.c.d", "tool.c.d: it has no code to run: give a module, or a package that has __main__.py\n"),
-        (
-            "tool/c.py",
-            "python -m mpitune: -m tool/c.py is no name of a module: give one as for python -m, without .py\n",
-        ),
-        ("tol", "python -m mpitune: there is no module tol: install it, or start where it is\n"),
+        ("tool", "it has no code to run: give a module, or a package that has __main__.py"),
+        ("tool.c.d", "it has no code to run: give a module, or a package that has __main__.py"),
+        ("tool/c.py", "-m tool/c.py is no name of a module: give one as for python -m, without .py"),
+        ("tol", "there is no module tol: install it, or start where it is"),
     ],
 )
-def test_a_module_that_cannot_be_run(program: Any, tmp_path: Path, name: str, said: str) -> None:
+def test_a_module_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
     (tmp_path / "tool").mkdir()
     for file in ("__init__", "c"):
         (tmp_path / "tool" / f"{file}.py").touch()
-    assert program("-m", "mpitune", "-m", name, cwd=tmp_path, status=2).stderr == said
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [name])
+    for there in ("__main__", "tool", "tool.c"):
+        monkeypatch.delitem(sys.modules, there, raising=False)
+    with pytest.raises(UsageError) as error:
+        script._module(name).execute()
+    assert str(error.value) == said

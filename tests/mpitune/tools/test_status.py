@@ -43,9 +43,9 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     program(*TOYS, "60", "--gpu", "none", "--workers", "2", "--results", folder)
     text = said(folder)
     assert ": complete" in text and "60 finished, 0 of them failed" in text and "runs       2" in text
-    program(*TOYS, "3", "--gpu", "none", "--workers", "1", "--at", "t1=c_exit", "--results", tmp_path / "f", status=3)
+    studied(tmp_path / "f", 3, at=("t1=exception",))
     text = said(tmp_path / "f", Exit.FAILED_TRIALS)
-    assert "failed     t1 at" in text and "exit code 7" in text
+    assert "failed     t1 at" in text and "a point outside the domain" in text
 
 
 @pytest.mark.slow

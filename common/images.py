@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
 
 import numpy as np
 
@@ -27,6 +29,7 @@ class ImageSettings(DatasetSettings, Experiment):
 
     def data(self) -> dict[str, np.ndarray]:
         """The arrays of `load`. Raises UsageError when there are fewer training images than folds."""
+        Thread(target=import_module, args=("mpitune.figures.plotting",), daemon=True).start()  # for the report
         arrays = load(self.dataset, self.data_folder, self.train_size, self.test_size)
         n_train = len(arrays["train_labels"])
         if n_train < self.folds:

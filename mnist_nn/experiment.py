@@ -200,8 +200,8 @@ class Bagging(ImageSettings):
     def reporting(self) -> Reporting:
         tables = ("results.csv", "trials.csv", "hardest.csv", "predictions.npz")
         return Reporting(
-            "minimize loss", ("bootstrap", "tuning"), ("mnist_nn.figures",), self.report_sections,
-            self.data_here, files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
+            "minimize loss", ("bootstrap", "tuning"), self.report_sections, self.data_here,
+            files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
         )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

@@ -21,7 +21,7 @@ from mpitune.processes.process import STOPS
 from mpitune.processes.stops import Stopped, Stops, ending_at_stops
 from mpitune.ranks import launch as how_launched
 from mpitune.ranks.launch import Launch, connect, launched
-from mpitune.report import page_writer
+from mpitune.report import write_page
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.waiting import working
 
@@ -67,7 +67,7 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
     with rank.taking_part(name, transport):
         stops.release()
         try:
-            ended = rank.run(settings, name, options=options, transport=transport, load_finish=page_writer)
+            ended = rank.run(settings, name, options=options, transport=transport, finish=write_page)
             status = ended.status
             if status == Exit.ERROR:
                 log.error("%s", ended.cause)

@@ -3,8 +3,7 @@
     door -> engine    searches           trials, in rounds of batches or in windows, see `mpitune.trial`
                       scheduling         what the trials and their workers need: `Scheduling`
                       news_for_workers   what all workers shall know before the next trials
-    engine -> door    on_start           how many slots there are
-                      examine            an answer, before it counts: it may end the study
+    engine -> door    examine            an answer, before it counts: it may end the study
                       on_message         what an objective sends with its answer
                       on_results         results, as soon as they are kept; it says when it has enough
                       searches           the results that each one waits for
@@ -34,9 +33,6 @@ COST_UNCERTAINTY = 3.0  # costs of the published grid were up to 4 times off; se
 
 class Port:
     """What the engine asks of a door, and tells it, while a study runs."""
-
-    def on_start(self, n_slots: int) -> None:
-        """The searches begin, and so many slots are there."""
 
     def news_for_workers(self) -> Sequence[bytes]:
         """What all workers shall know before the batches that are given next.
@@ -115,7 +111,6 @@ class Scheduling:
         preload: names of modules that workers need. Each rank has a server that imports them once and forks the
             workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
             without it.
-        environ: variables of the workers, which count more than the number of threads.
         prints_plainly: whether what trials print is printed as it is, without the trial's key.
         shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
             share and fill themselves, the most important first. The node allocates as many of them as it has room for,
@@ -135,7 +130,6 @@ class Scheduling:
     shared_cost: Callable[[Batch, int], float] | None = None
     cost_uncertainty: float = COST_UNCERTAINTY
     preload: Sequence[str] = ()
-    environ: Mapping[str, str] = field(default_factory=dict)
     prints_plainly: bool = False
     shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
     why_cores: str = ""
@@ -154,7 +148,6 @@ class Reporting:
     Attributes:
         goal: such as "minimize loss", by which the best trial is chosen.
         no_parameters: names of trials' parameters that are not searched.
-        modules: what `Experiment.report` imports: rank 0 does so while the first trials run.
         sections: of the journal and the data: sections for this kind of study, see `mpitune.figures.panels`. Called at
             the end of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are
             None where they are not at hand.
@@ -168,7 +161,6 @@ class Reporting:
 
     goal: str = ""
     no_parameters: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
     sections: Callable[[History, Data | None], Sequence[Section]] = lambda history, data: ()
     data_here: Callable[[], Data | None] = lambda: None
     files: tuple[str, ...] | None = None

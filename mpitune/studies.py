@@ -26,12 +26,12 @@ from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keepi
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
-from mpitune.processes.process import in_child, of_this_process, packed
+from mpitune.processes.process import in_child, of_this_process, sendable
 from mpitune.processes.stops import Stopped
 from mpitune.ranks import launch
 from mpitune.ranks.launch import connect, launched
 from mpitune.ranks.transport import Transport
-from mpitune.report import page_writer
+from mpitune.report import write_page
 from mpitune.scripts import errors_in_one_line
 from mpitune.trial import Outcome, Result
 
@@ -118,8 +118,8 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             with rank.taking_part(name, transport):
                 answer: Ended | UsageError
                 try:
-                    finish = page_writer if keep else None
-                    answer = rank.run(experiment, name, options=options, transport=transport, load_finish=finish)
+                    finish = write_page if keep else None
+                    answer = rank.run(experiment, name, options=options, transport=transport, finish=finish)
                     if transport.size > 1 or not keep:  # files that others cannot see
                         answer = replace(answer, outcomes=[_read(outcome) for outcome in answer.outcomes])
                 except UsageError as error:
@@ -153,13 +153,7 @@ def ask(task: Callable[[], Any]) -> None:
     """Have the other ranks do this, where they wait for it. For who is `alone`, and has asked for nothing around it."""
     if not launch.others_wait or len(_leaders) > 1:
         return
-    try:
-        content = packed(task)
-    except Exception as error:  # whatever the thing's own pickling raises
-        raise UsageError(
-            f"what the other ranks need for this study cannot be sent to them ({error}): make it in setup(device), "
-            "or in objective()"
-        ) from error
+    content = sendable("what the other ranks need", task, "make it in setup(device), or in objective()")
     join(RunOptions(heartbeat_timeout=0.0)).broadcast(content)
 
 

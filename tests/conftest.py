@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-# Two tests run at a time on two cores, where further threads of NumPy and PyTorch would only wait for each other. They
+# Several tests run at a time on two cores, where threads of NumPy and PyTorch would only wait for each other. They
 # read this when they are imported; programs that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -14,7 +14,6 @@ import heapq
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Set
 from itertools import count
 from pathlib import Path
@@ -35,7 +34,6 @@ FOLDER_LOOK_S = 0.25  # seconds between two looks at the folder of the study, wi
 SHORT_BATCH_S = 2.0  # batches that take less are claimed before a slot is free
 CLAIM_TRIES = 8  # to claim, one right after the other, while others claim too
 PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
-N_ENDS, ENDS_S = 16, 60.0  # the ends of trials that tell the pace of all jobs: so many, and of so many seconds
 MOST_OPEN = 200  # folders of other jobs that are kept open
 
 
@@ -83,7 +81,6 @@ class JoinedStudy(Study):
         self._n_held = 0  # of them, with nothing but failures that it keeps back
         self._able: set[str] = set()  # jobs in which a trial has succeeded
         self._n_done_here, self._seconds = 0, 0.0  # batches, and what their trials took
-        self._ends = deque([time.monotonic()])  # of trials in all jobs, the last ones
         self._next_look = self._next_claim = 0.0
 
     def close(self) -> None:
@@ -138,11 +135,6 @@ class JoinedStudy(Study):
     def speculative(self) -> list[Batch]:
         return []  # what a job begins is claimed first
 
-    def time_left(self, n: int) -> float | None:
-        """By how many trials have ended in a second lately, in all jobs."""
-        seconds, n_ended = time.monotonic() - self._ends[0], len(self._ends) - 1
-        return max(0.1, round(n * seconds / n_ended, 1)) if n_ended else None
-
     def catch_up(self) -> list[Batch]:
         super().catch_up()
         return []
@@ -183,9 +175,6 @@ class JoinedStudy(Study):
         self._next_look = time.monotonic() + self._pause
 
     def _take_in(self, result: Result) -> None:
-        self._ends.append(time.monotonic())
-        while len(self._ends) > N_ENDS and self._ends[0] < self._ends[-1] - ENDS_S:
-            self._ends.popleft()
         name = self._batch_of.pop(result.key)
         del self._open[name][result.key]
         if not self._open[name]:

@@ -74,7 +74,7 @@ def overview(
     others = [state.step.unit for state in states if state.assigned and state.step and not state.is_computing]
     unasked = max(0, (total or 0) - n_asked)
     left = None
-    if done is None and (left := study.time_left(n_asked + unasked - study.n_done)) is None:
+    if done is None and not study.waits:  # else other jobs do a part, of whose pace nothing is known here
         left = _time_left(dispatch, now, unasked=unasked, n_open=n_asked - study.n_done)
     return Overview(
         done=study.n_done if done is None else done,

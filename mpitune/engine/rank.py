@@ -24,13 +24,13 @@ from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
 from mpitune.engine.preflight import Node, agree_on_versions, check, survey, widen_binding
-from mpitune.engine.rank_zero import Ended, LoadFinish, Part, RankZero
+from mpitune.engine.rank_zero import Ended, Finish, Part, RankZero
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment
 from mpitune.memory.shared_arrays import SharedArrays, specs_of
 from mpitune.options import RunOptions
 from mpitune.processes.fork_server import server_for
-from mpitune.processes.process import can_be_sent, installed_modules_of, packed
+from mpitune.processes.process import installed_modules_of, sendable
 from mpitune.processes.stops import Stopped, ending_at_stops
 from mpitune.ranks.launch import host_name, launched
 from mpitune.ranks.transport import Transport
@@ -52,14 +52,13 @@ def run(
     *,
     options: RunOptions,
     transport: Transport,
-    load_finish: LoadFinish | None,
+    finish: Finish | None,
     lead: Lead | None = None,
 ) -> Ended:
     """One rank's part of the study called `name`, of which results/NAME is the folder by default.
 
-    `load_finish` returns what is called when a study is done. It is itself called while the first trials run, to import
-    that; None: the study makes no tables and figures. `lead`: on rank 0, what gives out the trials, if it is not the
-    experiment's searches; then nothing is kept.
+    `finish` is called when a study is done; None: the study makes no tables and figures. `lead`: on rank 0, what gives
+    out the trials, if it is not the experiment's searches; then nothing is kept.
 
     Raises:
         UsageError: the same on all ranks, before anything is written.
@@ -78,11 +77,10 @@ def run(
             preload = part.preload(packed)
             if preload:
                 with environment(devices[0], 1, len(devices)):
-                    os.environ.update(part.scheduling.environ)
                     server_for(preload, os.environ)  # it imports while the data are loaded
             part.end_check(wait)
             nodes = transport.gather(survey(places, options.threads))
-            journal, shared = part.load_and_share(nodes, keeps=lead is None, durable=load_finish is not None)
+            journal, shared = part.load_and_share(nodes, keeps=lead is None, durable=finish is not None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed, shared, buffers, preload)
         if lead is not None:
@@ -91,7 +89,7 @@ def run(
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
         try:
-            return RankZero(part, journal, shared.arrays, nodes).run(agent, load_finish)
+            return RankZero(part, journal, shared.arrays, nodes).run(agent, finish)
         except UsageError:  # found by this rank alone, while the others wait for work
             for rank in range(1, transport.size):
                 transport.send(rank, Stop())
@@ -162,7 +160,8 @@ class _RanksPart(Part):
                 if devices[0].kind != CPU.kind and (why := self.scheduling.why_cores):
                     devices, note = choose("none", None, options.threads)[0], why
             wait = self.experiment.check(devices[0].kind, devices[0].visible)
-            packed = b"" if options.workers == 0 else _packed(self.experiment)
+            kind, fix = type(self.experiment).__name__, "make it in objective() instead"
+            packed = b"" if options.workers == 0 else sendable(kind, self.experiment, fix)
         if note and leads:
             log.info(note)
         return devices, packed, wait
@@ -233,25 +232,12 @@ class _RanksPart(Part):
         options, tell, together = self.options, partial(self.transport.send, 0), self.scheduling.together
         if options.workers == 0:
             return InlineAgent(tell, self.experiment, shared.arrays, together=together, debug=options.debug)
-        environ = self.scheduling.environ
         agent = Agent(
-            tell, worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), environ, together),
+            tell, worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), together),
             devices, places, options, preload=preload, plainly=self.scheduling.prints_plainly,
         )  # fmt: skip
         self.stack.callback(agent.close)
         return agent
-
-
-def _packed(experiment: Experiment) -> bytes:
-    """The experiment as workers get it: classes and functions of a script or a notebook go by value."""
-    try:
-        return packed(experiment)
-    except Exception as error:  # whatever the thing's own pickling raises
-        names = (name for name, value in vars(experiment).items() if not can_be_sent(value))
-        raise UsageError(
-            f"{next(names, 'the class')} of {type(experiment).__name__} cannot be sent to its workers ({error}): "
-            "make it in objective() instead"
-        ) from error
 
 
 def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:

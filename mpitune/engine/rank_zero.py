@@ -6,12 +6,9 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from mpitune.earlier.studies import KnownBefore, code_note
@@ -40,8 +37,7 @@ from mpitune.trial import Outcome, Result
 
 log = logging.getLogger(__name__)
 
-# Returns what the caller makes of a study that is done, from its folder, and imports what that needs.
-LoadFinish = Callable[[], Callable[[Path, History, Experiment, Data], None]]
+Finish = Callable[[Path, History, Experiment, Data], None]  # what the caller makes of a study that is done
 
 
 @dataclass(frozen=True)
@@ -84,25 +80,22 @@ class RankZero:
     nodes: Sequence[Node]
     trackers: list[Tracker] = field(default_factory=list)  # once the study runs
 
-    def run(self, agent: Agent | InlineAgent, load_finish: LoadFinish | None) -> Ended:
-        """Run the study, with the agent of this rank; without `load_finish` it makes no tables, figures and page."""
+    def run(self, agent: Agent | InlineAgent, finish: Finish | None) -> Ended:
+        """Run the study, with the agent of this rank; without `finish` it makes no tables, figures and page."""
         status, study = StatusFile(self.journal.folder), self._study()
         try:
-            return self._run(study, agent, status, load_finish)
+            return self._run(study, agent, status, finish)
         finally:
             status.remove()
             close(self.trackers)
             if isinstance(study, JoinedStudy):
                 study.close()
 
-    def _run(
-        self, study: Study, agent: Agent | InlineAgent, status: StatusFile, load_finish: LoadFinish | None
-    ) -> Ended:
+    def _run(self, study: Study, agent: Agent | InlineAgent, status: StatusFile, finish: Finish | None) -> Ended:
         journal, folder = self.journal, self.part.folder
         coordinator = self._coordinator(study)
         progress = Progress(self.part.options.quiet, status)
         self.trackers.extend(Tracker(track, folder) for track in self.part.options.track)
-        importing = _importing(self.part.experiment.reporting().modules, load_finish) if load_finish else None
         try:
             loop(self.part.transport, agent, coordinator, progress)
         finally:
@@ -116,21 +109,20 @@ class RankZero:
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
         failed = [outcome for outcome in outcomes if outcome.result.error is not None]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
-        if importing:
+        if finish:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
             with working(doing, rank=0), written_into(folder):
-                importing.join()
                 self.part.experiment.report(outcomes, study.conclusions(), self.data, folder)
         if not complete:
             ending["stopped"] = coordinator.ended_by
         ending["failed"] = len(failed)
         seconds = self._note_end(**ending)
-        if load_finish:
+        if finish:
             stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)
             with working("report.html is written", rank=0):
-                load_finish()(folder, read_study(folder), self.part.experiment, self.data)
+                finish(folder, read_study(folder), self.part.experiment, self.data)
             print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
@@ -161,13 +153,11 @@ class RankZero:
 
     def _study(self) -> Study:
         history, retry, before = self.journal.history, self.part.options.retry_failed, self._before
-        n_slots = sum(len(node.places) for node in self.nodes)
-        self.part.experiment.on_start(n_slots)
         if self.part.options.join:
             return JoinedStudy(
                 self.part.experiment.searches(), history, folder=self.part.folder, job=self.journal.folder.name,
                 timeout=PATIENCE * self.part.options.heartbeat_timeout,
-                n_slots=n_slots,
+                n_slots=sum(len(node.places) for node in self.nodes),
                 cost=self.part.scheduling.cost, before=before, port=self.part.experiment,
             )  # fmt: skip
         known = history.results
@@ -219,18 +209,3 @@ class RankZero:
         how = "the same command goes on where there is more room" if more_room else how_to_go_on()
         log.warning("stopped with %d of %d trials done: %s", seen.done, seen.total, how)
         return Ended(Exit.STOPPED, outcomes, "the job's time limit is near", coordinator.stopped_by)
-
-
-def _importing(names: Sequence[str], load_finish: LoadFinish) -> Thread:
-    """A thread that imports what the end needs; errors are raised where a module is needed, not here."""
-
-    def work() -> None:
-        for name in names:
-            with suppress(Exception):
-                import_module(name)
-        with suppress(Exception):
-            load_finish()
-
-    thread = Thread(target=work, name="imports", daemon=True)
-    thread.start()
-    return thread

@@ -71,10 +71,6 @@ class Coordinated(Protocol):
         """Whether a job where all fails leaves its trials to others."""
         return False
 
-    def time_left(self, n: int) -> float | None:
-        """Seconds until so many trials more are done, where the slots here do not tell."""
-        return None
-
     def start(self) -> list[Batch]:
         """The batches to run first."""
         return []

@@ -30,7 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -69,7 +69,6 @@ class Setup:
     parent: int  # process id of the rank
     buffers: Mapping[str, Spec]
     memory: int = 0  # bytes that were free on the node when its rank began
-    environ: Mapping[str, str] = field(default_factory=dict)
     together: bool = False  # see `Scheduling`
     folder: Path | None = None  # to work in
 

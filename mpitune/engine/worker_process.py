@@ -97,7 +97,6 @@ class WorkerProcess:
         pipes = (worker_batches, worker_results, worker_output)
         handle: Any = None
         with environment(device, threads, n_workers):
-            os.environ.update(setup.environ)
             if preload and (server := server_for(preload, os.environ)):
                 handle = server.fork(os.environ, work, pipes)
             if handle is None:

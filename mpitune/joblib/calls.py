@@ -12,6 +12,7 @@ import functools
 import io
 import itertools
 import logging
+import os
 import pickle
 import threading
 from collections import Counter
@@ -31,6 +32,7 @@ from mpitune.joblib.arrays import Arrays
 from mpitune.joblib.arrivals import Arrivals
 from mpitune.options import RunOptions
 from mpitune.port import Scheduling
+from mpitune.processes.fork_server import set_threads
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import WithSource, in_child, installed_modules_of, packed_error
 from mpitune.trial import Batch, Evaluation, Result, Rounds, Trial
@@ -51,11 +53,13 @@ class Calls(Experiment):
         return iter(())
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(preload=(__name__, *self.modules), prints_plainly=True, environ=dict(self.environ))
+        return Scheduling(preload=(__name__, *self.modules), prints_plainly=True)
 
     def objective(self, worker: WorkerContext) -> Objective:
         import_module("mpitune.joblib")  # a call may name the backend
-
+        if self.environ:
+            os.environ.update(self.environ)
+            set_threads()
         begun: set[str] = set()
 
         def objective(batch: Batch) -> Iterator[Evaluation]:
@@ -280,4 +284,4 @@ def take_part(experiment: Calls, options: RunOptions, arrivals: Arrivals | None 
     transport = studies.join(options)
     with rank.taking_part("calls", transport):
         lead = None if arrivals is None else arrivals.run
-        return rank.run(experiment, "calls", options=options, transport=transport, load_finish=None, lead=lead).cause
+        return rank.run(experiment, "calls", options=options, transport=transport, finish=None, lead=lead).cause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from mpitune.optimize.tuning import (
     require_whole,
 )
 from mpitune.options import RunOptions
-from mpitune.processes.process import can_be_sent, packed
+from mpitune.processes.process import sendable
 from mpitune.ranks.launch import launched
 from mpitune.settings import require_seconds
 from mpitune.storage.files import TRIALS
@@ -271,30 +271,7 @@ def _check_objective(objective: Any, problem: Problem, options: RunOptions) -> N
         check(problem.space)
     if options.workers == 0:
         return
-    require_sendable("the objective", objective, "make it in setup(device), or in the call")
-
-
-def require_sendable(name: str, thing: Any, fix: str, pack: Callable[[Any], bytes] = packed) -> None:
-    """Raise UsageError for what cannot be sent to workers; the part of it that cannot is named."""
-    try:
-        pack(thing)
-    except Exception as error:  # whatever the thing's own pickling raises
-        culprit = next((part for part, value in _parts(thing) if not can_be_sent(value, pack)), "")
-        what = f"{culprit} of {name}" if culprit else name
-        raise UsageError(f"{what} cannot be sent to workers ({error}): {fix}") from error
-
-
-def _parts(objective: Any) -> Iterator[tuple[str, Any]]:
-    """What an objective consists of: attributes, what a function closes over, globals that it names."""
-    yield from getattr(objective, "__dict__", {}).items()
-    function = getattr(objective, "__func__", objective)
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield name, cell.cell_contents
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
+    sendable("the objective", objective, "make it in setup(device), or in the call")
 
 
 def slots_here(options: RunOptions) -> int:

@@ -28,7 +28,7 @@ from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.door import agreed, known_settings, own_folder, require_script, say_kept
-from mpitune.optimize.search import require_sendable, slots_here
+from mpitune.optimize.search import slots_here
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
@@ -41,6 +41,7 @@ from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
 from mpitune.port import Reporting, Scheduling
 from mpitune.processes.pickles import packed_call
+from mpitune.processes.process import sendable
 from mpitune.storage.history import read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
@@ -237,10 +238,10 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
                     stack.callback(cloudpickle.unregister_pickle_by_value, module)
             content = packed_call(func, arrays, how)
     except Exception:  # whatever its own pickling raises
-        require_sendable("the objective", func, FIX, lambda thing: packed_call(thing, {}, how))
+        sendable("the objective", func, FIX, lambda thing: packed_call(thing, {}, how))
         raise
-    require_sendable("the sampler", study.sampler, FIX)
-    require_sendable("the pruner", study.pruner, FIX)
+    sendable("the sampler", study.sampler, FIX)
+    sendable("the pruner", study.pruner, FIX)
     return content, arrays
 
 

@@ -182,6 +182,11 @@ def _set_environ(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
 
 
+def _with_its_threads(work: keeper.Later, *pipes: Connection) -> None:
+    set_threads()
+    work(*pipes)
+
+
 def _begin(server: int, environ: Mapping[str, str], work: keeper.Later, *pipes: Connection) -> None:
     """In the fork."""
     signal.signal(THREAD_ENDED, signal.SIG_DFL)
@@ -190,8 +195,8 @@ def _begin(server: int, environ: Mapping[str, str], work: keeper.Later, *pipes: 
     keeper.begin(server, _with_its_threads, work, *pipes)
 
 
-def _with_its_threads(work: keeper.Later, *pipes: Connection) -> None:
-    """In the worker itself: libraries that the server has imported get as many threads as its variables say."""
+def set_threads() -> None:
+    """In a worker: libraries that are imported already get as many threads as its variables say."""
     numbers = {library: os.environ.get(name, "1").partition(",")[0] for library, name in THREADS.items()}
     if set(numbers.values()) != {"1"}:
         from threadpoolctl import ThreadpoolController
@@ -202,7 +207,6 @@ def _with_its_threads(work: keeper.Later, *pipes: Connection) -> None:
             for module, name in (("torch", "openmp"), ("numexpr", "numexpr")):
                 if module in sys.modules:
                     sys.modules[module].set_num_threads(int(numbers[name]))
-    work(*pipes)
 
 
 def _begin_random_numbers() -> None:

@@ -167,6 +167,29 @@ def can_be_sent(thing: object, pack: Callable[[Any], bytes] = packed) -> bool:
     return True
 
 
+def sendable(name: str, thing: Any, fix: str, pack: Callable[[Any], bytes] = packed) -> bytes:
+    """A thing as it goes to other processes. Raises UsageError where it cannot, which names the part that cannot."""
+    try:
+        return pack(thing)
+    except Exception as error:  # whatever the thing's own pickling raises
+        culprit = next((part for part, value in _parts(thing) if not can_be_sent(value, pack)), "")
+        what = f"{culprit} of {name}" if culprit else name
+        raise UsageError(f"{what} cannot be sent to workers ({error}): {fix}") from error
+
+
+def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+    """What an object or a function consists of: attributes, what it closes over, globals that it names."""
+    yield from getattr(thing, "__dict__", {}).items()
+    function = getattr(thing, "__func__", thing)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            yield name, cell.cell_contents
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
 def installed_modules_of(pickled: bytes) -> list[str]:
     """Installed modules that a pickle names, of those that this process has imported: its reader needs them too.
 

@@ -10,7 +10,7 @@ report.js draws by Apache ECharts, which is in the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mpitune.storage.history import History
 
 
-def page_writer() -> Callable[[Path, History, Experiment, Mapping[str, np.ndarray]], None]:
-    """What writes report.html of a study that is done: the hook that studies hand to `mpitune.engine.rank.run`."""
-    from mpitune.report.page import write_at_the_end
+def write_page(folder: Path, history: History, experiment: Experiment, data: Mapping[str, np.ndarray]) -> None:
+    """Write report.html of a study that is done: the hook that studies hand to `mpitune.engine.rank.run`."""
+    from mpitune.report.page import write_at_the_end  # which other studies need not import
 
-    return write_at_the_end
+    write_at_the_end(folder, history, experiment, data)

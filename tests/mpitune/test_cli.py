@@ -7,18 +7,21 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit
-from tests.helpers import ROOT, TOYS
+from mpitune.options import RunOptions
+from mpitune.studies import run_study
+from tests.helpers import ROOT, TOYS, studied
+from tests.toys import Toy
 
 
 def test_two_ranks_refuse_before_anything_is_written(program: Any, tmp_path: Path) -> None:
     options = ("--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
-    program(*TOYS, "3", *options)
+    studied(tmp_path / "r", 3)
     before = (tmp_path / "r" / "journal.jsonl").read_bytes()
     done = program(*TOYS, "4", *options, ranks=2, status=Exit.USAGE)
-    assert "n = 3, not 4" in done.stderr and "Traceback" not in done.stderr
+    assert "a study with experiment = Toy, not toys" in done.stderr and "Traceback" not in done.stderr
     assert (tmp_path / "r" / "journal.jsonl").read_bytes() == before
     # What does not change results may differ when a study goes on.
-    program(*TOYS, "3", *options, "--seconds", "0.01", "--threads", "2")
+    run_study(Toy(3, seconds=0.01), RunOptions(workers=0, threads=2, results=tmp_path / "r", quiet=True))
 
 
 @pytest.mark.slow

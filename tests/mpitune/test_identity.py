@@ -171,14 +171,14 @@ def pairs(n: int, seed: int) -> Iterator[tuple[str, Callable[[], Any], Callable[
 def test_pairs_are_told_apart_by_what_they_are() -> None:
     """The texts of most would not tell them."""
     alike = 0
-    for name, one, other, same in pairs(1000, seed=1):
+    for name, one, other, same in pairs(400, seed=1):
         assert (identity(one()) == identity(other())) is same, name
         assert (header_text(one()) == header_text(other())) is same, name
         label, second = label_of(one()), label_of(other())
         assert (repr(label) == repr(second)) is same, name
         assert type(label) in (bool, int, float, str) and (len(str(label)) < 250 or label == one())
         alike += not same and str(label).partition(" #")[0] == str(second).partition(" #")[0]
-    assert alike > 200
+    assert alike > 80
 
 
 @pytest.mark.slow

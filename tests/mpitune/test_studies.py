@@ -20,7 +20,6 @@ from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_stu
 from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
 from mpitune.optuna import optimize
-from mpitune.port import Reporting
 from mpitune.studies import StudyError
 from mpitune.trial import Outcome
 from tests.helpers import journal_lines, on_one_core
@@ -139,32 +138,12 @@ def test_a_study_that_is_told_to_stop_raises_and_the_same_call_continues(
     assert len(run_study(Listed(value), options)) == 3
 
 
-class Reported(Listed):
-    """Writes which modules its report needs, and whether they were there when it began."""
-
-    def reporting(self) -> Reporting:
-        return Reporting(modules=("no_such_module", "needed_by_the_report"))
-
-    def report(self, outcomes: Any, conclusions: Any, data: Any, folder: Path) -> None:
-        there = [name for name in self.reporting().modules if name in sys.modules]
-        (folder / "there").write_text(" ".join(there))
-
-
-def test_what_the_report_imports_is_there_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that is missing ends nothing, and the next one is imported all the same."""
-    (tmp_path / "needed_by_the_report.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    options = RunOptions(workers=0, results=tmp_path / "r", quiet=True)
-    run_study(Reported(lambda trial: {"x": 1.0}), options)
-    assert (tmp_path / "r" / "there").read_text() == "needed_by_the_report"
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_only_what_is_kept_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
     synced: list[int] = []
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file))[1])
-    options = RunOptions(gpu="none", workers=1, quiet=True, results=tmp_path / "r" if keep else None)
+    options = RunOptions(workers=0, quiet=True, results=tmp_path / "r" if keep else None)
     assert len(run_study(Toy(3), options)) == 3
     assert bool(synced) == keep
 
@@ -254,7 +233,7 @@ def test_what_cannot_be_sent_is_named() -> None:
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(UsageError, match="function of Listed cannot be sent to its workers"):
+    with pytest.raises(UsageError, match="function of Listed cannot be sent to workers"):
         run_study(Listed(lambda trial: lock and {}), RunOptions(gpu="none", workers=1, quiet=True))
 
 

@@ -156,10 +156,6 @@ class Folds(Experiment):
             preload=modules_of(self.tasks),
         )
 
-    def on_start(self, n_slots: int) -> None:
-        if self.race is not None:
-            self.race.start(n_slots)
-
     def on_results(self, results: Iterable[Result]) -> str:
         for result in (known := list(results)):
             self._by_key[result.key].tell_callbacks()

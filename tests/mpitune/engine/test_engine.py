@@ -28,7 +28,7 @@ FAULTS = {
     "out_of_memory": "Cannot allocate memory",
     "exception": "ValueError: a point outside the domain",
     "unpicklable_exception": "Unpicklable: with a cause that must survive",
-    "hang": "hung: no result within 10 s",
+    "hang": "hung: no result within 5 s",
     "last_words": "the last thing I saw was a bear\nended with exit code 3",
     "nan": "the objective returned NaN as square",
     "unpicklable_result": "TypeError: float() argument",
@@ -40,7 +40,7 @@ HARMLESS = ("flood", "dies_idle")  # to the trial: the one is only loud, in the 
 # Each strikes the last trial of a batch of four, so that no slot sees two in a row.
 STRUCK = {f"t{4 * number + 3}": fault for number, fault in enumerate((*FAULTS, *HARMLESS))}
 DISASTERS = (
-    *TOYS, 4 * len(STRUCK), "--batch-trials", 4, "--trial-timeout", 10, "--gpu", "none", "--workers", 2,
+    *TOYS, 4 * len(STRUCK), "--batch-trials", 4, "--trial-timeout", 5, "--gpu", "none", "--workers", 2,
     "--at", *(f"{key}={fault}" for key, fault in STRUCK.items()),
 )  # fmt: skip
 

@@ -58,7 +58,7 @@ def test_an_overview_says_what_slots_do(tmp_path: Path) -> None:
 
 
 def test_rank_0_keeps_a_small_file_while_it_runs(tmp_path: Path) -> None:
-    job = start(tmp_path / "r", 4, "--seconds", 4, "--steps", 30)
+    job = start(tmp_path / "r", 4, "--seconds", 2.5, "--steps", 30)
     deadline = time.monotonic() + PATIENCE
     seen = None
     while seen is None or not any("lap" in one.step for one in seen.overview.running):

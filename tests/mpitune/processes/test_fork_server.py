@@ -24,16 +24,14 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from mpitune.devices.choose import CPU, environment
-from mpitune.errors import Exit
 from mpitune.options import RunOptions
 from mpitune.port import Scheduling
 from mpitune.processes import fork_server
 from mpitune.processes.fork_server import ForkServer, server_for
 from mpitune.processes.keeper import Later
 from mpitune.processes.process import installed_modules_of
-from mpitune.storage.history import read_study
 from mpitune.studies import run_study
-from tests.helpers import PATIENCE, ROOT, parent_of, rank_of, start, wait_for_the_end_of, wait_until, workers_of
+from tests.helpers import PATIENCE, ROOT, parent_of, wait_for_the_end_of, wait_until
 from tests.toys import Toy
 
 WITH_ROOT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -235,22 +233,3 @@ def test_searches_of_several_threads_do_not_end_each_others_servers() -> None:
     for thread in threads:
         thread.join()
     assert kept == [True] * 3 and dict(os.environ) == before
-
-
-@pytest.mark.slow
-def test_a_study_goes_on_when_its_server_is_killed(tmp_path: Path) -> None:
-    """Each worker hangs in its first trial from t20 on, so that the study goes on until then and no further."""
-    hang = [f"t{number}" for number in range(20, 400)]
-    (marks := tmp_path / "marks").mkdir()
-    job = start(tmp_path / "r", "400", "--at", *(f"{key}=hang" for key in hang), "--marks", marks, ranks=2)
-    assert wait_until(lambda: len(list(marks.iterdir())) == 4)
-    for key in hang:
-        (marks / key).touch()
-    servers = {parent_of(parent_of(worker)): rank_of(worker) for worker in workers_of(job.pid)}
-    assert len(servers) == 2 and not servers.keys() & set(servers.values())
-    for server in servers:
-        os.kill(server, signal.SIGKILL)
-    _, stderr = job.communicate(timeout=600)
-    assert job.returncode == Exit.DONE, stderr
-    history = read_study(tmp_path / "r")
-    assert len(history.results) == 400

@@ -70,16 +70,6 @@ def of_script(folder: Path, script: str, where: str = "", *arguments: str) -> su
 
 
 @pytest.mark.slow
-def test_what_a_script_prints_itself_is_its_own_affair(tmp_path: Path) -> None:
-    """Where it cannot be written, Python raises at once or, where it keeps it until its end, gives the status 120."""
-    done = of_script(tmp_path, SEARCH, "> /dev/full", "my", "words")
-    assert done.returncode in (1, 120) and len(journal_lines(tmp_path / "r")) == 3
-    assert of_script(tmp_path, SEARCH, "", "my", "words").stdout.endswith(
-        "results: " + str(tmp_path / "r") + "\nmy words\n"
-    )
-
-
-@pytest.mark.slow
 def test_errors_and_letters_that_cannot_be_written_keep_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from tests.toys import Toy
 
 ROOT = Path(__file__).resolve().parent.parent
 TOYS = ("-m", "tests.toys")
-HEADER = {"settings": {"experiment": "toy", "n": 3}, "versions": {}, "commit": None, "command": []}
+HEADER = {"settings": {"experiment": "toy", "n": 3}}
 N_TRAIN, N_TEST = 30, 10
 PATIENCE = 300.0  # seconds that a test waits for what comes at once on a quiet machine; below the limit of a test
 

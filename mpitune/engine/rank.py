@@ -36,7 +36,7 @@ from mpitune.ranks.launch import host_name, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused
-from mpitune.storage.provenance import code_and_libraries, commit, digest, versions
+from mpitune.storage.provenance import code_and_libraries, digest
 from mpitune.storage.waiting import waiting, working
 from mpitune.track.tracker import require
 from mpitune.trial import Place
@@ -244,9 +244,8 @@ def _header(experiment: Experiment, name: str, data: Data) -> dict[str, object]:
     settings = {"experiment": name, **result_settings(experiment)}
     if data and "data_sha256" not in settings:
         settings["data_sha256"] = digest(data)
-    origin = {"versions": versions(), "commit": commit(), "command": sys.argv}
     goal = experiment.reporting().goal
-    return {"kind": experiment.kind, "settings": settings, **origin, **({"goal": goal} if goal else {})}
+    return {"kind": experiment.kind, "settings": settings, **({"goal": goal} if goal else {})}
 
 
 def _files(experiment: Experiment) -> Sequence[str] | None:

@@ -34,14 +34,6 @@ class Goal:
     maximize: bool
     fraction: bool = True  # its values are from 0 to 1
 
-    @classmethod
-    def of(cls, words: str) -> Goal:
-        """The goal written as "minimize loss". Raises ValueError."""
-        verb, _, name = words.partition(" ")
-        if verb not in ("minimize", "maximize") or not name:
-            raise ValueError(f"{words!r} is not a goal: write it as 'minimize loss' or 'maximize accuracy'")
-        return cls(name, verb == "maximize")
-
     @property
     def percent(self) -> bool:
         """Whether its values are shown in per cent: errors and accuracies that are fractions."""
@@ -100,30 +92,25 @@ class ReportedStudy:
     """What a journal says.
 
     Attributes:
-        name: of the experiment.
         goal: None where the journal has none.
         candidates: in the journal's order.
         running: whether a job holds the folder.
-        goals: names of those of a search, where none was asked for.
-        repeats, how: of the cross-validation and its score, see `Winner`.
+        how: of the cross-validation and its score, see `Winner`.
         chosen: parameters of the best, where the experiment says which it took of equal ones.
     """
 
     folder: Path
-    name: str
     history: History
     goal: Goal | None
     candidates: Sequence[Candidate]
     running: bool = False
-    goals: Sequence[str] = ()
-    repeats: int = 1
     how: Mapping[str, Any] = field(default_factory=dict)
     chosen: Mapping[str, Parameter] | None = None
 
     @cached_property
     def best(self) -> Candidate | None:
         """The best of those that are complete; None where there is none, no goal, or more than one."""
-        if self.goal is None or len(self.goals) > 1:
+        if self.goal is None or len(self.history.goals) > 1:
             return None
         equal = [one for one in self.valued if self.chosen is None or one.params == self.chosen]
         return best_of(equal, lambda candidate: candidate.rank_by(self.goal))
@@ -140,7 +127,7 @@ class ReportedStudy:
         may_win = COMPLETE, PRUNED, "incomplete"  # but for what a race has left
         folds = [candidate.folds if candidate.state in may_win else [] for candidate in numbered]
         params, taken = [candidate.params for candidate in numbered], numbered.index(self.best)
-        return winner_among(folds, params, self.goal.maximize, self.repeats, taken=taken, **self.how)
+        return winner_among(folds, params, self.goal.maximize, taken=taken, **self.how)
 
     @cached_property
     def refitted(self) -> Candidate | None:

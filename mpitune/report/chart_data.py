@@ -94,7 +94,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         columns[f"{name} (value)" if taken else name] = _column([r.values.get(name) for _, r in trials])
     columns |= own_columns
     whole: dict[str, Any] = {
-        "name": study.name,
+        "name": study.history.header["settings"]["experiment"],
         "goal": goal and {"name": goal.name, "maximize": goal.maximize, "percent": goal.percent},
         "trials": columns,
         "begins": _numbers(begins.get(trial.key, math.nan) for trial, _ in trials) if time else None,

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,34 +57,17 @@ def write_at_the_end(folder: Path, history: History, experiment: Experiment, dat
 
 def report_of(folder: Path, history: History, experiment: Experiment | None, data: Data | None) -> Report:
     """What the page shows of a study. Without its experiment, or the data of that, it leaves out what only they say."""
-    settings = history.header["settings"]
-    objectives = settings.get("objectives") if history.header.get("kind") == "search" else None
     reporting = experiment.reporting() if experiment else Reporting()
-    goals = [one for words in objectives if (one := _first_goal([words]))] if isinstance(objectives, list) else []
-    goals = [first] if (first := _first_goal([reporting.goal, history.goal])) else goals
-    searched = goals[0] if goals else None
-    if searched is not None:
-        values = [result.values[searched.name] for result in history.results.values() if searched.name in result.values]
-        searched = replace(searched, fraction=all(0 <= value <= 1 for value in values if math.isfinite(value)))
-    candidates = read_candidates(history, searched, reporting.no_parameters, reporting.counts(history))
-    names = [one.name for one in goals]
+    goal = next((Goal(name, up) for name, up in history.goals.items()), None)
+    if goal is not None:
+        values = [result.values[goal.name] for result in history.results.values() if goal.name in result.values]
+        goal = replace(goal, fraction=all(0 <= value <= 1 for value in values if math.isfinite(value)))
+    candidates = read_candidates(history, goal, reporting.no_parameters, reporting.counts(history))
     folds = history.runs[-1].get("folds", {}) if history.runs else {}
-    how = {"name": searched.name if searched else ""}
-    how |= {name: folds[name] for name in ("ratio", "kind", "name", "halving", "careful") if name in folds}
-    study = ReportedStudy(
-        folder, settings["experiment"], history, searched, candidates, is_running(folder), names,
-        folds.get("repeats", 1), how, reporting.best(history),
-    )  # fmt: skip
+    how = {"name": goal.name if goal else ""}
+    how |= {name: folds[name] for name in ("repeats", "ratio", "kind", "name", "halving", "careful") if name in folds}
+    study = ReportedStudy(folder, history, goal, candidates, is_running(folder), how, reporting.best(history))
     return Report(study, reporting.sections(history, data))
-
-
-def _first_goal(goal_texts: Sequence[Any]) -> Goal | None:
-    """The first of these that is a goal."""
-    for words in goal_texts:
-        if isinstance(words, str):
-            with suppress(ValueError):
-                return Goal.of(words)
-    return None
 
 
 def write_report(path: Path, report: Report) -> None:

@@ -104,8 +104,8 @@ def notes_of(study: ReportedStudy) -> list[str]:
     notes = []
     if study.goal is None:
         notes.append("The journal does not say what is searched for, so no candidate is called the best.")
-    elif len(study.goals) > 1:
-        together = f"No candidate is the best for {' and '.join(study.goals)} together: study.pareto is the answer."
+    elif len(goals := [*study.history.goals]) > 1:
+        together = f"No candidate is the best for {' and '.join(goals)} together: study.pareto is the answer."
         notes.append(f"{together} Charts are of {study.goal.name}.")
     elif study.best is None and any(candidate.state == INFEASIBLE for candidate in study.candidates):
         notes.append("No complete candidate fulfils the constraints, so there is no answer yet.")
@@ -277,20 +277,18 @@ def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
     settings: Mapping[str, Any] = header["settings"]
     runs = study.history.runs
     last = runs[-1] if runs else {}
-    command = last.get("command") or header.get("command") or []
     origin = [
-        ("command", " ".join(map(str, command)) or "not known"),
-        ("commit", str(last.get("commit") or header.get("commit") or "not known")),
+        ("command", " ".join(map(str, last.get("command", ()))) or "not known"),
+        ("commit", str(last.get("commit") or "not known")),
         ("first start", str(runs[0].get("time", "not known")) if runs else "not known"),
         ("data, SHA-256", str(settings.get("data_sha256", "none"))),
         ("format of the journal", str(header.get("format", ""))),
     ]
     shown = {name: value for name, value in settings.items() if name != "data_sha256" and value is not None}
-    versions = last.get("versions") or header.get("versions") or {}
     return [
         ("Settings", [(name, str(value)) for name, value in shown.items()]),
         ("Origin", origin),
-        ("Versions", [(str(name), str(value)) for name, value in versions.items()]),
+        ("Versions", [(str(name), str(value)) for name, value in last.get("versions", {}).items()]),
         ("Runs", [
             (str(run.get("time", n)), f"{len(run.get('slots', ()))} slots, {_took(run)}")
             for n, run in enumerate(runs[:100], 1)
@@ -304,9 +302,8 @@ def _took(run: Mapping[str, Any]) -> str:
 
 def title_of(study: ReportedStudy) -> str:
     """The study's folder, and the script or the program that made it, as far as its journal says."""
-    runs, header = study.history.runs, study.history.header
-    command = (runs[-1] if runs else header).get("command") or [""]
-    path = Path(str(command[0]))
+    runs = study.history.runs
+    path = Path(str(next(iter(runs[-1].get("command", ())), "")) if runs else "")
     script = path.parent.name if path.name == "__main__.py" else path.name
     return f"{study.folder.resolve().name}" + (f" ({script})" if script and "ipykernel" not in script else "")
 

@@ -72,6 +72,14 @@ class History:
         return str((self.runs[-1].get("goal") if self.runs else "") or self.header.get("goal") or "")
 
     @property
+    def goals(self) -> dict[str, bool]:
+        """The values that are searched for, True for those maximized; {} where nobody says it."""
+        objectives = self.header["settings"].get("objectives") if self.header.get("kind") == "search" else None
+        texts = objectives if isinstance(objectives, list) else [self.goal]
+        parts = [text.partition(" ") for text in texts if isinstance(text, str)]
+        return {name: way == "maximize" for way, _, name in parts if name and way in ("minimize", "maximize")}
+
+    @property
     def half_moved(self) -> bool:
         """Whether what lies beside the journal may be of the study before, see `mpitune.storage.aside`."""
         return not self.begun and bool(self.header.get("before") or self.header.get("aside"))

@@ -136,9 +136,6 @@ class HeaderLine(Struct):
     format: Annotated[int, Meta(ge=1)]
     settings: _Settings
     kind: Literal["experiment", "search", "folds"] = "experiment"  # see `Experiment.kind`
-    versions: dict[str, str] = {}
-    commit: str | None = None
-    command: list[str] = []
     goal: str | None = None
     before: list[BeforeName] = []  # studies whose results this one uses, see `mpitune.storage.aside`
     aside: BeforeName | None = None

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError
-from mpitune.storage.history import History, read_study, studies_in
+from mpitune.storage.history import read_study, studies_in
 from mpitune.storage.table import last_line, named_columns
-from mpitune.trial import COMPLETE, FAILED, Outcome, Result, state_of
+from mpitune.trial import FAILED, Outcome, Result, state_of
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class ExportedStudy:
 
     Attributes:
         folder: Its results folder.
-        header: What its journal begins with: settings, versions, commit, command.
+        header: What its journal begins with, such as the settings.
         trials: Of a search by their numbers, else in the order in which they are in the journal.
         objectives: Values that were searched for, True for those maximized; {} where the journal does not say.
         began: When its first run did, such as "2026-11-28T07:30:00"; "" where the journal does not say.
@@ -173,36 +173,19 @@ def read(folder: Path) -> ExportedStudy:
 
 def _read(folder: Path) -> ExportedStudy:
     history = read_study(folder)
-    goal_texts = history.header["settings"].get("objectives")
-    searched = (
-        history.header.get("kind") == "search"
-        and isinstance(goal_texts, list)
-        and all(isinstance(goal, str) for goal in goal_texts)
-    )
-    goals = goal_texts if searched else [history.goal]
-    objectives = {name: way == "maximize" for way, _, name in (goal.partition(" ") for goal in goals) if name}
-    exported = _merged(history) if searched else [_plain(n, key, history) for n, key in enumerate(history.results)]
-    began = str(history.runs[0].get("time", "")) if history.runs else ""
-    return ExportedStudy(folder, history.header, exported, objectives, began)
-
-
-def _plain(number: int, key: str, history: History) -> ExportedTrial:
-    trial, result = history.trials[key], history.results[key]
-    state, error = FAILED if result.failed else COMPLETE, last_line(result.error)
-    return ExportedTrial(
-        number, dict(trial.params), result.values, state, {}, result.seconds, error,
-        key=key, fold=trial.segment.fold, last=result,
-    )  # fmt: skip
-
-
-def _merged(history: History) -> list[ExportedTrial]:
-    """The segments of each trial of a search together."""
-    segments = _segments(Outcome(history.trials[key], result) for key, result in history.results.items())
-    return [
+    outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
+    if history.header.get("kind") == "search":
+        every = [(number, f"t{number:06}", some) for number, some in sorted(_segments(outcomes).items())]
+    else:
+        every = [(number, one.trial.key, [one]) for number, one in enumerate(outcomes)]
+    trials = [
         ExportedTrial(
             **vars(_record(number, some, dict)),
-            key=f"t{number:06}",
+            key=key,
+            fold=some[-1].trial.segment.fold,
             last=max((outcome.result for outcome in some), key=lambda result: (result.ended, result.key)),
         )
-        for number, some in sorted(segments.items())
+        for number, key, some in every
     ]
+    began = str(history.runs[0].get("time", "")) if history.runs else ""
+    return ExportedStudy(folder, history.header, trials, history.goals, began)

@@ -359,7 +359,7 @@ def test_constraints_and_attributes_are_part_of_a_result(tmp_path: Path) -> None
     assert study.best.values["loss"] == right and {trial.state for trial in study.trials} == {"complete", "infeasible"}
     history = read_study(tmp_path / "rTrue")
     candidates = read_candidates(history, goal := Goal("loss", False))
-    best = ReportedStudy(tmp_path / "rTrue", "", history, goal, candidates).best
+    best = ReportedStudy(tmp_path / "rTrue", history, goal, candidates).best
     assert best is not None and best.value == right
     to_optuna(read(tmp_path / "rTrue"), tmp_path / "log")
     file = optuna.storages.journal.JournalFileBackend(str(tmp_path / "log"))

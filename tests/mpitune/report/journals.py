@@ -24,9 +24,6 @@ def header(**settings: Any) -> dict[str, Any]:
     return {
         "kind": "search" if "objectives" in settings else "experiment",
         "settings": {"experiment": "toy", **settings},
-        "versions": {"python": "3.11.7"},
-        "commit": "0123456789abcdef",
-        "command": ["toy.py", "3"],
     }
 
 
@@ -61,6 +58,8 @@ def write(
     with closing(Journal(folder, heading or header())) as journal:
         run = {
             "command": ["toy.py", "3"],
+            "versions": {"python": "3.11.7"},
+            "commit": "0123456789abcdef",
             "time": "2023-11-14T22:13:20+0000",
             "began": began,
             "n_trials": len(outcomes),
@@ -74,10 +73,10 @@ def write(
     return read_study(folder)
 
 
-def read(history: History, goal: str = "minimize loss") -> ReportedStudy:
+def read(history: History) -> ReportedStudy:
     """A journal as the report sees it."""
-    candidates = read_candidates(history, Goal.of(goal))
-    return ReportedStudy(Path("results/toy"), "toy", history, Goal.of(goal), candidates)
+    goal = Goal("loss", False)
+    return ReportedStudy(Path("results/toy"), history, goal, read_candidates(history, goal))
 
 
 def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:

@@ -89,7 +89,6 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
         trial_line(key + "2", {HOSTILE: "b", "y": "c"}, {}, begin=0, end=1, error=HOSTILE),
     ]
     heading = header(**{HOSTILE: HOSTILE, "data_sha256": HOSTILE})
-    heading.update(command=[HOSTILE], commit=HOSTILE, versions={HOSTILE: HOSTILE})
     bad_run = {
         "slots": [HOSTILE],
         "time": HOSTILE,

@@ -26,7 +26,7 @@ LOSS = Goal("loss", maximize=False)
 
 def read(history: History, goal: Goal | None = LOSS, besides: tuple[str, ...] = ()) -> ReportedStudy:
     candidates = read_candidates(history, goal, besides)
-    return ReportedStudy(Path("r"), "toy", history, goal, candidates)
+    return ReportedStudy(Path("r"), history, goal, candidates)
 
 
 def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ def test_stages_of_a_search_are_one_candidate_with_the_value_of_the_last(tmp_pat
         trial_line("t000000/1", {"x": 1}, {"accuracy": 0.5}, begin=1, end=2, segment=Segment(0, None, 1, True, 1, 2)),
         trial_line("t000001/0", {"x": 2}, {"accuracy": 0.7}, begin=2, end=3, segment=Segment(1, None, 0, False, 0, 1)),
     ]
-    study = read(write(tmp_path, lines, heading=heading), Goal.of("maximize accuracy"))
+    study = read(write(tmp_path, lines, heading=heading), Goal("accuracy", True))
     assert [(one.params, one.value) for one in study.candidates] == [({"x": 1}, 0.5), ({"x": 2}, None)]
     assert study.best is study.candidates[0] and study.candidates[1].state == "pruned"
 
 
 def test_of_equal_trials_of_a_search_the_first_is_the_best_whichever_ended_first(tmp_path: Path) -> None:
     lines = [trial_line(f"t{n:06}", {"x": n}, {"a": 0.5, "b": n}, begin=0, end=1, segment=Segment(n)) for n in (1, 0)]
-    study = read(write(tmp_path / "one", lines, heading=header(objectives=["maximize a"])), Goal.of("maximize a"))
+    study = read(write(tmp_path / "one", lines, heading=header(objectives=["maximize a"])), Goal("a", True))
     assert study.best is not None and study.best.params == {"x": 0}
     folder = tmp_path / "two"
     write(folder, lines, heading=header(objectives=["maximize a", "minimize b"]))

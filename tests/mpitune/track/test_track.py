@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 import mpitune
 from mpitune.optimize.strategies.halving import Hyperband
+from mpitune.sweeps.metrics import _records
 from mpitune.track import tracker
 from mpitune.track.writers import _taken
 from tests.helpers import PATIENCE
@@ -22,7 +22,7 @@ from tests.helpers import PATIENCE
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("track")]
 SPACE = {"lr": mpitune.Float(1e-5, 1e-1, log=True), "act [1]": mpitune.Choice("relu", "gelu")}
 AROUND = {**os.environ, "PYTHONPATH": os.getcwd()}
-Read = dict[str, dict[str, Any]]  # of each run: params, steps, loss, state, and all else
+Read = dict[str, dict[str, Any]]  # of each run: params, steps, loss, state
 
 
 def experiments(database: Path) -> list[Any]:
@@ -37,11 +37,9 @@ def in_mlflow(database: Path) -> Read:
     for run in client.search_runs([experiment.experiment_id]):
         assert run.info.run_name not in found, "once"
         steps = client.get_metric_history(run.info.run_id, "step/loss")
-        tags = {name: run.data.tags[name] for name in ("place", "state", "error")}
         found[run.info.run_name] = {
             "params": run.data.params, "steps": {each.step: each.value for each in steps},
-            "loss": run.data.metrics.get("loss"), "state": tags["state"],
-            "rest": [run.data.metrics, tags, run.info.status, run.info.end_time, experiment.name, experiment.tags],
+            "loss": run.data.metrics.get("loss"), "state": run.data.tags["state"],
         }  # fmt: skip
     return found
 
@@ -54,16 +52,15 @@ def in_tensorboard(folder: Path) -> Read:
     found: Read = {}
     for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         read = EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload()
-        scalars = {name: [(e.step, e.value) for e in read.Scalars(name)] for name in read.Tags()["scalars"]}
+        losses = [(e.step, e.value) for e in read.Scalars("loss")] if "loss" in read.Tags()["scalars"] else []
         content = [
             read.SummaryMetadata(f"_hparams_/session_{tag}_info").plugin_data.content for tag in ("start", "end")
         ]
         begin, end = map(plugin_data_pb2.HParamsPluginData.FromString, content)
         params = {n: v.string_value or v.number_value for n, v in begin.session_start_info.hparams.items()}
-        losses = scalars.get("loss", [])
         found[path.name] = {
             "params": params, "steps": dict(losses[:-1]), "loss": losses[-1][1] if losses else None,
-            "state": "failed" if end.session_end_info.status == 2 else "", "rest": [scalars, str(end)],
+            "state": "failed" if end.session_end_info.status == 2 else "",
         }  # fmt: skip
     return found
 
@@ -74,39 +71,20 @@ def in_wandb(folder: Path) -> Read:
 
     found: Read = {}
     for path in folder.glob("wandb/offline-run-*/run-*.wandb"):
-        name, rest, steps, params, summary = "", [], dict[int, Any](), dict[str, Any](), dict[str, Any]()
-        for record in map(Record.FromString, records(path.read_bytes())):
+        name, run = "", {"params": dict[str, Any](), "steps": dict[int, Any](), "loss": None, "state": ""}
+        for record in map(Record.FromString, _records(path.read_bytes())):
             if record.HasField("run"):
-                name, tags = record.run.display_name, list(record.run.tags)
-                rest = [record.run.run_group, record.run.project]
-                params.update({item.key: json.loads(item.value_json) for item in record.run.config.update})
+                name, run["state"] = record.run.display_name, record.run.tags[0]
+                run["params"] |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
             if record.HasField("history"):
                 row = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
-                steps[row["_step"]] = row["loss"]
-            for item in record.summary.update:
-                summary[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
+                run["steps"][row["_step"]] = row["loss"]
+            if losses := [item.value_json for item in record.summary.update if item.key == "loss"]:
+                run["loss"] = json.loads(losses[-1])
         assert name not in found, "once"
-        params.pop("_wandb", None)
-        summary = {key: value for key, value in summary.items() if key[0] != "_"}
-        found[name] = {
-            "params": params, "steps": steps, "loss": summary.get("loss"), "state": tags[0], "rest": [*rest, summary],
-        }  # fmt: skip
+        run["params"].pop("_wandb", None)
+        found[name] = run
     return found
-
-
-def records(content: bytes) -> Iterator[bytes]:
-    """Those of a file of wandb's: LevelDB's log format after 7 bytes."""
-    at, record = 7, b""
-    while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        record += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield record
-            record = b""
 
 
 def objective(trial: Any) -> Iterator[Any]:

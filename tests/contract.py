@@ -83,6 +83,25 @@ study.optimize(objective, n_trials=14, catch=ValueError)
 rows = [(trial.state.name, trial.params, trial.values, trial.intermediate_values) for trial in study.trials]
 print("best", study.best_trial.number, rows)
 """
+HYPEROPT = """
+import functools
+import numpy as np
+from hyperopt import Trials, fmin, fmin_pass_expr_memo_ctrl, hp, pyll, tpe
+from tests.fate import befalls
+
+@fmin_pass_expr_memo_ctrl
+def objective(expr, memo, ctrl):
+    befalls(ctrl.current_trial["tid"])
+    point = pyll.rec_eval(expr, memo=memo)
+    return {"loss": point["x"] ** 2 + len(point["c"]), "status": "ok", "attachments": {"content": b"\\x00"}}
+
+space = {"x": hp.uniform("x", -1, 1), "c": hp.choice("c", ["a", {"y": hp.lognormal("y", 0, 1)}])}
+trials = Trials()
+fmin(objective, space, functools.partial(tpe.suggest, n_startup_jobs=4), 14, trials=trials, catch_eval_exceptions=True,
+    rstate=np.random.default_rng(1), verbose=False)
+rows = [(doc["state"], doc["misc"]["vals"], doc["result"], doc["misc"].get("error")) for doc in trials._dynamic_trials]
+print("best", trials.argmin, rows, trials.attachments)
+"""
 RACE = """
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -228,6 +247,11 @@ DOORS = {
         {"script.py": OPTUNA},
         lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
         joins=False, grace=(), needs="optuna",
+    ),
+    "a hyperopt script": Door(
+        {"script.py": HYPEROPT},
+        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
+        joins=False, grace=(), needs="hyperopt",
     ),
     "a sweep file": Door(
         {"script.py": SWEEP, "sweep.json": json.dumps(SWEEP_FILE)},

@@ -1,20 +1,109 @@
-"""What doors of other tuners share: a folder of each study, what all ranks agree on, one line of what is lost."""
+"""What doors of other tuners share: their experiment, a folder of each study, one line of what is lost."""
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError, named
+from mpitune.experiment import Data, Experiment
 from mpitune.optimize.kept import kept_by
 from mpitune.optimize.search import slots_here
+from mpitune.optimize.search_study import SearchStudy
+from mpitune.optimize.values import refuse_faults
+from mpitune.optimize.window import Source, rounds
 from mpitune.options import RunOptions
+from mpitune.port import Scheduling
 from mpitune.ranks import launch
-from mpitune.storage.history import read_header
+from mpitune.storage.history import read_header, read_journal
+from mpitune.storage.table import last_line
+from mpitune.storage.trials import records
 from mpitune.studies import join, on_all_ranks
+from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
+
+
+class Leading(Source, Protocol):
+    """What rank 0 has of a call: it proposes trials, and is told of them in the order of numbers.
+
+    Attributes:
+        function: the user's objective.
+        arrays: large ones that it holds.
+        n_trials: how many are proposed; None for no limit.
+        extras: what workers have sent beside their answers, by the number of the trial.
+        is_late: whether no trial may begin any more.
+    """
+
+    function: Callable[..., Any]
+    arrays: dict[str, np.ndarray]
+    n_trials: int | None
+    extras: dict[int, Any]
+
+    @property
+    def is_late(self) -> bool: ...
+
+
+class Led(Experiment):
+    """A call of another tuner's, whose trials run on all devices. Its subclass is a frozen dataclass."""
+
+    kind = "search"
+    fix = ""  # where an answer cannot be sent
+
+    leader: Any  # a `Leading`; None but on rank 0
+    objectives: tuple[str, ...]
+    window: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "leader": None}
+
+    def searches(self) -> Iterable[Rounds]:
+        return [rounds(self.leader, self.window)]
+
+    def scheduling(self) -> Scheduling:
+        n_trials = None if self.leader is None else self.leader.n_trials
+        return Scheduling(n_trials=n_trials, preload=(type(self).__module__,), prints_plainly=True)
+
+    def on_results(self, results: Iterable[Result]) -> str:
+        return "its time" if self.leader is not None and self.leader.is_late else ""
+
+    def data(self) -> Data:
+        return {} if self.leader is None else self.leader.arrays
+
+    def on_message(self, content: bytes) -> None:
+        number, *extras = pickle.loads(content)
+        self.leader.extras[number] = tuple(extras)
+
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
+        if evaluation.error is None:
+            return
+        refuse_faults(evaluation)
+        if isinstance(evaluation, Result) and evaluation.raised:
+            raise UsageError(
+                f"what the objective has given trial {trial.segment.number} cannot be sent from its worker "
+                f"({last_line(evaluation.error or '')}): {self.fix}"
+            )
+
+    def called(self) -> dict[str, Any]:
+        called = {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
+        return values_read(called) | called
+
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
+        goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
+        history = read_journal(folder)  # which has those of earlier calls of the script, too
+        last, known = max(outcomes, default=None, key=lambda outcome: outcome.trial.key), list(outcomes)
+        if history is not None and last is not None:
+            kept = [key for key in history.results if key <= last.trial.key]
+            known = [Outcome(history.trials[key], history.results[key]) for key in kept]
+        SearchStudy(records(known), goals, folder).write(folder / "trials.csv")
+
 
 studies_in: dict[Path, dict[Hashable, int]] = {}  # those of this process that have a results folder
 _told_kept: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import pickle
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -24,39 +22,31 @@ from optuna.samplers import BruteForceSampler
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
-from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, Experiment, Objective, WorkerContext
-from mpitune.optimize.door import agreed, known_settings, own_folder, require_script, say_kept
+from mpitune.experiment import Objective, WorkerContext
+from mpitune.optimize.door import Led, agreed, known_settings, own_folder, require_script, say_kept
 from mpitune.optimize.search import slots_here
-from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
-from mpitune.optimize.values import refuse_faults
-from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
-from mpitune.port import Reporting, Scheduling
+from mpitune.port import Reporting
 from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import sendable
-from mpitune.storage.history import read_journal
-from mpitune.storage.table import last_line
-from mpitune.storage.trials import records
 from mpitune.studies import n_ranks, run_study
-from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
 
 SAID = "_mpitune_said"  # of a sampler or pruner: the text of its settings
 FIX = "make it within the objective"
 
 
 @dataclass(frozen=True)
-class Optimizing(Experiment):
+class Optimizing(Led):
     """One call of `optimize`. The fields before `in_worker` are those of the journal's header."""
 
-    kind = "search"
+    fix = "give set_user_attr numbers, texts or lists of them"
 
     study: str  # its name; "" where Optuna has made one up
     space: str
@@ -67,60 +57,14 @@ class Optimizing(Experiment):
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "leader": None}
-
-    def searches(self) -> Iterable[Rounds]:
-        assert self.leader is not None
-        return [rounds(self.leader, self.window)]
-
     def objective(self, worker: WorkerContext) -> Objective:
         return self.in_worker.begin(worker.data)
-
-    def scheduling(self) -> Scheduling:
-        n_trials = None if self.leader is None else self.leader.n_trials
-        return Scheduling(n_trials=n_trials, preload=(__name__,), prints_plainly=True)
 
     def news_for_workers(self) -> Sequence[bytes]:
         return () if self.leader is None else self.leader.asking.news()
 
-    def on_results(self, results: Iterable[Result]) -> str:
-        return "its time" if self.leader is not None and self.leader.is_late else ""
-
-    def data(self) -> Data:
-        return {} if self.leader is None else self.leader.arrays
-
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
-
-    def on_message(self, content: bytes) -> None:
-        number, *extras = pickle.loads(content)
-        assert self.leader is not None
-        self.leader.extras[number] = tuple(extras)
-
-    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
-        """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
-        if evaluation.error is None:
-            return
-        refuse_faults(evaluation)
-        if isinstance(evaluation, Result) and evaluation.raised:
-            raise UsageError(
-                f"what the objective has given trial {int(trial.key[1:])} cannot be sent from its worker "
-                f"({last_line(evaluation.error or '')}): give set_user_attr numbers, texts or lists of them"
-            )
-
-    def called(self) -> dict[str, Any]:
-        called = {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
-        return values_read(called) | called
-
-    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
-        goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
-        history = read_journal(folder)  # which has those of earlier calls of the script, too
-        last, known = max(outcomes, default=None, key=lambda outcome: outcome.trial.key), list(outcomes)
-        if history is not None and last is not None:
-            kept = [key for key in history.results if key <= last.trial.key]
-            known = [Outcome(history.trials[key], history.results[key]) for key in kept]
-        SearchStudy(records(known), goals, folder).write(folder / "trials.csv")
 
 
 def optimize(

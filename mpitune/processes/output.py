@@ -19,7 +19,7 @@ class _Outliving:
 
     def write(self, text: str) -> int:
         try:
-            return int(self._stream.write(text))
+            return int(self._stream.write(text) or 0)  # tqdm gives None
         except UnicodeEncodeError as error:
             return self.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
         except (OSError, ValueError):  # ValueError: it has been closed

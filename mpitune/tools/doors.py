@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import functools
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
-from mpitune.errors import Caller, called_from
+from mpitune.errors import Caller, UsageError, called_from
 from mpitune.options import RunOptions
 from mpitune.processes.process import OnImport, in_child
 from mpitune.studies import leads
 
-Door = Callable[[RunOptions, int | None, types.ModuleType], None]  # its options, --window, the package
+Door = Callable[[RunOptions, int | None, Any], None]  # its options, --window, the package
 
 
 def stays() -> bool:
@@ -24,7 +23,7 @@ def stays() -> bool:
     return leads() or in_child()
 
 
-def _optuna(options: RunOptions, window: int | None, package: types.ModuleType) -> None:
+def _optuna(options: RunOptions, window: int | None, package: Any) -> None:
     """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`."""
     optunas = package.study.Study.optimize
 
@@ -52,7 +51,33 @@ def _optuna(options: RunOptions, window: int | None, package: types.ModuleType) 
     package.study.Study.optimize = optimize
 
 
+def _hyperopt(options: RunOptions, window: int | None, package: Any) -> None:
+    """Let `fmin` use all workers, and `SparkTrials` be trials of theirs."""
+    from mpitune.hyperopt import minimizing
+
+    @functools.wraps(minimizing.hyperopts)
+    def fmin(*args: Any, **more: Any) -> Any:
+        if stays():
+            return minimizing.hyperopts(*args, **more)
+        with called_from(Caller.SCRIPT):
+            return minimizing.fmin(*args, **more, window=window, options=options)
+
+    package.fmin = minimizing.MODULE.fmin = fmin  # which `Trials.fmin` finds there
+    package.SparkTrials = package.spark.SparkTrials = minimizing.SparkTrials
+
+
+def _mongo(options: RunOptions, window: int | None, package: Any) -> None:
+    """Say what `MongoTrials` needs, before it looks for its database."""
+
+    def refused(*args: Any, **more: Any) -> None:
+        raise UsageError("MongoTrials needs a database and workers that are not here: give Trials(), and --results DIR")
+
+    package.MongoTrials = refused
+
+
 DOORS: dict[str, Door] = {
+    "hyperopt": _hyperopt,
+    "hyperopt.mongoexp": _mongo,
     "optuna": _optuna,
 }
 

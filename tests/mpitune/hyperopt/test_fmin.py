@@ -1,0 +1,268 @@
+"""`fmin` here leaves what hyperopt's leaves, on any layout, and goes on from a folder."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hyperopt import JOB_STATE_ERROR, JOB_STATE_NEW, STATUS_OK, Ctrl, Trials, atpe, hp, pyll, rand, space_eval, tpe
+from hyperopt.fmin import fmin_pass_expr_memo_ctrl, generate_trials_to_calculate
+
+from mpitune import RunOptions
+from mpitune.errors import UsageError
+from mpitune.hyperopt import fmin
+from mpitune.hyperopt.minimizing import SparkTrials, hyperopts
+from mpitune.hyperopt.worker import read_kept
+from mpitune.optimize import door
+from mpitune.storage.history import read_study
+from tests.mpitune.hyperopt.made import HERE, call_of, differs, left_by
+
+TWO = RunOptions(gpu="none", workers=2, quiet=True)
+X = hp.uniform("x", -1, 1)
+
+
+@pyll.scope.define
+def tenfold_of_a_script(value: float) -> float:
+    return value * 10
+
+
+def square(x: float) -> float:
+    return x**2
+
+
+def call(
+    function: Any = square, space: Any = X, algo: Any = tpe.suggest, n: Any = 12, seed: int = 1, **more: Any
+) -> Any:
+    arguments = {"fn": function, "space": space, "algo": algo, "max_evals": n, "verbose": False, **more}
+    return {"rstate": np.random.default_rng(seed), **arguments}
+
+
+def again(**more: Any) -> Any:
+    """As the same command in another process."""
+    door.studies_in.clear()
+    return fmin(**more)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_with_a_window_of_1_all_is_as_by_hyperopt_alone(seed: int) -> None:
+    assert not differs(seed)
+
+
+@pytest.mark.parametrize("seed", [2, 7])
+def test_a_window_gives_the_same_on_any_layout(seed: int) -> None:
+    def new(function: Any = None) -> Any:
+        made = call_of(seed) | {"algo": partial(tpe.suggest, n_startup_jobs=4), "max_queue_len": 1}
+        return made | {"fn": function or made["fn"]}
+
+    ways = [partial(fmin, window=5, options=options) for options in (HERE, TWO)]
+    fast = new()["fn"]
+    slow = new(lambda point: time.sleep(len(repr(point)) % 3 / 100) or fast(point))
+    assert left_by(new(), ways[0]) == left_by(slow, ways[1]) != left_by(new(), hyperopts)
+
+
+def test_trials_see_those_before_their_window_alone() -> None:
+    seen: list[tuple[int, list[int], int]] = []
+
+    def looks(ids: list[int], domain: Any, trials: Trials, number: int) -> Any:
+        states = [doc["result"]["status"] for doc in trials.trials]
+        seen.append((ids[0], [n for n, state in enumerate(states) if state == STATUS_OK], len(states)))
+        return rand.suggest(ids, domain, trials, number)
+
+    fmin(**call(algo=looks), window=4, options=TWO)
+    assert seen == [(n, list(range(n - 3)), n) for n in range(12)]
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_folder_continues_it_in_another_process(seeded: bool, tmp_path: Path) -> None:
+    more = {} if seeded else {"rstate": None}
+    options = RunOptions(gpu="none", workers=0, quiet=True, results=tmp_path / "r")
+    first, whole, rest = Trials(), Trials(), Trials()
+    again(**call(n=5, trials=first, **more), window=2, options=options)
+    again(**call(n=12, trials=whole, **more), window=2, options=options)
+    assert whole.losses()[:5] == first.losses() and len(whole) == 12
+    n = len(read_study(tmp_path / "r").results)
+    again(**call(n=12, trials=rest, **more), window=2, options=options)
+    assert rest.losses() == whole.losses() and rest.vals == whole.vals
+    assert len(read_study(tmp_path / "r").results) == n
+    assert not seeded or fmin(**call(), window=2, options=HERE) == rest.argmin
+    changed = pytest.raises(UsageError, match="space")
+    with changed:
+        again(**call(space=hp.uniform("x", -1, 2), **more), options=options)
+
+
+def test_a_folder_says_what_it_has_as_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def objective(x: float) -> Any:
+        files = {"model": b"\x00\xff", "other": {1, 2}}
+        return {"loss": np.float32(x), "status": STATUS_OK, "made": Path("/a"), "attachments": files}
+
+    options = RunOptions(gpu="none", workers=0, quiet=True, results=tmp_path / "r")
+    for n, made in enumerate((Path("/a"), "/a")):
+        trials = Trials()
+        again(**call(objective, n=2, trials=trials), options=options)
+        assert trials.results[1]["made"] == made and ("texts for made, " in capsys.readouterr().err) == bool(n)
+        attachments = trials.trial_attachments(trials.trials[1])
+        assert attachments["model"] == b"\x00\xff" and attachments["other"] == ("{1, 2}" if n else {1, 2})
+
+
+def test_a_saved_file_and_a_folder_go_on_together(tmp_path: Path) -> None:
+    saved, options = str(tmp_path / "saved"), RunOptions(gpu="none", workers=0, quiet=True, results=tmp_path / "r")
+    how = {"trials_save_file": saved, "points_to_evaluate": [{"x": 0.5}, {"x": 0.25}], "options": options, "window": 3}
+    again(**call(n=6), **how)
+    again(**call(n=12), **how)
+    kept = pickle.loads(Path(saved).read_bytes())
+    whole = generate_trials_to_calculate([{"x": 0.5}, {"x": 0.25}])
+    fmin(**call(n=12, trials=whole), options=HERE, window=3)
+    assert kept.losses() == whole.losses() and len(kept) == 14 and kept.losses()[:2] == [0.25, 0.0625]
+
+
+def test_what_a_script_may_ask_for() -> None:
+    earlier = Trials()
+    fmin(**call(n=6, trials=earlier), options=HERE)
+    assert fmin(**call(n=12, trials=earlier), options=TWO)["x"] == earlier.argmin["x"] and len(earlier) == 12
+    space = {"k": hp.choice("k", [{"a": pyll.scope.tenfold_of_a_script(X)}, {"b": hp.randint("b", 3)}])}
+    best = fmin(**call(lambda point: abs(point["k"].get("a", 99) - 5), space, n=40, seed=3), options=TWO)
+    assert space_eval(space, best)["k"]["a"] == pytest.approx(5, abs=3)
+    point = fmin(**call(lambda p: p["k"].get("b", 9), space, return_argmin=False), options=HERE)
+    assert point["k"]["b"] == 0
+    assert fmin(**call(algo=atpe.suggest, n=6), window=2, options=HERE) == fmin(
+        **call(algo=atpe.suggest, n=6), window=2, options=TWO
+    )
+
+
+def test_an_objective_has_a_control_of_its_trial() -> None:
+    @fmin_pass_expr_memo_ctrl
+    def objective(expr: Any, memo: Any, ctrl: Ctrl) -> Any:
+        ctrl.attachments["number"] = ctrl.current_trial["tid"]
+        ctrl.checkpoint({"loss": 1.0})
+        return square(pyll.rec_eval(expr, memo=memo))
+
+    @fmin_pass_expr_memo_ctrl
+    def injects(expr: Any, memo: Any, ctrl: Ctrl) -> Any:
+        ctrl.inject_results([None], [{"loss": 0.0, "status": STATUS_OK}], [{"idxs": {}, "vals": {}}], [9])
+        return 1.0
+
+    trials = Trials()
+    fmin(**call(objective, n=4, trials=trials), options=TWO)
+    assert [trials.trial_attachments(doc)["number"] for doc in trials.trials] == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="use points_to_evaluate"):
+        fmin(**call(injects), options=HERE)
+
+
+def test_what_an_objective_raises_ends_the_call_with_its_trial() -> None:
+    def raises(x: float) -> float:
+        if x > 0.3:
+            raise KeyError("too large")
+        return x
+
+    alone, trials = Trials(), Trials()
+    for how in (partial(hyperopts, trials=alone), partial(fmin, trials=trials, window=4, options=TWO)):
+        with pytest.raises(KeyError, match="too large"):
+            how(**call(raises, algo=rand.suggest))
+    errors = [[(doc["state"], doc["misc"].get("error")) for doc in each._dynamic_trials] for each in (alone, trials)]
+    assert errors[0] == errors[1] and errors[0][-1][0] == JOB_STATE_ERROR and trials.losses() == alone.losses()
+    points = generate_trials_to_calculate([{"x": 0.5}, {"x": 0.1}])
+    with pytest.raises(KeyError):
+        fmin(**call(raises, trials=points), options=HERE)
+    assert [doc["state"] for doc in points._dynamic_trials] == [JOB_STATE_ERROR, JOB_STATE_NEW]
+    with pytest.raises(ZeroDivisionError):
+        fmin(**call(early_stop_fn=lambda trials: 1 / 0), options=HERE)
+    with pytest.raises(ZeroDivisionError):
+        fmin(**call(algo=lambda *all_: 1 / 0), options=HERE)
+
+
+def test_a_worker_that_dies_of_a_trial_leaves_the_others() -> None:
+    trials = Trials()
+    how = call(lambda x: x if x < 0.7 else os.kill(os.getpid(), signal.SIGKILL), algo=rand.suggest, trials=trials)
+    fmin(**how, window=3, options=TWO)
+    states = [doc["misc"].get("error") for doc in trials._dynamic_trials]
+    assert len(states) == 12 and any(states) and "SIGKILL" in next(filter(None, states))[1] and len(trials) < 12
+
+
+def test_its_time_and_its_losses_end_it() -> None:
+    trials, begin = Trials(), time.monotonic()
+    fmin(**call(lambda x: time.sleep(0.1) or x, n=None, timeout=1, trials=trials), window=4, options=HERE)
+    assert 1 <= len(trials) < 40 and time.monotonic() - begin < 20
+    assert sorted(trials._ids) == list(range(len(trials)))  # none that was open is left
+    at_once, left = Trials(), Trials()
+    fmin(**call(loss_threshold=0.01, n=50, seed=3, trials=at_once), window=1, options=HERE)
+    fmin(**call(loss_threshold=0.01, n=50, seed=3, trials=left, algo=rand.suggest), window=7, options=TWO)
+    for losses in (left.losses(), at_once.losses()):
+        assert losses[-1] < 0.01 <= min(losses[:-1])
+
+
+def test_spark_is_not_needed() -> None:
+    trials = SparkTrials(parallelism=3, loss_threshold=-1)
+    assert fmin(**call(lambda x: 1 / 0 if x > 0 else x, trials=trials), options=HERE)["x"] == trials.argmin["x"]
+    same = Trials()
+    fmin(**call(lambda x: 1 / 0 if x > 0 else x, trials=same, catch_eval_exceptions=True), window=3, options=HERE)
+    assert trials.losses() == same.losses()
+
+
+class OfOthers(Trials):  # type: ignore[misc]
+    asynchronous = True
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "workers of its own": (lambda: call(trials=OfOthers()), "OfOthers has workers of its own"),
+    "an objective": (lambda: call(partial(lambda made, x: x, (n for n in [1]))), "cannot be sent to workers"),
+    "a point": (lambda: call(points_to_evaluate=[{"x": object()}]), "x is <object"),
+    "a window": (lambda: call() | {"window": 0}, "window=0: give a whole number"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_is_refused_before_the_first_trial(what: str) -> None:
+    make, text = REFUSED[what]
+    with pytest.raises(UsageError, match=text):
+        fmin(**{"options": HERE, **make()})
+
+
+def test_what_cannot_be_sent_back_is_a_text(capfd: pytest.CaptureFixture[str]) -> None:
+    trials = Trials()
+    how = call(lambda x: {"loss": x, "status": STATUS_OK, "lock": threading.Lock()}, n=1, trials=trials)
+    fmin(**how, options=TWO)
+    assert "lock" in trials.results[0]["lock"] and "trial 0: lock cannot be sent" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, [], {"result": 1}, {"begun": "x"}])
+def test_a_journal_of_others_is_refused(content: Any) -> None:
+    with pytest.raises(UsageError, match="trial 3 in the journal is none that hyperopt could have"):
+        read_kept(content, 3)
+
+
+SCRIPT = """
+import numpy as np
+from hyperopt import SparkTrials, Trials, fmin, hp, rand, tpe
+
+def inner(x):
+    return (x - 1) ** 2
+
+def outer(x):
+    best = fmin(inner, hp.uniform("y", 0, x), rand.suggest, 3, rstate=np.random.default_rng(1), verbose=False)
+    return best["y"]
+
+trials = SparkTrials(2)
+print(fmin(outer, hp.uniform("x", 0, 1), tpe.suggest, 5, trials=trials, rstate=np.random.default_rng(1)), len(trials))
+print(trials.fmin(inner, hp.uniform("y", 0, 1), max_evals=8, rstate=np.random.default_rng(2)), len(trials))
+from hyperopt.mongoexp import MongoTrials
+MongoTrials("mongo://localhost:1/none/jobs")
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_script_needs_no_change(ranks: int, program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = ["-m", "mpitune", "--window", "2", "--workers", "0" if not ranks else "1", str(tmp_path / "script.py")]
+    done = program(*command, ranks=ranks, status=2)
+    assert "MongoTrials needs a database and workers that are not here" in done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["5", "8"] and "Traceback" not in done.stderr

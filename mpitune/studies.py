@@ -177,6 +177,23 @@ def dismiss(transport: Transport) -> None:
         transport.settle()
 
 
+@contextmanager
+def led(transport: Transport) -> Iterator[bool]:
+    """Whether this is rank 0, which alone does what follows. The others do what it asks for, until this ends."""
+    if transport.rank:
+        serve(transport)
+    leads = transport.rank == 0
+    if not leads or launch.others_wait or transport.size == 1:  # as under python -m mpitune
+        yield leads
+        return
+    launch.others_wait = True
+    try:
+        yield True
+    finally:
+        launch.others_wait = False
+        dismiss(transport)
+
+
 def n_ranks() -> int:
     """How many there are: a launcher may not say it, but they do."""
     return launched().size or join(RunOptions(heartbeat_timeout=0.0)).size

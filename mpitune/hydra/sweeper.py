@@ -13,8 +13,7 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from mpitune.optuna.optimizing import optimize
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds
 from mpitune.storage.files import written_whole
-from mpitune.studies import dismiss, join, serve
+from mpitune.studies import join, led
 
 Keys = Mapping[str, Any]  # what `hydra.sweeper` has
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -63,7 +62,7 @@ def sweep(
         arguments: overrides of the command line.
     """
     try:
-        with called_from(Caller.HYDRA), _led() as leads:
+        with called_from(Caller.HYDRA), led(join(RunOptions(heartbeat_timeout=0.0))) as leads:
             if leads:
                 for key in keys.keys() - set(known):
                     raise UsageError(f"hydra.sweeper has {key!r}: {mended(key, known)}")
@@ -72,25 +71,6 @@ def sweep(
         if not launch.launched().rank:  # the same on all ranks
             print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(int(error.status))
-
-
-@contextmanager
-def _led() -> Iterator[bool]:
-    """Whether this is rank 0. The others do what it asks for, until this ends."""
-    transport = join(RunOptions(heartbeat_timeout=0.0))
-    if transport.rank:
-        serve(transport)
-        yield False
-        return
-    if launch.others_wait or transport.size == 1:  # as under python -m mpitune
-        yield True
-        return
-    launch.others_wait = True
-    try:
-        yield True
-    finally:
-        launch.others_wait = False
-        dismiss(transport)
 
 
 def _sweep(keys: Keys, context: HydraContext, task: TaskFunction, config: DictConfig, arguments: Sequence[str]) -> None:

@@ -5,37 +5,33 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
-from mpitune.errors import StudyError, UsageError, own_traceback
+from mpitune.errors import own_traceback
 from mpitune.processes.process import packed, packed_error, unpacked_error
 from mpitune.ranks.transport import Transport
-from mpitune.sklearn.search.folds import Folds
-from mpitune.studies import run_study
+from mpitune.studies import led
 
 
 def on_all_ranks(transport: Transport, search: Any, fit: Callable[[], Any]) -> None:
-    """Have rank 0 call `fit`, which tells the others of each study; then all have the fitted search, or its error."""
-    if transport.rank == 0:
-        try:
-            fit()
-            own = {*search.get_params(deep=False), "_skl_callbacks"}
-            content = _packed({name: value for name, value in vars(search).items() if name not in own})
-        except BaseException as error:
-            transport.broadcast(("error", packed_error(error, own_traceback(error))))
-            transport.settle()
-            raise
-        transport.broadcast(("done", content))
-        transport.settle()
-        return
-    while (message := transport.broadcast(None))[0] == "study":
-        with suppress(UsageError, StudyError, KeyboardInterrupt, SystemExit):  # rank 0 says it next
-            run_study(Folds(), message[1])
+    """Have rank 0 call `fit`, whose studies all ranks make; then all have the fitted search, or its error."""
+    content: dict[str, Any] = {}
+    raised: BaseException | None = None
+    with led(transport) as leads:
+        if leads:
+            try:
+                fit()
+                own = {*search.get_params(deep=False), "_skl_callbacks"}
+                content = _packed({name: value for name, value in vars(search).items() if name not in own})
+            except BaseException as error:
+                raised = error
+    why = b"" if raised is None else packed_error(raised, own_traceback(raised))
+    content, why = transport.broadcast((content, why))
     transport.settle()
-    if message[0] == "error":
-        raise unpacked_error(message[1])
-    vars(search).update(_unpacked(message[1]))
+    if raised is not None or why:
+        raise raised or unpacked_error(why)
+    if not leads:
+        vars(search).update(_unpacked(content))
 
 
 def _packed(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -260,8 +260,6 @@ class OnEngine(_search.BaseSearchCV):
         if race is not None:
             n_slots = 1 if options.workers == 0 else len(choose(options.gpu, options.workers, options.threads)[0])
             race.start(n_slots * n_ranks())
-        if every_rank_runs():
-            join(RunOptions(heartbeat_timeout=0.0)).broadcast(("study", options))
         try:
             return answers_of(grouping.tasks, run_study(study, options))
         except Raised as raised:

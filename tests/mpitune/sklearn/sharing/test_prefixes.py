@@ -46,7 +46,7 @@ def test_rounds_of_lightgbm_without_a_split_are_dropped_so_nothing_is_shared() -
         ("lightgbm", "LGBMRegressor", {"boosting_type": "rf"}, "boosting_type=rf has no prefixes"),
         ("lightgbm", "LGBMRegressor", {"objective": np.subtract}, "its objective is a function"),
         ("lightgbm", "LGBMRegressor", {"random_state": np.random.RandomState(0)}, "random_state is no integer"),
-        ("xgboost", "XGBRegressor", {"process_type": "update"}, "what process_type does to the first rounds"),
+        ("xgboost", "XGBRegressor", {"process_type": "update"}, "what process_type does to the first trees"),
         ("xgboost", "XGBRegressor", {"booster": "dart"}, "booster=dart has no prefixes"),
         ("xgboost", "XGBRegressor", {"device": "cuda"}, "rounds on device=cuda may add up in another order"),
         ("xgboost", "XGBRegressor", {"objective": np.subtract}, "its objective is a function"),
@@ -57,7 +57,7 @@ def test_parameters_that_are_not_known_to_leave_the_first_trees_alone(
 ) -> None:
     model = getattr(pytest.importorskip(library, reason=f"{library} is not installed"), kind)
     family = family_of(model)
-    assert family is not None and family.why_not(model(n_jobs=1, subsample=0.5)) is None
+    assert family is not None and family.why_not(model(n_jobs=1, subsample=0.5, verbosity=-1)) is None
     assert str(family.why_not(model(**parameters))).startswith(reason)
 
 

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,21 +23,28 @@ import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.errors import StudyError, UsageError
 from mpitune.joblib.calls import service
 from mpitune.processes.pickles import LARGE_ARRAY
-from mpitune.svm import SVC as OurSVC
-from tests.helpers import PATIENCE, wait_until
+from tests.helpers import PATIENCE
+from tests.mpitune.joblib.work import (
+    Stubborn,
+    memories,
+    pid_beside_another,
+    raise_stubborn,
+    say,
+    seen,
+    write,
+    write_number,
+)
 from tests.mpitune.sklearn.iris import X, Y
 
 TREE = DecisionTreeClassifier(random_state=0)
 PIPE = make_pipeline(StandardScaler(), KNeighborsClassifier())
+
 
 FUNCTIONS: dict[str, Callable[[], Any]] = {
     "cross_val_score": lambda: theirs.cross_val_score(TREE, X, Y, cv=10),
     "StackingClassifier": lambda: StackingClassifier(
         [("tree", TREE), ("near", PIPE)], KNeighborsClassifier()
     ).fit(X, Y).predict_proba(X),
-    "a grid of our SVC": lambda: theirs.GridSearchCV(OurSVC(), {"C": [1, 10], "gamma": [0.1, 1]}).fit(X, Y).cv_results_[
-        "mean_test_score"
-    ],
 }  # fmt: skip
 
 
@@ -64,17 +69,9 @@ def test_scikit_learns_functions_say_the_same(two: None, name: str) -> None:
 
 def test_workers_stay_and_are_others(two: None, tmp_path: Path) -> None:
     first, second = (
-        set(Parallel(batch_size=1)(delayed(_pid_beside_another)(tmp_path / name) for _ in range(6))) for name in "ab"
+        set(Parallel(batch_size=1)(delayed(pid_beside_another)(tmp_path / name) for _ in range(6))) for name in "ab"
     )
     assert first == second and len(first) == 2 and os.getpid() not in first
-
-
-def _pid_beside_another(folder: Path) -> int:
-    """This process, once there is another one that makes such calls."""
-    folder.mkdir(exist_ok=True)
-    (folder / str(os.getpid())).touch()
-    wait_until(lambda: len(list(folder.iterdir())) == 2)
-    return os.getpid()
 
 
 def test_an_exception_comes_back_with_its_traceback_and_place(two: None) -> None:
@@ -82,62 +79,28 @@ def test_an_exception_comes_back_with_its_traceback_and_place(two: None) -> None
         Parallel()(delayed(divmod)(i, i - 3) for i in range(10))
     assert "Traceback" in str(caught.value.__cause__)
     assert [note.startswith("raised at ") for note in caught.value.__notes__] == [True]
-    with pytest.raises(_Stubborn, match="one"):  # whose arguments are not those that it keeps
-        Parallel()(delayed(_raise_stubborn)() for _ in range(3))
+    with pytest.raises(Stubborn, match="one"):  # whose arguments are not those that it keeps
+        Parallel()(delayed(raise_stubborn)() for _ in range(3))
     with pytest.raises(Exception, match="cannot be pickled.*lock"):
         Parallel()(delayed(str)(threading.Lock()) for _ in range(3))
 
 
-class _Stubborn(Exception):
-    def __init__(self, one: Any, two: Any) -> None:
-        super().__init__(one)
-
-
-def _raise_stubborn() -> None:
-    raise _Stubborn("one", "two")
-
-
-def _killed_at_first(path: str, number: int) -> int:
-    if number == 3 and not os.path.exists(path):
-        Path(path).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def test_a_killed_worker_is_one_call_that_is_made_once_more(two: None, tmp_path: Path) -> None:
-    calls = (delayed(_killed_at_first)(str(tmp_path / "killed"), number) for number in range(20))
-    assert Parallel(batch_size=1)(calls) == list(range(20))
-    assert (tmp_path / "killed").exists()
+def test_a_worker_that_ends_each_time_is_named_and_others_go_on(two: None) -> None:
     with pytest.raises(StudyError, match="worker of each of its tries ended.*exit code 7"):
         Parallel()(delayed(os._exit)(7) for _ in range(2))
     assert Parallel()(delayed(abs)(-i) for i in range(3)) == [0, 1, 2]
 
 
-def _seen(array: np.ndarray) -> tuple[float, bool, str, int]:
-    (inode,) = {os.stat(f"/proc/self/map_files/{line.split()[0]}").st_ino for line in _maps(array)} or {0}
-    return float(array.sum()), array.flags.writeable, str(np.isfortran(array)), inode
-
-
-def _maps(array: np.ndarray) -> list[str]:
-    address = array.__array_interface__["data"][0]
-    with open("/proc/self/maps") as lines:
-        spans = [(line, *(int(part, 16) for part in line.split()[0].split("-"))) for line in lines]
-    return [line for line, begin, end in spans if begin <= address < end and "memfd" in line]
-
-
-@pytest.mark.parametrize("fortran", [False, True])
-def test_a_large_array_is_in_memory_that_workers_share(two: None, fortran: bool) -> None:
-    large = np.arange(LARGE_ARRAY / 8 + 8.0).reshape(-1, 8)
-    large = np.asfortranarray(large) if fortran else large
-    seen = set(Parallel(batch_size=1)(delayed(_seen)(large) for _ in range(8)))
-    assert len(seen) == 1
-    total, writeable, order, inode = seen.pop()
-    assert total == large.sum() and not writeable and order == str(fortran) and inode
-    again = Parallel()(delayed(_seen)(large) for _ in range(2))
-    assert {where for *_, where in again} == {inode}  # it was not sent again
-    large[0, 0] = 5.0
-    (changed, *_), *_ = Parallel()(delayed(_seen)(large) for _ in range(2))
-    assert changed == large.sum() != total
+def test_a_large_array_is_in_memory_that_workers_share(two: None) -> None:
+    for made in (np.ascontiguousarray, np.asfortranarray):
+        large = made(np.arange(LARGE_ARRAY / 8 + 8.0).reshape(-1, 8))
+        ((total, writeable, fortran, inode),) = set(Parallel(batch_size=1)(delayed(seen)(large) for _ in range(8)))
+        assert total == large.sum() and not writeable and fortran == np.isfortran(large) and inode
+        again = Parallel()(delayed(seen)(large) for _ in range(2))
+        assert {where for *_, where in again} == {inode}  # it was not sent again
+        large[0, 0] = 5.0
+        (changed, *_), *_ = Parallel()(delayed(seen)(large) for _ in range(2))
+        assert changed == large.sum() != total
 
 
 @pytest.mark.slow
@@ -146,7 +109,7 @@ def test_arrays_of_many_calls_take_no_more_memory_than_those_of_a_few(two: None)
         return (delayed(np.sum)(np.full(LARGE_ARRAY // 8, first + number)) for number in range(n))
 
     def held() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), max(Parallel(batch_size=1)(delayed(_memories)() for _ in range(8)))
+        return len(os.listdir("/proc/self/fd")), max(Parallel(batch_size=1)(delayed(memories)() for _ in range(8)))
 
     Parallel(batch_size=1)(calls(20, 0.0))
     before = held()
@@ -155,11 +118,6 @@ def test_arrays_of_many_calls_take_no_more_memory_than_those_of_a_few(two: None)
         assert Parallel()(calls(2, float(-number))) == [-LARGE_ARRAY // 8 * number, LARGE_ARRAY // 8 * (1 - number)]
     after = held()
     assert after[0] < before[0] + 60 and after[1] < before[1] + 20
-
-
-def _memories() -> int:
-    with open("/proc/self/maps") as lines:
-        return sum("memfd" in line for line in lines)
 
 
 def test_parts_and_views_of_large_arrays_arrive_as_they_are(two: None) -> None:
@@ -178,40 +136,24 @@ def test_large_results_and_copies_are_writeable_arguments_only_where_that_is_ask
         assert result.shape == (3, LARGE_ARRAY) and (result == number).all() and result.flags.writeable
     large = np.zeros(LARGE_ARRAY)
     with pytest.raises(ValueError, match="read-only"):
-        Parallel()(delayed(_write)(large) for _ in range(2))
-    assert Parallel(mmap_mode="c")(delayed(_write)(large) for _ in range(2)) == [1.0, 1.0]
-    assert Parallel(max_nbytes=None)(delayed(_write)(large) for _ in range(2)) == [1.0, 1.0] and not large.any()
-
-
-def _write(array: np.ndarray) -> float:
-    array[0] += 1
-    return float(array[0])
-
-
-def _write_number(out: np.ndarray, place: int) -> None:
-    out[place] = place
+        Parallel()(delayed(write)(large) for _ in range(2))
+    assert Parallel(mmap_mode="c")(delayed(write)(large) for _ in range(2)) == [1.0, 1.0]
+    assert Parallel(max_nbytes=None)(delayed(write)(large) for _ in range(2)) == [1.0, 1.0] and not large.any()
 
 
 @pytest.mark.parametrize("size", [10, LARGE_ARRAY])
 def test_a_file_that_may_be_written_to_is_written_to_by_calls(two: None, tmp_path: Path, size: int) -> None:
     """As in joblib's own example of results in a memory-mapped file."""
     out = np.memmap(tmp_path / "out", float, "w+", shape=(size, 2))
-    Parallel()(delayed(_write_number)(out[:, 1], place) for place in range(6))
+    Parallel()(delayed(write_number)(out[:, 1], place) for place in range(6))
     assert out[:6].tolist() == [[0, place] for place in range(6)]
     out.flush()
     kept = np.memmap(tmp_path / "out", float, "r", shape=(size, 2))
     assert Parallel()(delayed(np.sum)(part) for part in (kept, np.asarray(kept))) == [15.0, 15.0]
 
 
-def _say(number: int) -> None:
-    print(f"line {number}")
-    print(f"error {number}\n\n", file=sys.stderr, end="")
-    print(f"\rbar {number}\rlast {number}", file=sys.stderr)
-    warnings.warn(f"warning {number}", stacklevel=1)
-
-
 def test_what_calls_print_is_printed_as_it_is(two: None, capfd: pytest.CaptureFixture[str]) -> None:
-    Parallel()(delayed(_say)(number) for number in range(30))
+    Parallel()(delayed(say)(number) for number in range(30))
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == sorted(f"line {number}" for number in range(30))
     assert err.count("UserWarning: warning 7") == 1 and "trial" not in err
@@ -305,14 +247,13 @@ def test_threads_of_a_script_search_and_make_calls_on_all_nodes(program: Any, tm
     assert "slots on 3 nodes" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "print(pool.Pool(2).map(double, range(3))); 1 / 0",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("sys.exit('why')", "os._exit(9)")),
-        pytest.param("sys.excepthook = lambda *error: print(error[:2]); 1 / 0", marks=pytest.mark.slow),
-    ],
-)
+ENDS_BY = (
+    "print(pool.Pool(2).map(double, range(3))); 1 / 0", "sys.exit('why')", "os._exit(9)",
+    "sys.excepthook = lambda *error: print(error[:2]); 1 / 0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [ENDS_BY[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ENDS_BY[1:])])
 def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -> None:
     (tmp_path / "script.py").write_text(
         f"import atexit, os, sys\nfrom multiprocessing import pool\nprint(sys.argv, __name__, __file__)\n"

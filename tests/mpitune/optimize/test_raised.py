@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mpitune import Float, Int, RunOptions
@@ -18,10 +16,11 @@ from tests.mpitune.optimize.objectives import searched
 
 SCRIPT = """
 import sys
+import numpy as np
 from mpitune import Float, search
 
 def helper(x):
-    return undefined_name * x
+    return np.linalg.inv(np.zeros((2, 2))) * x
 
 def objective(trial):
     return helper(trial.params["x"])
@@ -42,13 +41,13 @@ def test_a_mistake_is_told_with_the_lines_of_its_author(program: Any, tmp_path: 
     (tmp_path / "script.py").write_text(SCRIPT)
     done = program(tmp_path / "script.py", 40, status=1, cwd=tmp_path)
     first, *calls, where, fix = told(done)
-    assert first == "script.py: the objective raised NameError: name 'undefined_name' is not defined"
+    assert first == "script.py: the objective raised numpy.linalg.LinAlgError: Singular matrix"
     assert [line.strip() for line in calls] == [
-        f'File "{tmp_path / "script.py"}", line 9, in objective',
+        f'File "{tmp_path / "script.py"}", line 10, in objective',
         'return helper(trial.params["x"])',
-        f'File "{tmp_path / "script.py"}", line 6, in helper',
-        "return undefined_name * x",
-    ]
+        f'File "{tmp_path / "script.py"}", line 7, in helper',
+        "return np.linalg.inv(np.zeros((2, 2))) * x",
+    ], "calls within libraries are left out"
     assert where.startswith("in trial t00000") and " with x = 0." in where and fix.startswith("Correct that")
     assert "died" not in done.stderr and "Traceback" not in done.stderr
 
@@ -83,8 +82,8 @@ def test_cells_of_a_notebook_are_shown_too_and_an_error_that_their_reader_can_me
     parts = [part.replace("int(sys.argv[1])", "4") for part in SCRIPT.split("\n\n")]
     parts.append("search(objective, {}, minimize='loss', n_trials=1, workers=-1)")
     done = program("-c", CELLS.format(parts=parts), cwd=tmp_path, env={"IPYTHONDIR": str(tmp_path)}, status=None)
-    assert "StudyError: the objective raised NameError" in done.stdout, done.stderr
-    assert "    return undefined_name * x\n" in done.stdout and "run_study" not in done.stdout
+    assert "StudyError: the objective raised numpy.linalg.LinAlgError" in done.stdout, done.stderr
+    assert "    return np.linalg.inv(np.zeros((2, 2))) * x\n" in done.stdout and "run_study" not in done.stdout
     assert done.stdout.endswith("\nUsageError: workers=-1 is too small: give at least 0\n")
 
 
@@ -131,18 +130,6 @@ def test_what_has_failed_in_every_trial_is_tried_again(tmp_path: Path) -> None:
     assert [t.state for t in study.trials] == ["complete"] * 3
     asked = len(journal_lines(tmp_path / "r"))
     assert len(searched(objective, {"x": Float(0, 1)}, **how)) == 3 and len(journal_lines(tmp_path / "r")) == asked
-
-
-def test_calls_of_libraries_are_left_out() -> None:
-    def objective(trial: Any) -> float:
-        with warnings.catch_warnings():
-            return float(np.linalg.inv(np.zeros((2, 2)))[0, 0])
-
-    with pytest.raises(StudyError) as raised:
-        searched(objective, {"x": Float(0, 1)}, n_trials=1, workers=1)
-    text = str(raised.value)
-    assert "the objective raised numpy.linalg.LinAlgError: Singular matrix\n" in text
-    assert text.count("  File ") == 1 and "np.zeros((2, 2))" in text
 
 
 def test_what_a_worker_begins_with_is_told_likewise(capfd: Any) -> None:

@@ -209,14 +209,12 @@ def test_points_beside_the_steps_are_evaluated_and_a_cut_journal_goes_on(strateg
     assert found(searched(stepping, space, enqueue=points, **how)) == found(study)
 
 
-def test_checkpoints_are_handed_from_stage_to_stage(tmp_path: Path) -> None:
+def test_a_stage_goes_on_from_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:
     study = searched(stepping, LINE, strategy=Halving(9), n_trials=9, results=tmp_path / "r")
     assert [t.state for t in study.trials].count("pruned") == 8 and len({len(t.steps) for t in study.trials}) == 3
     assert study.best.values["begun"] == 3 and list(study.best.steps) == list(range(1, 10))
     with pytest.raises(UsageError, match="holds a study with strategy = "):
         searched(stepping, LINE, strategy=Halving(9), n_trials=12, results=tmp_path / "r")
-    study = searched(stepping, LINE, strategy=PopulationBased(6, 2), n_trials=4, results=tmp_path / "p")
-    assert {t.state for t in study.trials} == {"complete"} and {t.values["begun"] for t in study.trials} == {4.0}
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -444,6 +442,10 @@ def below(point: Any) -> bool:
     return bool(point["y"] < 0.8)
 
 
+CONDITION = Space({"x": Int(0, 1), "y": When(Int(0, 3), x=1)})
+FIXED = optuna.samplers.PartialFixedSampler({"x": 3}, optuna.samplers.TPESampler())
+
+
 @pytest.mark.parametrize(
     ("strategy", "change", "told"),
     [
@@ -454,19 +456,11 @@ def below(point: Any) -> bool:
         (lambda: Halving(0), {}, "give 1 <= min_steps <= max_steps"),
         (lambda: Halving(9, eta=1), {}, "give an eta of at least 2"),
         (Hyperband(27), {"n_trials": None}, "n_trials is missing"),
-        (
-            PopulationBased(9),
-            {"n_trials": 4, "space": Space({"x": Int(0, 1), "y": When(Int(0, 3), x=1)})},
-            "needs a space without conditions",
-        ),
+        (PopulationBased(9), {"n_trials": 4, "space": CONDITION}, "needs a space without conditions"),
         ("cmaes", {}, "CMA-ES needs two or more numbers"),
         (optuna.samplers.GridSampler({"x": [1]}), {}, "GridSampler goes through all points: use strategy='grid'"),
         (optuna.samplers.BruteForceSampler(), {}, "BruteForceSampler goes through all points: use strategy='grid'"),
-        (
-            optuna.samplers.PartialFixedSampler({"x": 3}, optuna.samplers.TPESampler()),
-            {},
-            "the sampler draws x = 3.0, not in Float",
-        ),
+        (FIXED, {}, "the sampler draws x = 3.0, not in Float"),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
         (Grid(points=0), {}, "give at least one point"),
     ],

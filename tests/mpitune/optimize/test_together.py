@@ -58,21 +58,6 @@ def test_places_follow_from_the_order_alone(tmp_path: Path) -> None:
             searched(lambda trials: 1.0, SPACE, n_trials=21, **{**how, "together": other, "alike": None})
 
 
-def test_places_of_a_kind_are_counted_over_all_rounds(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    how: dict[str, Any] = {
-        "together": TOGETHER,
-        "alike": units,
-        "results": tmp_path / "r",
-        "strategy": "tpe",
-        "window": 3,
-    }
-    searched(lambda trials: [trial.params["x"] for trial in trials], SPACE, n_trials=12, **how)
-    trials = sorted(read_study(tmp_path / "r").trials.values(), key=lambda trial: trial.key)
-    kinds = [units(trial.params) for trial in trials]
-    assert [trial.segment.place for trial in trials] == [kinds[:n].count(kind) % 5 for n, kind in enumerate(kinds)]
-
-
 def test_a_strategy_that_learns_proposes_as_many_at_a_time() -> None:
     pytest.importorskip("optuna")
     told: list[int] = []
@@ -266,18 +251,3 @@ def test_copies_of_a_killed_list_go_with_their_worker(tmp_path: Path, monkeypatc
     left = [path.name for path in (tmp_path / "tmp").rglob("*")]
     assert (tmp_path / "killed").read_text() == "7"
     assert all(name.startswith(("pymp-", "listener-")) for name in left)  # of the server, which waits for a next search
-
-
-def test_many_that_kill_their_worker_fail_alone() -> None:
-    """Before the first success no death of a list says that the study is broken."""
-
-    class Objective:
-        keeps_worker = False
-
-        def __call__(self, trials: Any) -> list[float]:
-            if any(trial.number % 10 == 3 for trial in trials):
-                raise ValueError("diverged")
-            return [trial.params["x"] for trial in trials]
-
-    study = searched(Objective(), X, n_trials=80, workers=1, together=20)
-    assert [trial.number for trial in study.trials if trial.state == "failed"] == list(range(3, 80, 10))

@@ -25,6 +25,7 @@ from tests.mpitune.sklearn.iris import X, Y, table
 
 CV = theirs.RepeatedStratifiedKFold(n_splits=5, n_repeats=2, random_state=0)
 GRID = {"number": list(range(40))}
+LUCK = np.random.default_rng(0).uniform(size=(40, len(X)))
 
 
 class Guesses(ClassifierMixin, BaseEstimator):
@@ -36,14 +37,13 @@ class Guesses(ClassifierMixin, BaseEstimator):
     def fit(self, x: Any, y: Any) -> "Guesses":
         if self.number == self.fails:
             raise ValueError("on purpose")
-        self.classes_, self.known_ = np.unique(y), {row.tobytes(): label for row, label in zip(X, Y, strict=True)}
+        self.classes_, self.rows_ = np.unique(y), {row.tobytes(): place for place, row in enumerate(X)}
         return self
 
     def predict(self, x: Any) -> Any:
-        right = np.array([self.known_[row.tobytes()] for row in x])
-        rows = [np.random.default_rng([self.number, *row.view(np.uint8)]) for row in x]
-        wrong = np.array([row.uniform() for row in rows]) < 0.05 + 0.015 * (self.number % 20)
-        return np.where(wrong, (right + 1) % 3, right)
+        places = [self.rows_[row.tobytes()] for row in x]
+        wrong = LUCK[self.number, places] < 0.05 + 0.015 * (self.number % 20)
+        return np.where(wrong, (Y[places] + 1) % 3, Y[places])
 
 
 def digest(search: Any) -> str:

@@ -35,37 +35,6 @@ from mpitune.studies import run_study
 from tests.helpers import PATIENCE, journal_lines
 from tests.mpitune.sklearn.iris import WholeGrid, X, Y, caught, same, table
 
-GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0, "scale"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("with_scaler", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_grid_of_svc(monkeypatch: pytest.MonkeyPatch, with_scaler: bool, weighted: bool) -> None:
-    """Solved together unless that is turned off; the same scores either way."""
-    estimator: Any = SVC(tol=1e-6)
-    grid: dict[str, Any] = GRID
-    if with_scaler:
-        estimator = Pipeline([("scale", StandardScaler()), ("svc", estimator)])
-        grid = {"scale__with_mean": [True, False], **{f"svc__{name}": values for name, values in GRID.items()}}
-    fit_params = {}
-    if weighted:
-        fit_params = {"svc__sample_weight" if with_scaler else "sample_weight": np.linspace(0.5, 2.0, len(Y))}
-    reference = theirs.GridSearchCV(estimator, grid, cv=3).fit(X, Y, **fit_params)
-    fits = []
-    fit = SVC.fit
-
-    def counted(self: SVC, X: Any, y: Any, sample_weight: Any = None) -> Any:  # searches look for the names
-        fits.append(1)
-        return fit(self, X, y, sample_weight)
-
-    monkeypatch.setattr(SVC, "fit", counted)
-    same(GridSearchCV(estimator, grid, cv=3, workers=0, return_train_score=False).fit(X, Y, **fit_params), reference)
-    assert len(fits) == 1  # the refit
-    fits.clear()
-    same(GridSearchCV(estimator, grid, cv=3, workers=0, share=False).fit(X, Y, **fit_params), reference)
-    assert len(fits) == 1 + 3 * len(reference.cv_results_["params"])
-
 
 def _dot(a: Any, b: Any) -> Any:
     return a @ b.T

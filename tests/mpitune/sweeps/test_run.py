@@ -15,6 +15,7 @@ from mpitune.optimize.values import FolderFault
 from mpitune.sweeps.metrics import HEAD, Metric, _records
 from mpitune.sweeps.program import Program
 from mpitune.sweeps.reading import Sweep
+from mpitune.tools.run import main
 from tests.helpers import journal_lines, table
 from tests.mpitune.sweeps.scripts import PLAIN, WITH_WANDB, ran, written
 
@@ -34,7 +35,7 @@ def stopped_by_hyperband(
     Each trial is compared with those that were told before it began.
     """
     histories = []
-    for line in sorted(lines, key=lambda line: line["key"]):
+    for line in lines:
         steps = line["ending"]["steps"]
         histories.append([steps[step][name] for step in sorted(steps, key=int)])
     ended = []
@@ -48,15 +49,16 @@ def stopped_by_hyperband(
     return ended
 
 
-def test_early_terminate_stops_what_hyperband_would(tmp_path: Path) -> None:
+def test_early_terminate_stops_what_hyperband_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     early = {"type": "hyperband", "min_iter": 2, "eta": 2}
-    ran(written(tmp_path, early_terminate=early, run_cap=30), "--workers", 2, "--window", 4, "--results", "kept")
-    lines = journal_lines(tmp_path / "kept")
+    file = written(tmp_path, early_terminate=early, run_cap=30)
+    monkeypatch.chdir(tmp_path)
+    assert main([file.name, "--workers", "2", "--window", "4", "--results", "kept"]) == 0
+    lines = sorted(journal_lines(tmp_path / "kept"), key=lambda line: line["key"])
     expected = stopped_by_hyperband(lines, "loss", 4, 2, [2, 4, 8])
     rows = table(tmp_path / "kept" / "trials.csv")
     assert [row["state"] == "pruned" for row in rows] == [band > 0 for band in expected]
-    n_steps = [len(line["ending"]["steps"]) for line in sorted(lines, key=lambda line: line["key"])]
-    assert n_steps == [band or 8 for band in expected]
+    assert [len(line["ending"]["steps"]) for line in lines] == [band or 8 for band in expected]
     assert 5 < sum(map(bool, expected)) < 30
 
 
@@ -150,34 +152,31 @@ def test_without_a_metric_runs_are_started_for_what_they_write(tmp_path: Path) -
     assert sorted((tmp_path / "written").read_text().split("--lr=")) == ["", "1", "2", "2", "3"]  # 2 is tried again
 
 
-@pytest.mark.parametrize(
-    ("script", "changes", "said"),
-    [
-        (
-            "print('{\"acc\": 1}')",
-            {},
-            "it has logged no loss, but acc: name one of these in metric, or log loss (trial 0)",
-        ),
-        (
-            "import wandb\nwandb.init(mode='online')",
-            {},
-            ": leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY (trial 0)",
-        ),
-        ("", {}, "it has logged nothing: log loss by wandb.log, or print it as a line of JSON (trial 0)"),
-        (
-            PLAIN.replace("--units", "--width"),
-            {},
-            ": give parameters the names that it reads, or change command in the sweep file (trial 0)",
-        ),
-        (PLAIN, {"run_cap": None}, "random has no end: give run_cap, or --trials 50"),
-        ("print('{\"loss\": 1}')", {"mpitune": {"devices": 99}}, "devices=99 for each trial"),
-    ],
-)
-def test_what_newcomers_do_wrong_is_one_line(tmp_path: Path, script: str, changes: dict[str, Any], said: str) -> None:
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "print('{\"acc\": 1}')": ({}, "it has logged no loss, but acc: name one of these in metric, or log loss (trial 0)"),
+    "import wandb\nwandb.init(mode='online')": (
+        {}, ": leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY (trial 0)",
+    ),
+    "": ({}, "it has logged nothing: log loss by wandb.log, or print it as a line of JSON (trial 0)"),
+    PLAIN.replace("--units", "--width"): (
+        {}, ": give parameters the names that it reads, or change command in the sweep file (trial 0)",
+    ),
+    PLAIN: ({"run_cap": None}, "random has no end: give run_cap, or --trials 50"),
+    "print('{\"loss\": 1}')": ({"mpitune": {"devices": 99}}, "devices=99 for each trial"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", WRONG)
+def test_what_newcomers_do_wrong_is_one_line(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     if "wandb" in script:
         pytest.importorskip("wandb", "0.31")  # others ask in other words
-    err = ran(written(tmp_path, script, **changes), "--workers", 2, status=2)
-    (line,) = [line for line in err.splitlines() if line.startswith("python -m mpitune run: ")]
+    changes, said = WRONG[script]
+    file = written(tmp_path, script, **changes)
+    monkeypatch.chdir(tmp_path)
+    assert main([file.name, "--workers", "2"]) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("python -m mpitune run: ")]
     assert said in line
 
 

@@ -8,16 +8,12 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mpitune import RunOptions
 from mpitune.errors import StorageError
 from mpitune.optimize.attempts import AttemptFolder
-from mpitune.optimize.strategies import Halving
 from mpitune.optimize.strategies.base import trial_of
-from tests.mpitune.optimize.objectives import SPACE, searched
 
 
 def began(trials: Path, job: str, stage: int | None = None, wrote: str = "") -> AttemptFolder:
@@ -123,20 +119,3 @@ def test_a_folder_is_copied_as_it_was_at_one_moment(tmp_path: Path) -> None:
     finally:
         over.set()
         writer.join()
-
-
-def test_stages_have_their_folders(tmp_path: Path) -> None:
-    def objective(trial: Any) -> Any:
-        mark = trial.folder / "begun"
-        mark.touch()
-        time.sleep(0.02)
-        for step in range(trial.start + 1, 5):
-            yield {"step": step, "loss": trial.params["x"]}
-        assert mark.exists() and trial.folder.parent == tmp_path / "r" / "trials"
-
-    options = RunOptions(quiet=True)
-    study = searched(
-        objective, SPACE, strategy=Halving(4, 2), n_trials=6, workers=2, results=tmp_path / "r", options=options
-    )
-    assert not [trial.error for trial in study.trials if trial.error]
-    assert all((tmp_path / "r" / "trials" / f"t{number:06}" / "begun").exists() for number in range(6))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 
-from tests.helpers import ROOT, mpirun_command
+from tests.helpers import begun
 from tests.mpitune.optuna.made import quiet
 
 STUDY = """
@@ -37,73 +36,26 @@ print(digest(study), len(study.trials))
 """
 
 
-def through(
-    script: str | Path, *arguments: object, workers: int, ranks: int = 0, results: Path | None = None
-) -> list[str]:
-    """The command for a user's script by `python -m mpitune`, with four trials open."""
-    launcher = mpirun_command(ranks) if ranks else []
-    folder = ["--results", str(results)] if results else []
-    options = ["--gpu", "none", "--window", "4", "--workers", str(workers), *folder]
-    return [*launcher, sys.executable, "-m", "mpitune", *options, str(script), *map(str, arguments)]
+def through(script: str | Path, *arguments: object, workers: int) -> list[str]:
+    """What follows `python` for a user's script by `python -m mpitune`, with four trials open."""
+    options = ["--gpu", "none", "--window", "4", "--workers", str(workers)]
+    return ["-m", "mpitune", *options, str(script), *map(str, arguments)]
 
 
-def started(command: list[str]) -> subprocess.Popen[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-
-
-def printed(command: list[str]) -> str:
-    """What a command prints, which must succeed."""
-    process = started(command)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return out
-
-
-def killed(command: list[str], seconds: float) -> None:
-    """Kill a command and all its processes after so many seconds, unless it has ended."""
-    process = started(command)
+@pytest.mark.slow
+def test_optuna_alone_continues_a_killed_study(program: Any, tmp_path: Path) -> None:
+    script, storage = tmp_path / "study.py", tmp_path / "killed"
+    script.write_text(STUDY)
+    process = begun(*through(script, 3, "journal", storage, workers=2), start_new_session=True)
     with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=seconds)
+        process.communicate(timeout=2.5)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-
-
-def make_tables(where: str, path: Path) -> None:
-    """Those of SQLite: a kill while Optuna makes them leaves a table without its index."""
-    if where == "sqlite":
-        optuna.storages.RDBStorage(f"sqlite:///{path}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "where"), [(3, "sqlite")])  # which does not end before 30 trials
-def test_a_killed_study_continues_as_the_same(number: int, where: str, tmp_path: Path) -> None:
-    script = tmp_path / "study.py"
-    script.write_text(STUDY)
-    expected = printed(through(script, number, "sqlite", tmp_path / "whole", workers=0))
-    draw = random.Random(number)
-    command = through(script, number, where, tmp_path / "killed", workers=2)
-    make_tables(where, tmp_path / "killed")
-    for _ in range(3):
-        killed(command, draw.uniform(1, 4))
-    assert printed(command).split()[-2:] == expected.split()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["journal"])
-def test_optuna_alone_continues_a_killed_study(where: str, tmp_path: Path) -> None:
-    script = tmp_path / "study.py"
-    script.write_text(STUDY)
-    make_tables(where, tmp_path / "killed")
-    killed(through(script, 3, where, tmp_path / "killed", workers=2), 2.5)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), "3", where, str(tmp_path / "killed")]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    done = program(script, 3, "journal", storage)
     assert done.stdout.split()[1:] == ["30"], done.stderr
     # and here once more, with trials of Optuna's among ours
-    assert printed(through(script, 3, where, tmp_path / "killed", workers=2)) == done.stdout
+    assert program(*through(script, 3, "journal", storage, workers=2)).stdout == done.stdout
 
 
 CHILDREN = """
@@ -131,11 +83,10 @@ print(process.exitcode)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2])
-def test_children_of_a_script_run_optunas_own_loop(ranks: int, tmp_path: Path) -> None:
+def test_children_of_a_script_run_optunas_own_loop(program: Any, tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(CHILDREN)
-    command = through(tmp_path / "s.py", tmp_path / "p.log", workers=2, ranks=ranks)
-    assert printed(command) == "4 12\n3\n"
+    done = program(*through(tmp_path / "s.py", tmp_path / "p.log", workers=2), ranks=2)
+    assert done.stdout == "4 12\n3\n"
 
 
 WITH_OBJECTS = """
@@ -170,23 +121,22 @@ except KeyError as error:
 
 
 @pytest.mark.slow
-def test_objects_reach_the_study_of_rank_0(tmp_path: Path) -> None:
+def test_objects_reach_the_study_of_rank_0(program: Any, tmp_path: Path) -> None:
     script = tmp_path / "s.py"
     script.write_text(WITH_OBJECTS)
-    alone = printed([sys.executable, str(script)])
+    alone = program(script).stdout
     assert alone.startswith("'bad' 9 {'sizes': (")
-    process = started(through(script, workers=1, ranks=2))
-    out, err = process.communicate(timeout=300)
-    assert (out, "earlier process" in err) == (alone, False), err
-    process = started([*mpirun_command(2), sys.executable, str(script)])
-    assert "start the script as mpirun -n 2 python -m mpitune script.py" in process.communicate(timeout=300)[1]
+    done = program(*through(script, workers=1), ranks=2)
+    assert (done.stdout, "earlier process" in done.stderr) == (alone, False), done.stderr
+    refused = program(script, ranks=2, status=None).stderr
+    assert "start the script as mpirun -n 2 python -m mpitune script.py" in refused
 
 
 def test_a_storage_that_another_process_writes_to_is_one_line(tmp_path: Path) -> None:
     script = tmp_path / "study.py"
     script.write_text(STUDY.replace("time.sleep(0.02)", "time.sleep(0.2)"))
     database = tmp_path / "study.db"
-    process = started(through(script, 3, "sqlite", database, workers=2))
+    process = begun(*through(script, 3, "sqlite", database, workers=2))
     while process.poll() is None and not has_trials(database):
         time.sleep(0.1)
     quiet()

@@ -7,7 +7,6 @@ import pytest
 import sklearn.model_selection as theirs
 from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -92,33 +91,3 @@ def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch, n_jobs: int
     monkeypatch.setattr("mpitune.sklearn.search.searches.usable_cores", lambda: 2)
     assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs)._n_workers == workers
     assert GridSearchCV(ExtraTreesClassifier(), {}, n_jobs=n_jobs, workers=5)._n_workers == 5
-
-
-class Two(Exception):
-    """An exception of a user's own, with two arguments."""
-
-    def __init__(self, first: str, second: int) -> None:
-        super().__init__(first, second)
-
-
-class Refuses(LogisticRegression):
-    """A model that refuses a C, and takes a function when it is fitted."""
-
-    def fit(self, X: Any, y: Any, function: Any = None) -> Any:
-        if self.C > 1:
-            raise Two("on two\nlines", 3)
-        return super().fit(X, y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_exception_reaches_the_script_as_it_is(workers: int) -> None:
-    """One of a fit where it is to be raised, and one of a scorer that scikit-learn raises in any case."""
-    with pytest.raises(Two) as seen:
-        GridSearchCV(Refuses(), {"C": [1, 2]}, cv=2, error_score="raise", workers=workers).fit(X, Y)
-    assert seen.value.args == ("on two\nlines", 3)
-    arguments: dict[str, Any] = {"scoring": ("accuracy", "neg_log_loss"), "refit": "accuracy", "cv": 2}
-    with pytest.raises(AttributeError) as wanted:
-        theirs.GridSearchCV(SVC(), {}, **arguments).fit(X, Y)
-    with pytest.raises(AttributeError, match=str(wanted.value)):
-        GridSearchCV(SVC(), {}, workers=workers, **arguments).fit(X, Y)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import ROOT, mpirun_command
+from tests.helpers import begun
 
 PLAIN = """
 import argparse, json, os, time
@@ -52,19 +50,10 @@ def written(folder: Path, script: str = PLAIN, **changes: Any) -> Path:
     return folder / "sweep.json"
 
 
-def begun(file: Path, *options: Any, ranks: int = 0, **environ: str) -> subprocess.Popen[str]:
-    """`python -m mpitune run` in the folder of a sweep file."""
-    words = [*(mpirun_command(ranks) if ranks else []), sys.executable, "-m", "mpitune", "run", file.name]
-    around = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_SILENT": "true", **environ}
-    return subprocess.Popen(
-        [*words, *map(str, options)], cwd=file.parent, env=around, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def ran(file: Path, *options: Any, status: int = 0, **how: Any) -> str:
-    """What it said on stderr, once it has ended with this status."""
-    job = begun(file, *options, **how)
+def ran(file: Path, *options: Any, status: int = 0, **environ: str) -> str:
+    """What `python -m mpitune run` said on stderr in the folder of a sweep file, once it has ended with this status."""
+    words = ["-m", "mpitune", "run", file.name, *options]
+    job = begun(*words, cwd=file.parent, env={"WANDB_SILENT": "true", **environ}, stdout=subprocess.PIPE)
     out, err = job.communicate()
     assert job.returncode == status, (job.returncode, out, err)
     return err

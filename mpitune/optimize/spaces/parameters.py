@@ -30,13 +30,42 @@ def shown(value: object) -> str:
 
 
 class _Range:
-    """What a range takes beside its two ends has a name."""
+    """A range from low to high, which belong to it. What it takes beside these two has a name."""
+
+    low: Any
+    high: Any
+    log: bool
+    step: Any
 
     def __new__(cls, *ends: Any, **named: Any) -> Self:
         if len(ends) > 2:
             name = "log" if isinstance(ends[2], bool) else "step"
             raise UsageError(f"{cls.__name__}{ends}: give all but the ends by name, such as {name}={ends[2]!r}")
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):  # numbers of NumPy and fractions become Python's
+            if _is_number(end := getattr(self, name)) and not isinstance(end, int | float):
+                object.__setattr__(self, name, int(end) if isinstance(end, numbers.Integral) else float(end))
+        if not _is_number(self.low) or not _is_number(self.high):
+            raise UsageError(f"{self}: give finite numbers as low and high")
+        if self.low >= self.high:
+            raise UsageError(f"{self}: low must be below high (a constant needs no range)")
+        if not isinstance(self.log, bool | np.bool_):
+            raise UsageError(f"{self}: give log=True or log=False")
+        object.__setattr__(self, "log", bool(self.log))
+        if self.log and self.low <= 0:
+            raise UsageError(f"{self}: the logarithm needs a low above 0")
+        if self.log and self.step != type(self).step:
+            raise UsageError(f"{self}: log and step exclude each other")
+
+    def takes(self, value: object) -> bool:
+        """Whether it is a number of the range, also beside its steps."""
+        return _is_number(value) and self.low <= float(value) <= self.high  # type: ignore[arg-type]
+
+    def _require_few(self, n: int) -> None:
+        if n > MOST_OPTIONS:
+            raise UsageError(f"a grid would have {n} values of {self}: give fewer, such as strategy={GRID}")
 
 
 @dataclass(frozen=True)
@@ -62,11 +91,9 @@ class Float(_Range):
     step: float | None = None
 
     def __post_init__(self) -> None:
-        _check_range(self)
+        super().__post_init__()
         if self.step is not None and (not _is_number(self.step) or self.step <= 0):
             raise UsageError(f"{self}: give a step above 0")
-        if self.log and self.step is not None:
-            raise UsageError(f"{self}: log and step exclude each other")
 
     @property
     def n_steps(self) -> int:
@@ -77,40 +104,34 @@ class Float(_Range):
     def at(self, u: float) -> float:
         """The value at u in [0, 1)."""
         if self.step is not None:
-            n = self.n_steps
-            return float(min(self.high, self.low + self.step * min(n - 1, int(u * n))))
+            return self._after(min(self.n_steps - 1, int(u * self.n_steps)))
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
             return float(min(self.high, max(self.low, math.exp(low + u * (high - low)))))
         return float(min(self.high, self.low + u * (self.high - self.low)))
 
+    def _after(self, n: int) -> float:
+        """The value after n steps."""
+        assert self.step is not None
+        return float(min(self.high, self.low + self.step * n))
+
     def values(self, n: int | None) -> list[Parameter]:
         """All values, or n even ones from low to high. Raises UsageError for a range without a number."""
         if n is None and self.step is None:
             raise UsageError(f"a grid needs to know how many values of {self} to try: give a step, or strategy={GRID}")
+        self._require_few(self.n_steps if n is None else n)
         if n is None:
-            assert self.step is not None
-            _require_few(self, self.n_steps)
-            return [float(min(self.high, self.low + self.step * i)) for i in range(self.n_steps)]
-        _require_few(self, n)
-        evenly = [self._even(i / (n - 1) if n > 1 else 0.5) for i in range(n)]
-        return list(evenly) if self.step is None else list(dict.fromkeys(map(self.on_step, evenly)))
-
-    def _even(self, u: float) -> float:
+            return [self._after(i) for i in range(self.n_steps)]
         whole = Float(self.low, self.high, log=self.log)
-        return self.high if u == 1 else self.low if u == 0 else whole.at(u)
+        evenly = [self.low, *(whole.at(i / (n - 1)) for i in range(1, n - 1)), self.high] if n > 1 else [whole.at(0.5)]
+        return list(dict.fromkeys(map(self.on_step, evenly)))
 
     def on_step(self, value: float) -> float:
         """The value itself where it is on a step up to rounding, else the nearest that is."""
         if self.step is None:
             return value
-        n = min(self.n_steps - 1, round((value - self.low) / self.step))
-        nearest = float(min(self.high, self.low + self.step * n))
+        nearest = self._after(min(self.n_steps - 1, round((value - self.low) / self.step)))
         return value if abs(value - nearest) < 1e-9 * self.step else nearest
-
-    def takes(self, value: object) -> bool:
-        """Whether it is a number of the range, also beside its steps."""
-        return _is_number(value) and self.low <= float(value) <= self.high  # type: ignore[arg-type]
 
     def drawn(self, value: Any) -> float:
         return float(value)
@@ -143,11 +164,9 @@ class Int(_Range):
     step: int = 1
 
     def __post_init__(self) -> None:
-        _check_range(self)
+        super().__post_init__()
         if any(not isinstance(n, int) for n in (self.low, self.high, self.step)) or self.step < 1:
             raise UsageError(f"{self}: give whole numbers, and a step of at least 1")
-        if self.log and self.step != 1:
-            raise UsageError(f"{self}: log and step exclude each other")
 
     def at(self, u: float) -> int:
         """The value at u in [0, 1)."""
@@ -160,7 +179,7 @@ class Int(_Range):
     def values(self, n: int | None) -> list[Parameter]:
         """All values, or at most n of them, evenly."""
         if n is None:
-            _require_few(self, (self.high - self.low) // self.step + 1)
+            self._require_few((self.high - self.low) // self.step + 1)
             return list(range(self.low, self.high + 1, self.step))
         return list(dict.fromkeys(self.on_step(float(v)) for v in Float(self.low, self.high, log=self.log).values(n)))
 
@@ -169,10 +188,9 @@ class Int(_Range):
         nearest = self.low + round((value - self.low) / self.step) * self.step
         return min(self.low + (self.high - self.low) // self.step * self.step, nearest)
 
-    def takes(self, value: object) -> bool:
+    def takes(self, value: Any) -> bool:
         """Whether it is a whole number of the range, also beside its steps."""
-        whole = _is_number(value) and float(value).is_integer()  # type: ignore[arg-type]
-        return whole and self.low <= int(value) <= self.high  # type: ignore[call-overload]
+        return super().takes(value) and float(value).is_integer()
 
     def drawn(self, value: Any) -> int:
         return int(value)
@@ -251,26 +269,6 @@ class Choice:
 
 
 Part = Float | Int | Choice
-
-
-def _check_range(part: Float | Int) -> None:
-    for name in ("low", "high"):  # numbers of NumPy and fractions become Python's
-        if _is_number(end := getattr(part, name)) and not isinstance(end, int | float):
-            object.__setattr__(part, name, int(end) if isinstance(end, numbers.Integral) else float(end))
-    if not _is_number(part.low) or not _is_number(part.high):
-        raise UsageError(f"{part}: give finite numbers as low and high")
-    if part.low >= part.high:
-        raise UsageError(f"{part}: low must be below high (a constant needs no range)")
-    if not isinstance(part.log, bool | np.bool_):
-        raise UsageError(f"{part}: give log=True or log=False")
-    object.__setattr__(part, "log", bool(part.log))
-    if part.log and part.low <= 0:
-        raise UsageError(f"{part}: the logarithm needs a low above 0")
-
-
-def _require_few(part: Float | Int, n: int) -> None:
-    if n > MOST_OPTIONS:
-        raise UsageError(f"a grid would have {n} values of {part}: give fewer, such as strategy={GRID}")
 
 
 def same(value: Any, other: Any) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpitune.errors import UsageError
-from mpitune.optimize.spaces import Choice, Float, Int, Point
+from mpitune.optimize.spaces import Choice, Point
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, number_of, trial_of
 from mpitune.optimize.strategies.plain import Points, Random
 from mpitune.trial import Trial
@@ -109,12 +109,6 @@ class _Population(TrialScheduler):
             if redrawn or isinstance(part, Choice):
                 explored[name] = part.at(u) if redrawn else value
                 continue
-            moved = float(value) * (self._how.factor if up else 1 / self._how.factor)
-            if isinstance(part, Int):
-                explored[name] = max(part.low, part.on_step(moved))
-            else:
-                assert isinstance(part, Float)
-                if part.step is not None:
-                    moved = part.low + round((moved - part.low) / part.step) * part.step
-                explored[name] = float(max(part.low, min(part.high, moved)))
+            moved = part.on_step(float(value) * (self._how.factor if up else 1 / self._how.factor))
+            explored[name] = part.drawn(max(part.low, min(part.high, moved)))
         return explored

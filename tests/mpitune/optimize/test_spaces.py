@@ -63,13 +63,6 @@ def test_what_depends_on_others_is_there_only_then() -> None:
     assert len(list(space.grid({"rate": 2}))) == 5
 
 
-def test_options_of_any_type_reach_the_objective() -> None:
-    space = Space({"f": Choice(math.sin, None, (1, 2), True, 1, "x", 1.0)})
-    given_ = [space.params_of(point)["f"] for point in space.grid(None)]
-    assert given_ == [math.sin, None, (1, 2), True, 1, "x", 1.0] and given_[3] is True
-    assert all(type(point["f"]) in (str, int, float, bool) for point in space.grid(None))
-
-
 def test_type_and_value_tell_options_apart() -> None:
     """None has the repr that a text is; two functions have one name; a journal gives each back."""
     options = (None, "None", 1, 1.0, True, "1", lambda: 1, lambda: 2, float("nan"), "nan")

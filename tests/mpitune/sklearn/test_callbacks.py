@@ -61,7 +61,6 @@ def _path(context: Any) -> tuple[int, ...]:
     [
         (GridSearchCV, *KNN, {}),
         (GridSearchCV, SVC(), {"C": [0.1, 1.0, 10.0]}, WEIGHTED),
-        (GridSearchCV, make_pipeline(StandardScaler(), LogisticRegression()), GRID, {}),
         pytest.param(HalvingGridSearchCV, *KNN, {}, marks=pytest.mark.slow),
     ],
 )

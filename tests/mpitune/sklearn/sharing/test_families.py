@@ -34,29 +34,8 @@ def samples(seed: int, whole: bool, n: int = 60, p: int = 4, classes: int = 3) -
 
 
 @drawn
-@given(seed=FEW, whole=st.booleans(), p=st.sampled_from([3, 20]), algorithm=st.sampled_from(["auto", "brute"]))
-@pytest.mark.parametrize(
-    ("metric", "scoring"),
-    [
-        ("euclidean", "accuracy"), ("manhattan", "neg_log_loss"), ("cosine", "neg_log_loss"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in
-          (("euclidean", "neg_log_loss"), ("manhattan", "accuracy"), ("cosine", "accuracy"))),
-    ],
-)  # fmt: skip
-def test_neighbours(caplog: Any, scoring: str, metric: str, seed: int, whole: bool, p: int, algorithm: str) -> None:
-    """k from one to more than there are samples; also at and beyond half of them, where scikit-learn takes no tree."""
-    X, y = samples(seed, whole, p=p)
-    X[:, 0] += 1.0  # no sample is zero: it would have no cosine
-    grid = {"n_neighbors": [1, 3, 8, 19, 20, 40], "weights": ["uniform", "distance"]}
-    kind = KNeighborsClassifier(metric=metric, algorithm="auto" if metric == "cosine" else algorithm)
-    ours = compared(caplog, kind, grid, X, y, scoring=scoring, return_train_score=True)
-    assert ours.plan_.n_fits == 3 and ours.cv_results_["shared_with"][0] == tuple(range(1, 12))
-
-
-@pytest.mark.slow
-@drawn
 @given(seed=FEW, metric=st.sampled_from(["euclidean", "manhattan", "chebyshev"]), share=st.sampled_from([1, 10, 100]))
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("order", ["C", pytest.param("F", marks=pytest.mark.slow)])
 def test_neighbours_equally_far(caplog: Any, order: Any, seed: int, metric: str, share: int) -> None:
     """Without a tree, so many rows that a few of them are asked again; shares of whole numbers are rounded."""
     X, y = samples(seed, whole=True, n=300, p=3)

@@ -35,4 +35,4 @@ def whole(thing: Any) -> Any:
     """A thing that `plain` has made JSON of."""
     if isinstance(thing, Mapping):
         return float(thing[NUMBER_MARK]) if thing.keys() == {NUMBER_MARK} else {n: whole(v) for n, v in thing.items()}
-    return [whole(value) for value in thing] if isinstance(thing, list) else thing
+    return [whole(value) for value in thing] if isinstance(thing, list | tuple) else thing

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.identity import without_address
-from mpitune.optimize.plain import plain
+from mpitune.optimize.plain import is_json, plain, whole
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import OURS, as_listed, packed_params, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
@@ -61,7 +61,7 @@ class Asking:
         self._hidden = {trial.number: trial for trial in proposed_here if trial.number > ended[-1].number + 1 - window}
         for number, trial in self._hidden.items():  # they were seen as they began
             joint = trial.system_attrs[OURS]
-            params, space = unpacked_params(joint["params"])
+            params, space = unpacked_params(whole(joint["params"]))
             for name in [name for name in space if hasattr(space[name], "choices") and name in trial.params]:
                 params[name], space[name] = trial.params[name], trial.distributions[name]  # which may be no texts
             attrs = {name: value for name, value in trial.system_attrs.items() if name in joint["attrs"]}
@@ -129,15 +129,16 @@ class Asking:
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
-        joint = packed_params(params, space)
-        trial.system_attrs = {**trial.system_attrs, OURS: {"params": joint, "attrs": sorted(trial.system_attrs)}}
-        proposal = {
-            "number": number, "known": self._n_known + len(self._news),
-            "user_attrs": plain(trial.user_attrs), "system_attrs": plain(trial.system_attrs),
-        }  # fmt: skip
+        given = {"user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
+        has_attrs = any(given.values())  # which few samplers give a trial
+        ours = {"params": packed_params(params, space), "attrs": sorted(trial.system_attrs)}
+        proposal: dict[str, Any] = {"number": number, "known": self._n_known + len(self._news)}
+        proposal |= plain(given) if has_attrs else {name: {} for name in given}
+        proposal["system_attrs"][OURS] = ours
+        trial.system_attrs = {**trial.system_attrs, OURS: ours}
         if number in self.raised:
             proposal["raised"] = without_address(repr(self.raised[number]))
-        if not says_all([trial.user_attrs, trial.system_attrs, *space.values()]):
+        if not says_all([*space.values()]) or (has_attrs and not is_json(given)):
             content = packed((params, space, trial.user_attrs, trial.system_attrs))
             proposal["pickled"] = base64.b64encode(content).decode()
         return Trial(f"t{number:06}", {}, Segment(number, given=proposal))

@@ -60,15 +60,15 @@ def kept_of(
 def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, Any, Kept]:
     """The trial of this number, as one that runs; its values; new attributes of the study; all. Raises UsageError."""
     try:
-        kept = msgspec.convert(content, Kept)
+        kept = msgspec.convert(whole(content), Kept)
         params, distributions = unpacked_params(kept.params)
         trial = running(
-            kept.number, params=params, distributions=distributions, user_attrs=whole(kept.user_attrs),
-            system_attrs=whole(kept.system_attrs), intermediate_values={n: whole(v) for n, v in kept.steps},
+            kept.number, params=params, distributions=distributions, user_attrs=kept.user_attrs,
+            system_attrs=kept.system_attrs, intermediate_values=dict(kept.steps),
         )  # fmt: skip
         trial.datetime_start, trial.datetime_complete = map(datetime.fromisoformat, (kept.start, kept.complete))
-        values = whole(kept.values)
-        fit = values is None if kept.state != "COMPLETE" else (
+        values = kept.values
+        fit = values is None if kept.state != "COMPLETE" else values is not None and (
             len(values) == n_values and all(type(value) is float and value == value for value in values)
         )  # fmt: skip
         if trial.number != number or not fit:
@@ -78,7 +78,7 @@ def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, li
             f"trial {number} in the journal is none that Optuna could have ({shortened(str(error))}): use another "
             "results folder, or --restart"
         ) from error
-    return trial, values, whole(kept.study), kept
+    return trial, values, kept.study, kept
 
 
 def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistribution]) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def _text_of(drawn_from: BaseDistribution) -> str:
 
 
 def unpacked_params(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
-    """The parameters, and what they were drawn from."""
+    """The parameters, and what they were drawn from, of a record that is `whole`."""
     drawn_from = {name: json_to_distribution(text) for name, (_, text) in record.items()}
-    return {n: drawn_from[n].to_external_repr(whole(number)) for n, (number, _) in record.items()}, drawn_from
+    return {n: drawn_from[n].to_external_repr(number) for n, (number, _) in record.items()}, drawn_from
 
 
 def says_all(thing: Any) -> bool:

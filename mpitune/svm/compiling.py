@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ def warm_up() -> None:
             if not _is_kept():
                 log.warning(COMPILING)
                 compile_all()
+                with suppress(ImportError):  # SciPy and scikit-learn, which `mnist_svm` lacks, as it does LIBSVM
+                    import_module("mpitune.svm.libsvm").is_faithful()
                 with suppress(OSError):
                     proof().touch()
     compile_all()  # or read it

@@ -76,6 +76,7 @@ class Data:
         self.memory = max(LEAST_MEMORY, free_memory() // 2) if memory is None else memory
         self._distances: np.ndarray | None = None
         self._fine = False
+        self._products: dict[tuple[int, int], np.ndarray] = {}
 
     def matrices(self, source: KernelSource) -> Iterator[Matrix]:
         """The matrix of each binary problem, in the order of `parts_of`; those of pairs use the same memory in turn."""
@@ -117,6 +118,23 @@ class Data:
             self._distances = squared_distances(self.samples)
         double = DoubleSource(self.samples, function, self.x) if far(self.samples, function.gamma) else None
         return RbfSource(self.samples, function.gamma, self._distances, None, double)
+
+    def products(self, members: np.ndarray, problem: tuple[int, int]) -> np.ndarray | None:
+        """Scalar products of the samples of two classes, kept where there is room; None where there is none for them.
+
+        They take a quarter of the memory at most, beside a pair's kernel values.
+        """
+        from mpitune.svm.solver.replica import products_of  # and SciPy, which `mnist_svm` lacks
+
+        size = 8 * len(members) ** 2
+        if problem in self._products:
+            return self._products[problem]
+        if 3 * size > self.memory // 4:
+            return None
+        made = products_of(np.ascontiguousarray(self.x[members], np.float64))
+        if 3 * size + sum(kept.nbytes for kept in self._products.values()) <= self.memory // 4:
+            self._products[problem] = made
+        return made
 
 
 def parts_of(samples: Samples, trainings: Sequence[TrainingSet], multiclass: str) -> Iterator[Part]:

@@ -18,15 +18,18 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
 
+from mpitune._jit import padded
+from mpitune._jit.simd import aligned_zeros
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.kernel.rbf import Samples
+from mpitune.svm.solver import replica
 from mpitune.svm.solver.binary import Paths
 
 TOLERANCE = 1e-3  # LIBSVM's default; a larger one has many answers
@@ -34,10 +37,8 @@ LEAST, MOST = 1e-30, 1e30  # of squared lengths, kernel values and gamma: float3
 FLAT = 1e-4  # of the largest kernel value: how far values must be apart, which is a thousand times float32's rounding
 SOME = 200  # samples of which that is computed
 ROUNDING = 2.0**-25  # of the largest kernel value: what float32 loses of one
+CACHED = 1 << 17  # bytes of kernel values that are computed at a time
 FAINT = 1e-9  # the least length of the vector of multipliers, times the largest kernel value
-# Tolerances from which on a gap between thresholds counts where all multipliers have one bound. If not, sums of bounds
-# differ by rounding, so that LIBSVM leaves one multiplier free; if they have, it does so once in a thousand times.
-EVEN = 10
 
 
 def by_parameters(model: ScikitSVC) -> bool:
@@ -85,41 +86,110 @@ def coarse(paths: Paths, largest: float) -> np.ndarray:
     return np.asarray((sizes * ROUNDING > TOLERANCE) | (sizes < FAINT))
 
 
-@dataclass(frozen=True)
 class Pair:
-    """Two classes of a training set, for LIBSVM.
+    """Two classes, of whose samples training sets are solved as LIBSVM does.
 
-    Attributes:
-        x: float64 (m, n_features), samples of the positive class, then of the other.
-        first: how many are of the positive class.
-        sample_weight: float64 (m,).
-        class_weight: float64 (2,).
+    Args:
+        x: float64 (n, n_features), all samples.
+        members: int64, those of the two classes.
+        products: float64, scalar products of these, as of `replica.products_of`; without them LIBSVM itself is asked.
     """
 
-    x: np.ndarray
-    first: int
-    function: KernelFunction
-    sample_weight: np.ndarray
-    class_weight: np.ndarray
+    def __init__(
+        self, x: np.ndarray, members: np.ndarray, function: KernelFunction, products: np.ndarray | None
+    ) -> None:
+        self._x, self._function, self._products = x, function, products
+        self._lane_of = np.full(len(x), -1)
+        self._lane_of[members] = np.arange(len(members))
 
-    def solved(self, penalty: float, tolerance: float, shrinking: bool) -> tuple[np.ndarray, float, int]:
-        """LIBSVM's solution for C = ``penalty``, as it has it among more classes.
+    @functools.cached_property
+    def _kernel(self) -> tuple[np.ndarray, np.ndarray]:
+        """LIBSVM's values of the kernel, float32 (lanes, lanes), and its diagonal, float64."""
+        assert self._products is not None
+        products, count = self._products, len(self._products)
+        lanes, squares = padded(count), products.diagonal().copy()
+        rows, diagonal = aligned_zeros((lanes, lanes)), aligned_zeros((lanes,), np.float64)
+        step = max(1, CACHED // (8 * count))
+        for top in range(0, count, step):
+            end = min(top + step, count)
+            values = kernel_values(products[top:end, :end], squares[top:end], squares[:end], self._function)
+            rows[top:end, :end] = values
+            rows[:top, top:end] = rows[top:end, :top].T
+        diagonal[:count] = kernel_values(squares, squares, squares, self._function)
+        return rows, diagonal
 
-        Returns y * alpha, float64 (m,); the threshold; how many iterations were made.
+    def solved(
+        self, indices: np.ndarray, first: int, bounds: np.ndarray, tolerance: float, shrinking: bool
+    ) -> tuple[np.ndarray, float, int]:
+        """LIBSVM's solution, as it has it among more classes.
+
+        Args:
+            indices: int64 (m,), samples of the positive class, then of the other.
+            first: how many are of the positive class.
+            bounds: float64 (m,), of their multipliers.
+            tolerance: LIBSVM's ``tol``.
+            shrinking: LIBSVM's option.
+
+        Returns:
+            y * alpha, float64 (m,); the threshold; how many iterations were made.
         """
-        function = self.function
-        model = ScikitSVC(
-            C=penalty, kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance,
-            shrinking=shrinking,
-        )  # fmt: skip
-        labels = np.zeros(len(self.x))
-        labels[self.first :] = 1.0
-        model.classes_, model.class_weight_, model._gamma = np.arange(2), self.class_weight, function.gamma
-        model._effective_probability = False
-        samples = np.ascontiguousarray(self.x, np.float64)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model._dense_fit(samples, labels, self.sample_weight, 0, function.name, random_seed=0)
-        betas = np.zeros(len(self.x))
-        betas[model.support_] = model.dual_coef_[0]
-        return betas, -float(model.intercept_[0]), int(np.sum(model._num_iter))
+        signs = np.where(np.arange(len(indices)) < first, 1.0, -1.0)
+        if self._products is None:
+            return by_libsvm(self._x[indices], signs, bounds, self._function, tolerance, shrinking)
+        lanes, (rows, diagonal) = self._lane_of[indices], self._kernel
+        sign, most = aligned_zeros((2, len(rows)), np.float64)
+        sign[lanes], most[lanes] = signs, bounds
+        state = replica.begun(rows, diagonal, sign, most, lanes)
+        rho, iterations = replica.solve_as_libsvm(state, tolerance, shrinking)
+        return signs * state.alpha[lanes], rho, iterations
+
+
+def kernel_values(
+    products: np.ndarray, squares: np.ndarray, others: np.ndarray, function: KernelFunction
+) -> np.ndarray:
+    """Values of the kernel, float64, from scalar products, rounded as LIBSVM does.
+
+    ``squares`` and ``others`` are products of the samples of its rows, and of its columns, with themselves.
+    """
+    if function.name == "linear":
+        return products
+    if function.name == "rbf":
+        values = products * -2.0
+        values += squares[:, None] + others if products.ndim > 1 else squares + others
+        values *= -function.gamma
+        return np.exp(values, out=values)
+    values, base, exponent = np.ones_like(products), function.gamma * products + function.coef0, function.degree
+    while exponent:
+        if exponent % 2:
+            values *= base
+        base *= base
+        exponent //= 2
+    return values
+
+
+def by_libsvm(
+    x: np.ndarray, signs: np.ndarray, bounds: np.ndarray, function: KernelFunction, tolerance: float, shrinking: bool
+) -> tuple[np.ndarray, float, int]:
+    """`Pair.solved` by LIBSVM itself, of samples (m, n_features)."""
+    model = ScikitSVC(
+        C=1.0, kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance, shrinking=shrinking
+    )
+    model.classes_, model.class_weight_, model._gamma = np.arange(2), np.ones(2), function.gamma
+    model._effective_probability = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = (signs < 0).astype(np.float64)
+        model._dense_fit(np.ascontiguousarray(x, np.float64), labels, bounds, 0, function.name, random_seed=0)
+    betas = np.zeros(len(x))
+    betas[model.support_] = model.dual_coef_[0]
+    return betas, -float(model.intercept_[0]), int(np.sum(model._num_iter))
+
+
+@functools.cache
+def is_faithful() -> bool:
+    """Whether `replica` has LIBSVM's bits here: a compiler of either may fuse products and sums."""
+    x, every = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60)
+    function, bounds = KernelFunction.of("rbf", 0.3, 0, 0.0), np.full(60, 30.0)
+    ours = Pair(x, every, function, replica.products_of(x)).solved(every, 25, bounds, TOLERANCE, True)
+    theirs = Pair(x, every, function, None).solved(every, 25, bounds, TOLERANCE, True)
+    return bool((ours[0] == theirs[0]).all()) and ours[1:] == theirs[1:]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_cla
 from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.solver.binary import Paths
 from mpitune.svm.solver.path import solve_paths
+
+if TYPE_CHECKING:
+    from mpitune.svm.libsvm import Pair
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
@@ -237,46 +241,40 @@ class _LibsvmShare:
         self._data, self._source, self._function = data, source, source.function
         self._options = tolerance, shrinking
         self._largest = libsvm.scale(data.x, source.function)
-        self._distant = isinstance(source, RbfSource) and source.double is not None
 
     def take(self, work: Matrix, paths: Paths, penalties: np.ndarray, solved: Sequence[Solved]) -> None:
         """Replace paths of a pair, one for each training set of ``solved``, or leave whole fits to LIBSVM."""
-        tolerance, rows = self._options[0], work[2]
+        tolerance, (problem, _, rows) = self._options[0], work
         # Where samples have little to do with any support vector, the threshold decides their labels.
-        zero = (np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance) & (paths.gaps <= tolerance)
-        gaps = paths.converged & (zero | (paths.gaps > tolerance))
+        zero = np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance
+        open_ = paths.converged & (zero | (paths.gaps > tolerance))
         for own, rough in zip(solved, paths.converged & self._rules.coarse(paths, self._largest), strict=True):
             own.left |= rough
-        for p in np.flatnonzero(gaps.any(axis=1)).tolist():
-            self._replace(solved[p].training, work, paths, p, penalties, zero[p])
+        if open_.any():
+            pair = self._pair(problem)
+            for p in np.flatnonzero(open_.any(axis=1)).tolist():
+                self._replace(pair, solved[p].training, work, paths, p, penalties, open_[p] & ~solved[p].left)
+
+    def _pair(self, problem: tuple[int, int]) -> Pair:
+        members = np.flatnonzero(np.isin(self._data.samples.labels, problem))
+        products = self._data.products(members, problem) if self._rules.is_faithful() else None
+        return self._rules.Pair(self._data.x, members, self._function, products)
 
     def _replace(
-        self, training: TrainingSet, work: Matrix, paths: Paths, p: int, penalties: np.ndarray, zero: np.ndarray
-    ) -> None:
-        """Solve a pair of a training set, number ``p`` of ``paths``; ``zero`` has where the threshold is nearly 0."""
-        (problem, _, rows), (tolerance, _), data = work, self._options, self._data
-        samples, labels = data.samples, data.samples.labels[training.indices]
+        self, pair: Pair, training: TrainingSet, work: Matrix, paths: Paths, p: int, penalties: np.ndarray,
+        open_: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Solve a pair of a training set, number ``p`` of ``paths``, again where it is ``open_``."""
+        (problem, _, rows), samples = work, self._data.samples
+        labels = samples.labels[training.indices]
         own = np.concatenate([np.flatnonzero(labels == label) for label in problem])
         indices, first = training.indices[own], int(np.count_nonzero(labels == problem[0]))
-        weight, of_class = training.sample_weight[own], training.class_weight[list(problem)]
-        bounds = weight * np.repeat(of_class, [first, len(own) - first])
-        even = bool((bounds == bounds[0]).all())
-        open_ = paths.converged[p] & (paths.gaps[p] > tolerance * (self._rules.EVEN if even else 1))
-        even = even and not self._distant  # whose thresholds are as small as values of K
-        open_ |= paths.converged[p] & zero
-        if not open_.any():
-            return
         columns = np.searchsorted(rows, samples.row_of[indices])
-        # LIBSVM's own kernel: whether rounding leaves a multiplier free depends on its last bits.
-        even = even and not zero.any()
-        pair = self._rules.Pair(data.x[indices], first, self._function, weight, of_class)
         shift = self._source.shift(rows[columns])
         every, lanes = np.zeros(len(rows)), paths.lanes[p]
         for c in np.flatnonzero(open_).tolist():
-            betas, rho, iterations = pair.solved(penalties[c], *self._options)
-            multipliers = np.abs(betas)
-            if even and ((multipliers == 0) | (multipliers == multipliers.max())).all():
-                continue  # none is free, so it has the middle, as is found here
+            bounds = training.sample_weight[own] * (penalties[c] * training.class_weight[labels[own]])
+            betas, rho, iterations = pair.solved(indices, first, bounds, *self._options)
             every[columns] = betas
             paths.betas[p, c, :lanes] = every[paths.columns[p, :lanes]]
             paths.rhos[p, c] = rho - (0.0 if shift is None else float(shift @ betas))

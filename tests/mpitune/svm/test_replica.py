@@ -1,0 +1,52 @@
+"""The replica of LIBSVM has LIBSVM's bits: multipliers, threshold and number of iterations."""
+
+import numpy as np
+import pytest
+
+from mpitune.svm import libsvm
+from mpitune.svm.kernel.functions import KernelFunction
+from mpitune.svm.libsvm import Pair
+from mpitune.svm.solver.replica import products_of
+
+KERNELS = {
+    "rbf": KernelFunction.of("rbf", 0.3, 0, 0.0),
+    "narrow rbf": KernelFunction.of("rbf", 30.0, 0, 0.0),
+    "linear": KernelFunction.of("linear", 0.0, 0, 0.0),
+    "poly": KernelFunction.of("poly", 0.2, 3, 1.0),
+}
+
+
+@pytest.mark.parametrize("shrinking", [True, False])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_all_bits_are_libsvms(kernel, shrinking):
+    """Samples that occur twice, weights, classes of equal and of unequal size, a training set among more samples."""
+    random, compared = np.random.default_rng(0), 0
+    for turn in range(24):
+        n, features = int(random.integers(6, 160)), int(random.integers(1, 6))
+        x = random.normal(size=(n + 7, features))
+        x = x.round(1) if turn % 3 == 0 else x
+        members = random.permutation(n + 7)
+        indices = members[:n]
+        first = n // 2 if turn % 2 else int(random.integers(1, n))
+        weights = random.uniform(0.2, 3.0, n) if turn % 4 == 0 else np.ones(n)
+        bounds = weights * 10 ** random.uniform(-3, 2 if "rbf" in kernel else 0.5)
+        function = KERNELS[kernel]
+        ours = Pair(x, members, function, products_of(x[members]))
+        theirs = Pair(x, members, function, None)
+        betas, rho, iterations = ours.solved(indices, first, bounds, 1e-3, shrinking)
+        wanted = theirs.solved(indices, first, bounds, 1e-3, shrinking)
+        np.testing.assert_array_equal(betas, wanted[0])
+        assert (rho, iterations) == wanted[1:]
+        compared += iterations > n  # so often that some samples are left out for a while
+    assert compared >= 1
+
+
+def test_a_machine_that_rounds_otherwise_asks_libsvm_itself(monkeypatch):
+    assert libsvm.is_faithful()
+    values = libsvm.kernel_values
+    libsvm.is_faithful.cache_clear()
+    monkeypatch.setattr(libsvm, "kernel_values", lambda *arguments: values(*arguments) * (1 + 1e-6))
+    try:
+        assert not libsvm.is_faithful()
+    finally:
+        libsvm.is_faithful.cache_clear()

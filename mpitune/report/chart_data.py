@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.storage.table import last_line
-from mpitune.trial import Result
 
 MOST_ERRORS = 200  # characters of a failure's last line in the table
 
@@ -78,9 +78,9 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     own_columns: dict[str, Any] = {
-        **_folds([trial.segment.fold for trial, _ in trials]),
+        **_known("fold", [trial.segment.fold for trial, _ in trials]),
         "seconds": _numbers(result.seconds for _, result in trials),
-        **_used([result for _, result in trials]),
+        **_known("peak MiB", [r.peak_bytes and round(r.peak_bytes / (1 << 20)) for _, r in trials]),
         "place": _texts(places.get(trial.key) or str(result.place) for trial, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
         "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
@@ -116,26 +116,17 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
             ],
             "deaths": [[n, round(at, 3), cause[:300]] for n, slot in enumerate(slots) for at, cause in slot.deaths],
         }  # fmt: skip
-    return _json(whole)
+    return msgspec.json.encode(whole).decode()
 
 
-def _used(results: Sequence[Result]) -> dict[str, Any]:
-    """What the trials took of their machines, as far as any of them says."""
-    peaks = [None if result.peak_bytes is None else round(result.peak_bytes / (1 << 20)) for result in results]
-    return {"peak MiB": _column(peaks)} if any(peak is not None for peak in peaks) else {}
+def _known(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """A column, if any of its values is known."""
+    return {name: _column(values)} if any(value is not None for value in values) else {}
 
 
-def _folds(folds: Sequence[int | None]) -> dict[str, Any]:
-    return {"fold": _column(folds)} if any(fold is not None for fold in folds) else {}
-
-
-class _Text(str):
-    """JSON as it stands."""
-
-
-def _numbers(values: Iterable[float]) -> _Text:
+def _numbers(values: Iterable[float]) -> msgspec.Raw:
     """Numbers of six digits; infinity is 1e999, which JavaScript reads as such, NaN is null."""
-    return _Text("[" + ",".join(map(_number, values)) + "]")
+    return msgspec.Raw(f"[{','.join(map(_number, values))}]".encode())
 
 
 def _number(value: float) -> str:
@@ -157,13 +148,3 @@ def _column(values: Sequence[Any]) -> Any:
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         return _numbers(math.nan if value is None else float(value) for value in values)
     return _texts("" if value is None else str(value) for value in values)
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, _Text):
-        return value
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(str(name))}:{_json(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, list | tuple) and any(isinstance(item, _Text | Mapping | list | tuple) for item in value):
-        return "[" + ",".join(map(_json, value)) + "]"
-    return json.dumps(value, separators=(",", ":"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +20,6 @@ from mpitune.settings import window_of
 from mpitune.storage.table import last_line
 from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED
 
-SHORT_S = 60.0  # seconds, of which most are the start of workers
 MOST_CANDIDATES = 40  # with their intervals
 MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
@@ -155,38 +153,26 @@ def importance(study: ReportedStudy) -> Panel:
 
 
 def history_of(study: ReportedStudy) -> list[Panel]:
-    """The best value so far over the time of running, or over the candidates where that was short.
-
-    Nothing where times are not known.
-    """
+    """The best value so far over the time of running. Nothing where times are not known."""
     points, goal, time = study.best_so_far(), study.goal, study.timeline
     if not points or goal is None or time is None:
         return []
     unit, unit_seconds = _unit_of(time.seconds)
-    ends = sorted(candidate.ended for candidate in study.candidates)
-    short = time.seconds < SHORT_S
-    across = "candidates that have ended" if short else f"{unit} of running"
-
-    def place(ended: float) -> float:
-        return bisect_right(ends, ended) if short else time.running(ended) / unit_seconds
-
     dots = [
-        (place(candidate.ended), candidate.value)
+        (time.running(candidate.ended) / unit_seconds, candidate.value)
         for candidate in study.candidates
         if candidate.value is not None and math.isfinite(candidate.value)
     ]
     drawn = dots[:: -(-len(dots) // MOST_DOTS)]
     about = f"{goal.name}: the best so far as a line, candidates as dots"
     about += f"; {len(drawn):,} of {len(dots):,} are drawn." if len(drawn) < len(dots) else "."
-    x, y = [place(at) for at, _ in points], [value for _, value in points]
+    x, y = [time.running(ended) / unit_seconds for ended, _ in points], [value for _, value in points]
     line = [*x, max(at for at, _ in dots)], [*y, y[-1]]
     shown = [at for at, _ in drawn], [value for _, value in drawn]
+    curves = {"best so far": line}
     return [
-        Lines(
-            "History of the best", about, across, goal.name, {"best so far": line}, goal.percent, shown,
-            steps=True,
-        )
-    ]  # fmt: skip
+        Lines("History of the best", about, f"{unit} of running", goal.name, curves, goal.percent, shown, steps=True)
+    ]
 
 
 def learning_of(study: ReportedStudy) -> list[Panel]:
@@ -238,8 +224,6 @@ def time_of(study: ReportedStudy) -> dict[str, Any]:
         about += f" The {len(time.runs)} runs are laid end to end; dashed lines part them."
     if time.killed and not history.jobs:
         about += " A run was killed or still goes on: its last result stands for its end."
-    if len(history.results) > 4000:
-        about += " Neighbouring trials are drawn as one bar where they are closer than a pixel."
     return {"timeline": True, "timeline_about": about, "idle": idle}
 
 

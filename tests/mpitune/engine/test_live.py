@@ -1,24 +1,20 @@
 """What a running study says of itself: steps, the longest trial, the time left, the status file."""
 
-import os
-import pickle
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mpitune import Float
-from mpitune.devices.choose import Device
-from mpitune.engine import progress
+from mpitune.engine import progress, worker
 from mpitune.engine.coordinator import Coordinator
-from mpitune.engine.messages import AT_WORK, STARTING, STEP_SECONDS, Returned, Run, Stepped, WorkerProgress
+from mpitune.engine.messages import AT_WORK, STARTING, Returned, Stepped, WorkerProgress
 from mpitune.engine.progress import AT_TRIALS, Overview, StatusFile, note_of, read_status_file
 from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
-from mpitune.engine.worker import Built, Setup
-from mpitune.engine.worker_process import WorkerProcess
 from mpitune.optimize.strategies import Halving, PopulationBased
 from mpitune.port import Scheduling
 from mpitune.ranks.launch import host_name
@@ -26,7 +22,6 @@ from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import PATIENCE, TOYS, at_a_terminal, begun, start, wait_for_lines
 from tests.mpitune.optimize.objectives import searched
-from tests.toys import Toy
 
 
 def once(trials: list[Trial]) -> Any:
@@ -73,28 +68,14 @@ def test_rank_0_keeps_a_small_file_while_it_runs(tmp_path: Path) -> None:
     assert not list((tmp_path / "r").glob("*status*")), "the file is gone, with what was left of its writing"
 
 
-def test_a_worker_sends_one_step_a_second_at_most() -> None:
-    """A real worker, and the test in the place of its agent: a trial of two seconds reports 200 steps."""
-    setup = Setup(pickle.dumps(Toy(1, seconds=2.0, steps=200)), {}, "cpu", os.getpid(), {})
-    worker = WorkerProcess.start(setup, Device("cpu", ""), threads=1, n_workers=1)
-
-    def heard() -> list[Any]:
-        assert worker.results.poll(PATIENCE)
-        return list(worker.messages())
-
-    messages = heard()
-    while Built() not in messages:
-        messages += heard()
-    begin = time.monotonic()
-    worker.send(Run(0, (Trial("t0", {"x": 0, "offset": 0}),)), begin, {})
-    while not isinstance(messages[-1], tuple):  # its result
-        messages += heard()
-    seconds = time.monotonic() - begin
-    worker.end()
-    worker.handle.join(PATIENCE)
-    assert worker.handle.exitcode == 0 and worker.reap(PATIENCE)
-    steps = [message for message in messages if isinstance(message, WorkerProgress)]
-    assert steps[0] == WorkerProgress("lap", 1.0, 200.0, 1) and 2 <= len(steps) <= 1 + seconds / STEP_SECONDS
+def test_a_worker_sends_one_step_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sent = 0.0, list[WorkerProgress]()
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now))
+    report = worker._StepReport(SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
+    for step in range(1, 251):
+        report(step, 250, "lap")
+        now += 0.01
+    assert sent == [WorkerProgress("lap", float(step), 250.0) for step in (1, 101, 201)]
 
 
 WORKS = """

@@ -33,14 +33,10 @@ def bound() -> Any:
 
 
 @pytest.mark.slow
-def test_a_rank_alone_on_its_host_uses_the_cores_of_its_launcher(bound: Any, tmp_path: Any) -> None:
+def test_a_rank_alone_on_its_host_uses_the_cores_of_its_launcher_others_keep_theirs(bound: Any, tmp_path: Any) -> None:
     cores = len(os.sched_getaffinity(0))
     said = bound(1, *OPTIONS, tmp_path / "wide")
     assert f"{cores} slots on 1 node" in said
     assert said.count(f"mpirun had bound this rank to 1 of its own {cores} cores") == 1 and "warning" not in said
-
-
-@pytest.mark.slow
-def test_ranks_that_share_a_host_keep_their_cores(bound: Any, tmp_path: Any) -> None:
-    said = bound(2, *OPTIONS, tmp_path)
+    said = bound(2, *OPTIONS, tmp_path / "shared")
     assert "2 slots on 2 nodes" in said and "had bound" not in said

@@ -1,16 +1,14 @@
 """Grids of C and gamma on tables of moderate size: `mpitune.svm.fit_grid` against scikit-learn's GridSearchCV.
 
-    python -m benchmarks.gridsearch [iris breast_cancer digits digits16 four_classes flipped mnist single]
+    python -m benchmarks.gridsearch [iris breast_cancer digits digits16 four_classes flipped mnist]
 
 7 values of C times 6 of gamma times 5 stratified folds on standardised samples. digits16: 6 x 6 from 10^-3 to 10^2 on
 digits divided by 16. mnist: 5 x 5 x 5 on 10,000 images. All score all points, one thread, CPU seconds of this process,
 in one run. As processors change their speed, fit_grid is timed before the peers, between them and after them, in as
 many turns as take REPEAT_SECONDS together, at least one, and medians are shown. The peers are GridSearchCV with
-scikit-learn's SVC and with that of scikit-learn-intelex, dask_ml's GridSearchCV and ThunderSVM's SVC where they are
-installed, and, for fewer fits, scikit-learn's HalvingGridSearchCV. Where a grid has too much work for them,
-``--sample N`` lets SVCs fit N of its points, chosen at random, and multiplies. single: one fit and one prediction of
-6,000 images of MNIST, medians of TURNS in which all take their turn. The solver's code is compiled before, and the
-memory that a search needs was given to this process once.
+scikit-learn's SVC and with that of scikit-learn-intelex, and ThunderSVM's SVC where they are installed. Where a grid
+has too much work for them, ``--sample N`` lets SVCs fit N of its points, chosen at random, and multiplies. The code of
+the solver is compiled before, and the memory that a search needs was given to this process once.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy
 import numpy as np
 from sklearn import datasets
 from sklearn.base import clone
-from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, ParameterGrid, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -45,11 +42,10 @@ from mpitune.svm import fit_grid, warm_up
 GRID = {"C": np.logspace(-2, 4, 7), "gamma": np.logspace(-4, 1, 6)}
 WIDE = {"C": np.logspace(-3, 2, 6), "gamma": np.logspace(-3, 2, 6)}
 IMAGES = {"C": np.logspace(-3, 6, 5), "gamma": np.logspace(-6, -2, 5)}
-NAMES = ("iris", "breast_cancer", "digits", "digits16", "four_classes", "flipped", "mnist", "single")
+NAMES = ("iris", "breast_cancer", "digits", "digits16", "four_classes", "flipped", "mnist")
 PEERS = {"scikit-learn": "sklearn.svm", "intelex": "sklearnex.svm", "ThunderSVM": "thundersvm"}
 
 TOUCHED = 1 << 30  # bytes of memory, more than a search on any of this data needs
-TURNS = 3
 REPEAT_SECONDS = 20.0
 
 T = TypeVar("T")
@@ -58,10 +54,9 @@ Scores = dict[tuple[int, int], float]  # by candidate and split
 
 
 def load(name: str, size: int | None, data: Path) -> Table:
-    """Samples, labels and grid; the first `size` samples of a synthetic table, twice as many of single."""
-    if name in ("mnist", "single"):
-        count = size or 10_000 if name == "mnist" else 2 * (size or 6000)
-        images = load_images("mnist", data, train_size=count, download=False)
+    """Samples, labels and grid; the first `size` samples of a synthetic table or of MNIST."""
+    if name == "mnist":
+        images = load_images("mnist", data, train_size=size or 10_000, download=False)
         return standardised(images["train_images"], 255), images["train_labels"], IMAGES
     if name == "digits16":
         x, y = datasets.load_digits(return_X_y=True)
@@ -124,10 +119,6 @@ def measure(name: str, data: Table, settings: argparse.Namespace) -> dict[str, s
         seconds = float(np.median(theirs.get(peer, [np.nan])))
         row[f"{peer} (s)"] = f"{seconds:.2f}" if peer in theirs else "not installed"
         row[f"faster than {peer}"] = f"{seconds / np.median(ours):.1f}" if peer in theirs else ""
-    if not settings.sample:
-        halving = HalvingGridSearchCV(SVC(), grid, cv=5, random_state=0, refit=False)
-        row["halving (s)"] = f"{timed(partial(halving.fit, x, y))[1]:.2f}"
-        row["dask-ml (s)"] = _dask(grid, x, y, splits)
     row["fits whose score differs"] = (
         f"{(labels != 0).sum()} of {labels.size}, by {np.abs(labels).max()} labels at most"
     )
@@ -159,43 +150,6 @@ def _one_by_one(svc: Any, candidates: Any, x: np.ndarray, y: np.ndarray, splits:
     return result
 
 
-def _dask(grid: Any, x: np.ndarray, y: np.ndarray, splits: Any) -> str:
-    try:
-        search = import_module("dask_ml.model_selection").GridSearchCV(SVC(), grid, cv=splits, refit=False)
-    except ImportError:
-        return "not installed"
-    return f"{timed(partial(search.set_params(scheduler='synchronous').fit, x, y))[1]:.2f}"
-
-
-def single(x: np.ndarray, y: np.ndarray) -> list[dict[str, str]]:
-    """Rows: seconds of one fit to half of the images, and of the prediction of the others."""
-    half = len(x) // 2
-    seconds: dict[str, list[tuple[float, float]]] = {}
-    errors = {}
-    for _ in range(TURNS):
-        for name, module in {"mpitune.svm": "mpitune.svm", **PEERS}.items():
-            try:
-                model = import_module(module).SVC(C=10.0, gamma=1e-3)
-            except ImportError:
-                continue
-            fit = timed(partial(model.fit, x[:half], y[:half]))[1]
-            predicted, predict = timed(partial(model.predict, x[half:]))
-            seconds.setdefault(name, []).append((fit, predict))
-            errors[name] = int((predicted != y[half:]).sum())
-    medians = {name: np.median(each, axis=0) for name, each in seconds.items()}
-    return [
-        {
-            f"SVC, MNIST {half}": name,
-            "fit (s)": f"{fit:.2f}",
-            "predict (s)": f"{predict:.2f}",
-            "we fit faster by": f"{fit / medians['mpitune.svm'][0]:.1f}",
-            "and predict by": f"{predict / medians['mpitune.svm'][1]:.1f}",
-            "errors": str(errors[name]),
-        }
-        for name, (fit, predict) in medians.items()
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES[:3], metavar="NAME", help=f"rows: {', '.join(NAMES)}")
@@ -212,11 +166,9 @@ def main() -> None:
     except UsageError as error:
         parser.error(str(error))
     warm_up()
-    grids = [measure(name, its, settings) for name, its in data.items() if name != "single"]
-    singles = single(*data["single"][:2]) if "single" in data else []
-    tables = [table(rows) for rows in (grids, singles) if rows]
+    grids = [measure(name, its, settings) for name, its in data.items()]
     facts = circumstances("scikit-learn", "numba", "numpy", threads=1, lanes=LANES, sample=settings.sample or "all")
-    publish("\n\n".join([facts, *tables]), settings.results)
+    publish(f"{facts}\n\n{table(grids)}", settings.results)
 
 
 if __name__ == "__main__":

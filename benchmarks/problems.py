@@ -1,21 +1,18 @@
 """What strategies of `search()` are compared on: five functions, and two tables of real trainings.
 
-The tables were computed by the two programs, and are made again by
+The tables are results of the two programs (commit b0c6b34f has what made tables of their folders):
 
     python -m mnist_svm --data DATA --train-size 5000 --gpu none --workers 1 --results svm 24
     python -m mnist_nn --dataset digits --folds 3 --epochs 5 --max-channels 32 --max-hidden-layer 128 --gpu none \\
         --workers 1 --results networks 1 500
-    python -m benchmarks.problems --svm svm --networks networks
 
 A strategy may propose any point, a table has some: the answer is that of the nearest one, each range being one long.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
-import io
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -26,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpitune import Choice, Float, Int, When
-from mpitune.storage.history import read_study
 
 TABLES = Path(__file__).with_name("tables")
 SVM, NETWORKS = TABLES / "svm_mnist_5000.csv.gz", TABLES / "networks_digits_500.csv.gz"
@@ -160,56 +156,3 @@ def read_table(path: Path) -> list[dict[str, str]]:
     """The rows of a table of trainings."""
     with gzip.open(path, "rt", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
-
-
-def keep_svm(folder: Path) -> None:
-    """Make the first table of a study of mnist_svm."""
-    history, errors = read_study(folder), np.load(folder / "validation_error.npy")  # fold, gamma, C
-    penalties, gammas = (sorted({t.params[name] for t in history.trials.values()}) for name in ("C", "gamma"))
-    wrong = np.rint(errors * VALIDATED).astype(int)
-    if not np.allclose(wrong / VALIDATED, errors, rtol=0, atol=1e-9):
-        raise SystemExit(f"{folder}: not every fold has {VALIDATED} images, use --train-size 5000")
-    write_table(SVM, [
-        {"gamma": f"{gamma:.8g}", "C": f"{c:.8g}"} | {f"fold{k}": int(n) for k, n in enumerate(wrong[:, i, j])}
-        for i, gamma in enumerate(gammas) for j, c in enumerate(penalties)
-    ])  # fmt: skip
-
-
-def keep_networks(folder: Path) -> None:
-    """Make the second table of a study of mnist_nn: its parameter sets with the mean loss of their folds."""
-    history = read_study(folder)
-    losses: dict[int, list[float]] = {}
-    params: dict[int, Mapping[str, Any]] = {}
-    for key, trial in history.trials.items():
-        if trial.segment.fold is not None:
-            number = int(trial.params["tuning"])
-            losses.setdefault(number, []).append(history.results[key].value("loss"))
-            params[number] = trial.params
-    write_table(NETWORKS, [
-        {name: f"{params[n][name]:.6g}" for name in NETWORK} | {"loss": f"{np.mean(losses[n]):.6g}"}
-        for n in sorted(losses)
-    ])  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the tables of trainings from results folders.")
-    parser.add_argument("--svm", type=Path, help="results folder of mnist_svm")
-    parser.add_argument("--networks", type=Path, help="results folder of mnist_nn")
-    arguments = parser.parse_args()
-    if arguments.svm:
-        keep_svm(arguments.svm)
-    if arguments.networks:
-        keep_networks(arguments.networks)
-
-
-if __name__ == "__main__":
-    main()

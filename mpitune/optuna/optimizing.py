@@ -119,7 +119,7 @@ def optimize(
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
     if isinstance(catch, Iterable) and not isinstance(catch, tuple | list | set | frozenset):
         raise TypeError(f"The catch argument is of type '{type(catch).__name__}' but must be a tuple.")
-    keeps_its_best = type(func).__module__.startswith("optuna_integration.")  # in itself, so in this process
+    keeps_its_best = "_lightgbm_tuner" in type(func).__module__  # in itself, so in this process
     if n_jobs == 1:
         say_idle(options)
     if n_jobs == 1 or keeps_its_best:

@@ -129,6 +129,19 @@ def test_one_job_stays_in_this_process_and_says_who_is_idle(capsys: pytest.Captu
     assert pids == {os.getpid()} and capsys.readouterr().err.count("1 of 2 workers are idle") == 1
 
 
+@pytest.mark.parametrize(("module", "stays"), [("lightgbm._lightgbm_tuner.optimize", True), ("sklearn.sklearn", False)])
+def test_of_optunas_integrations_the_tuner_of_lightgbm_alone_stays_here(module: str, stays: bool) -> None:
+    class Objective:
+        def __call__(self, trial: Trial) -> float:
+            trial.set_user_attr("pid", os.getpid())
+            return trial.suggest_float("x", 0, 1)
+
+    Objective.__module__ = f"optuna_integration.{module}"
+    study = optuna.create_study()
+    optimize(study, Objective(), 2, options=TWO)
+    assert all((trial.user_attrs["pid"] == os.getpid()) == stays for trial in study.trials)
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_trial() -> None:
     def objective(trial: Trial) -> float:

@@ -1,4 +1,4 @@
-"""Stand-ins for nvidia-smi and for the control of MPS, for what no machine at hand has."""
+"""A stand-in for nvidia-smi, for what no machine at hand has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Machine:
     """A folder with an nvidia-smi, and the environment in which programs find it. There is no driver.
 
     gpus: UUIDs, with those of their slices. mig: the GPUs in MIG mode. modes: compute modes that are not "Default".
-    smi: what it says instead, with a status of 18. mps: whether a daemon of MPS runs.
+    smi: what it says instead, with a status of 18.
     """
 
     folder: Path
@@ -26,15 +26,11 @@ class Machine:
     mig: tuple[str, ...] = ()
     modes: Mapping[str, str] = field(default_factory=dict)
     smi: str | None = None
-    mps: bool = False
 
     def environ(self, **changes: str) -> dict[str, str]:
         self.folder.mkdir(exist_ok=True)
-        silent = 'echo "Cannot find MPS control daemon process"; exit 1'
-        control = "read words && test $words = get_server_list && echo 4711" if self.mps else silent
-        for name, script in {"nvidia-smi": self._nvidia_smi(), "nvidia-cuda-mps-control": control}.items():
-            (self.folder / name).write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
-            (self.folder / name).chmod(0o755)
+        (self.folder / "nvidia-smi").write_text(self._nvidia_smi())
+        (self.folder / "nvidia-smi").chmod(0o755)
         environ = {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),

@@ -142,19 +142,8 @@ def _asked_driver() -> tuple[list[str], str]:
 
 def nvidia_smi(*arguments: str) -> str | None:
     """The output of nvidia-smi; None where it is absent or fails."""
-    return _output("nvidia-smi", *arguments)
-
-
-def mps_answers() -> bool:
-    """Whether a daemon of MPS answers here, through which the processes of a user compute on a GPU at the same time."""
-    answer = _output("nvidia-cuda-mps-control", stdin="get_server_list\n")
-    return answer is not None and "Cannot find MPS" not in answer
-
-
-def _output(*command: str, stdin: str = "") -> str | None:
-    """The output of a command that is told something; None where it is absent or fails."""
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ASK_S)
+        done = subprocess.run(["nvidia-smi", *arguments], input="", capture_output=True, text=True, timeout=ASK_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpitune.devices import probe
-from mpitune.devices.choose import CPU, Device, choose, environment, mps_answers, nvidia_smi
+from mpitune.devices.choose import CPU, choose, environment
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import Exit, UsageError, print_error
@@ -64,7 +64,6 @@ def examine(rank: int, options: RunOptions) -> Examined:
         return Examined(preflight.survey((), options.threads), problems=[Finding(f"{host}: {error}", fatal=True)])
     places = [Place(host, rank, slot, device.name) for slot, device in enumerate(devices)]
     examined = Examined(preflight.survey(places, options.threads))
-    examined.problems.extend(check_sharing(host, devices))
     gpus = [device for device in dict.fromkeys(devices) if device != CPU]
     probes = [(device, probe.begin(device, "gpu", threads=options.threads)) for device in gpus]
     for device, process in probes:
@@ -79,19 +78,6 @@ def examine(rank: int, options: RunOptions) -> Examined:
             text = f"{host}: other processes hold {taken} of {device.name}: nvidia-smi names them"
             examined.problems.append(Finding(text))
     return examined
-
-
-def check_sharing(host: str, devices: Sequence[Device]) -> Iterator[Finding]:
-    """Devices for several workers whose mode admits only one, which may be the server of MPS."""
-    listing = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
-    modes = dict(row.split(", ")[::2] for row in listing.splitlines() if row.count(", ") == 2)
-    for device, n in Counter(devices).items():
-        if n > 1 and modes.get(device.visible) == "Exclusive_Process" and not mps_answers():
-            yield Finding(
-                f"{host}: {n} workers are to share {device.name}, whose mode is EXCLUSIVE_PROCESS: give it once, "
-                "or start MPS by nvidia-cuda-mps-control -d, or nvidia-smi --compute-mode=DEFAULT",
-                fatal=True,
-            )
 
 
 def check_cores(nodes: Sequence[Node]) -> Iterator[Finding]:

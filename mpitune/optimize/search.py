@@ -160,18 +160,16 @@ def search(
         raise UsageError(f"options={options!r:.100}: give a RunOptions, such as RunOptions(restart=True)")
     if not isinstance(results, str | os.PathLike | None):
         raise UsageError(f"results={results!r:.100}: give the path of a folder")
-    if workers is not None and gpu is None and options.gpu is None:
-        gpu = "none"
-    chosen_options: dict[str, Any] = {"gpu": gpu, "workers": workers, "trial_timeout": trial_timeout}
-    chosen_options["changed"], chosen_options["join"] = changed or None, join or None
-    chosen_options["track"] = track or None
     if not isinstance(adapt, bool):
         raise UsageError(f"adapt={adapt!r:.100}: give True or False")
-    chosen_options["adapt"] = adapt or None
-    chosen_options["results"] = None if results is None else Path(results)
+    own: dict[str, Any] = {
+        "gpu": "none" if workers is not None and gpu is None and options.gpu is None else gpu, "workers": workers,
+        "trial_timeout": trial_timeout, "results": None if results is None else Path(results),
+        "adapt": adapt or None, "changed": changed or None, "join": join or None, "track": track or None,
+    }  # fmt: skip
     transport = wires(options)
     with transport.refusing_together():
-        options = replace(options, **{name: value for name, value in chosen_options.items() if value is not None})
+        options = replace(options, **{name: value for name, value in own.items() if value is not None})
     callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     objective, options = _command(objective, options, nodes)
     with ExitStack() as stack:
@@ -202,15 +200,14 @@ def search(
             _check_objective(objective, problem, options)
             gang_of = None if devices == 1 and nodes == 0 else _gangs(devices, nodes, options)
             slots = slots_here(options)
-        of_ranks = transport.gather(slots)
-        made = "" if options.results or transport.rank else stack.enter_context(TemporaryDirectory(prefix="search-"))
-        folder = Path(options.results or transport.broadcast(made)).absolute()
-        job = transport.broadcast(os.urandom(4).hex() if options.join else "")
-        usual = 0
+        of_ranks, agreed = transport.gather(slots), ("", "", 0)
         with transport.refusing_together():
             if transport.rank == 0:
+                made = "" if options.results else stack.enter_context(TemporaryDirectory(prefix="search-"))
                 usual = _usual_size(of_ranks, devices, nodes, options, together or 1)
-        usual = transport.broadcast(usual)
+                agreed = made, os.urandom(4).hex() if options.join else "", usual
+        made, job, usual = transport.broadcast(agreed)
+        folder = Path(options.results or made).absolute()
         problem = replace(problem, window=int(window or usual))
         experiment = Tuning(
             space=problem.space.described(),

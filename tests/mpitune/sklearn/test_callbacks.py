@@ -55,17 +55,19 @@ def _path(context: Any) -> tuple[int, ...]:
     return (*_path(context.parent), context.task_id) if context.parent else (context.task_id,)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    ("kind", "model", "grid", "given"),
+    ("workers", "kind", "model", "grid", "given"),
     [
-        (GridSearchCV, *KNN, {}),
-        (GridSearchCV, SVC(), {"C": [0.1, 1.0, 10.0]}, WEIGHTED),
-        pytest.param(HalvingGridSearchCV, *KNN, {}, marks=pytest.mark.slow),
+        (0, GridSearchCV, *KNN, {}),
+        (2, GridSearchCV, *KNN, {}),
+        (0, GridSearchCV, SVC(), {"C": [0.1, 1.0, 10.0]}, WEIGHTED),
+        (2, GridSearchCV, LogisticRegression(max_iter=20), {"C": [0.1, 1.0, 10.0]}, WEIGHTED),
+        pytest.param(0, HalvingGridSearchCV, *KNN, {}, marks=pytest.mark.slow),
+        pytest.param(2, HalvingGridSearchCV, *KNN, {}, marks=pytest.mark.slow),
     ],
 )
 def test_they_hear_of_each_fit_as_of_scikit_learns(
-    kind: Any, model: Any, grid: Any, given: Any, workers: int, tmp_path: Path
+    workers: int, kind: Any, model: Any, grid: Any, given: Any, tmp_path: Path
 ) -> None:
     """Also of fits that candidates share; with a folder that knows all results, too."""
     heard, tables = [], []

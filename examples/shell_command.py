@@ -3,7 +3,7 @@
 python examples/shell_command.py
 """
 
-from mpitune import Float, search
+from mpitune import Command, Float, search
 
 PROGRAM = """
 BEGIN {
@@ -14,8 +14,6 @@ BEGIN {
 """
 
 if __name__ == "__main__":
-    from mpitune.optimize import Command
-
     program = PROGRAM.replace("{", "{{").replace("}", "}}")  # braces that are no parameters
     command = Command(["awk", "-v", "rate={rate}", "-v", "momentum={momentum}", program])
     space = {"rate": Float(1e-4, 1, log=True), "momentum": Float(0, 0.99)}

@@ -9,7 +9,6 @@
     study = search(objective, space, strategy="sobol", n_trials=50, minimize="loss")    # python, mpirun or srun
     print(study.best.params, study.best.values)
 
-`mpitune.optimize` has commands, the trial that an objective gets, and the study that a search returns.
 `mpitune.strategies` has the strategies. `mpitune.sklearn`, `mpitune.optuna` and `mpitune.joblib` are for scripts that
 use these libraries.
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers, who cannot read the table below
     from mpitune.experiment import Experiment as Experiment
     from mpitune.experiment import one_round as one_round
     from mpitune.experiment import per_trial as per_trial
+    from mpitune.optimize.commands import Command as Command
     from mpitune.optimize.objectives import TrialStopped as TrialStopped
     from mpitune.optimize.objectives import current_trial as current_trial
     from mpitune.optimize.search import search as search
@@ -57,6 +57,7 @@ __getattr__, __dir__, __all__ = front(
         "experiment": ("Experiment", "one_round", "per_trial"),
         "port": ("Scheduling",),
         "exchange.loading": ("load",),
+        "optimize.commands": ("Command",),
         "optimize.objectives": ("TrialStopped", "current_trial"),
         "optimize.search": ("search",),
         "settings": ("setting",),

@@ -61,7 +61,7 @@ Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its para
 @on_all_ranks("callbacks", "alike", elsewhere=ELSEWHERE)
 def search(
     objective: Any,
-    space: Space | Mapping[str, Any] | Iterable[tuple[str, Any]],
+    space: Space | Mapping[str, Any],
     *,
     strategy: Any = "random",
     n_trials: int | None = None,
@@ -93,7 +93,7 @@ def search(
 
     Args:
         objective: A function of an `ObjectiveTrial`, a generator of one that yields its values after each step, a
-            class or object with `setup(device)`, or a command (see `mpitune.optimize.commands.Command`).
+            class or object with `setup(device)`, or a command (see `mpitune.Command`).
         space: Parameters by name, or a `Space` with constraints.
         strategy: "random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", a `Strategy` of
             `mpitune.strategies`, or a sampler of Optuna.

@@ -32,33 +32,27 @@ class Space:
     """Parameters by name.
 
     Args:
-        parts: Float, Int, Choice, a list (a choice), `When` of one of these, or a constant; as a mapping or as pairs.
+        parts: By name: Float, Int, Choice, a list (a choice), `When` of one of these, or a constant.
         constraints: Functions of a point (as the objective gets it), true where it is allowed.
 
     Raises:
-        UsageError: There is no parameter, a name is there twice, a condition names an unknown parameter, and so on.
+        UsageError: There is no parameter, a condition names an unknown parameter, and so on.
     """
 
     TRIES = 10_000  # points that are drawn in vain before the constraints count as impossible
 
     def __init__(
         self,
-        parts: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        parts: Mapping[str, Any],
         constraints: Sequence[Callable[[Mapping[str, Any]], bool]] = (),
     ):
-        try:
-            pairs = [(name, part) for name, part in (parts.items() if isinstance(parts, Mapping) else parts)]
-        except (TypeError, ValueError):
-            raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}") from None
-        names = [name for name, _ in pairs]
-        for name in names:
-            if not isinstance(name, str) or not name:
-                raise UsageError(f"a parameter is called {name!r}: give a text")
-            if names.count(name) > 1:
-                raise UsageError(f"the space has {name} twice: keep one")
+        if not isinstance(parts, Mapping):
+            raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}")
+        if (wrong := next((name for name in parts if not isinstance(name, str) or not name), None)) is not None:
+            raise UsageError(f"a parameter is called {wrong!r}: give a text")
         self.conditions: dict[str, dict[str, tuple[Any, ...]]] = {}
         self._parts: dict[str, Any] = {}
-        for name, part in pairs:
+        for name, part in parts.items():
             if isinstance(part, When):
                 self.conditions[name], part = part.conditions, part.part
             self._parts[name] = part_of(name, part)
@@ -208,19 +202,22 @@ class Space:
     def _in_order(self) -> list[str]:
         """Names, each after those that it depends on."""
         ordered: list[str] = []
-        waiting = list(self._parts)
-        while waiting:
-            ready = [n for n in waiting if all(other in ordered for other in self.conditions.get(n, {}))]
-            if not ready:
-                name = waiting[0]
-                unknown = [other for other in self.conditions[name] if other not in self._parts]
-                if unknown:
-                    raise UsageError(
-                        f"{name} depends on {unknown[0]}, which the space does not have: it has {named(self._parts)}"
-                    )
+
+        def add(name: str, waiting: tuple[str, ...]) -> None:
+            if name in waiting:
                 raise UsageError(f"{named(waiting)} depend on each other in a circle: take one condition away")
-            ordered.append(ready[0])
-            waiting.remove(ready[0])
+            if name in ordered:
+                return
+            for other in self.conditions.get(name, {}):
+                if other not in self._parts:
+                    raise UsageError(
+                        f"{name} depends on {other}, which the space does not have: it has {named(self._parts)}"
+                    )
+                add(other, (*waiting, name))
+            ordered.append(name)
+
+        for name in self._parts:
+            add(name, ())
         for name, conditions in self.conditions.items():
             for other, allowed in conditions.items():
                 part = self._parts[other]

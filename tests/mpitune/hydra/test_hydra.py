@@ -214,3 +214,14 @@ def test_the_first_failure_of_any_kind_ends_the_sweep(app: Any, tmp_path: Path, 
     said = app(*OURS, "lr=range(0,8)", "hydra.sweeper.workers=1", "hydra.sweeper.window=1", status=1).stderr
     assert "1 of 8 jobs have failed (the first is job 0)" in said
     assert not (tmp_path / "out/1").exists()
+
+
+def test_a_value_twice_is_two_jobs() -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from mpitune.hydra.space import swept
+    from mpitune.hydra.sweeper import _begun
+
+    study = pytest.importorskip("optuna").create_study()
+    part = swept(OverridesParser.create().parse_override("lr=0.1,0.1"))
+    assert _begun(study, {"lr": part}, {"n_trials": None, "sampler": None}) == 2 == len(study.trials)

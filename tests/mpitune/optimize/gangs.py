@@ -7,8 +7,7 @@ import sys
 import time
 from typing import Any
 
-from mpitune import Int, RunOptions, search
-from mpitune.optimize import Command
+from mpitune import Command, Int, RunOptions, search
 
 RING = """
 import json, sys

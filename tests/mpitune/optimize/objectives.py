@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
-from mpitune.optimize import SearchStudy
+from mpitune.optimize.search_study import SearchStudy
 
 SPACE = {
     "x": Float(0, 1),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mpitune import Int, RunOptions, search
-from mpitune.optimize import Command
+from mpitune import Command, Int, RunOptions, search
 
 PROGRAM = """
 import json, os, sys

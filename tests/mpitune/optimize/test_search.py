@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Float, Int, Space, When
+from mpitune import Choice, Command, Float, Int, Space, When
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
-from mpitune.optimize import Command
 from mpitune.optimize.strategies import ASHA, Grid, Halving
 from mpitune.settings import window_of
 from mpitune.storage.history import read_study

@@ -134,7 +134,6 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
     ("make", "told"),
     [
         (lambda: Space({}), "the space has no parameters: give at least one"),
-        (lambda: Space([("x", Float(0, 1)), ("x", Int(1, 2))]), "the space has x twice: keep one"),
         (lambda: Float(1, 1), "Float(low=1, high=1, log=False, step=None): low must be below high"),
         (lambda: Float(1, 10, 0.5), "Float(1, 10, 0.5): give all but the ends by name, such as step=0.5"),  # type: ignore[misc]
         (lambda: Int(1, 10, True), "Int(1, 10, True): give all but the ends by name, such as log=True"),  # type: ignore[misc]

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,28 +18,12 @@ SILENCE = 8.5  # seconds without a line, after which `working` speaks: looked at
 
 @dataclass
 class _Wait:
-    """The messages about a block, and their times.
-
-    Attributes:
-        first: after so many seconds, 0 for never.
-        again: and every so many from then on; None: whenever nobody has said anything for SILENCE.
-    """
+    """The messages about a block. is_due: whether there is one after so many seconds."""
 
     words: str
     level: int
-    first: int
-    again: int | None
+    is_due: Callable[[int], bool]
     seconds: int = 0
-
-    @property
-    def was_said(self) -> bool:
-        return self.seconds >= self.first
-
-    @property
-    def is_due(self) -> bool:
-        if self.again is None:
-            return self.seconds == self.first or time.monotonic() - _spoken >= SILENCE
-        return self.was_said and (self.seconds - self.first) % self.again == 0
 
 
 _waits: list[_Wait] = []  # of the main thread, the innermost last
@@ -63,9 +47,9 @@ def waiting(words: str) -> Iterator[None]:
     Args:
         words: As in "results folder r has not answered".
     """
-    with _watched(_Wait(words, logging.WARNING, first=10, again=30)) as wait:
+    with _watched(_Wait(words, logging.WARNING, lambda seconds: seconds >= 10 and seconds % 30 == 10)) as wait:
         yield
-    if wait.was_said:
+    if wait.seconds >= 10:
         log.warning("%s for %d s, and now has", words, wait.seconds)
 
 
@@ -78,7 +62,8 @@ def working(words: str, rank: int) -> Iterator[None]:
         rank: of this process; only rank 0 speaks.
     """
     level = logging.INFO if rank == 0 else logging.DEBUG
-    with _watched(_Wait(words, level, first=1 if sys.stderr.isatty() else 0, again=None)):
+    first = 1 if sys.stderr.isatty() else 0
+    with _watched(_Wait(words, level, lambda seconds: seconds == first or time.monotonic() - _spoken >= SILENCE)):
         yield
 
 
@@ -102,6 +87,6 @@ def _look_on() -> None:
         for wait in waits:
             wait.seconds += 1
         for wait in waits:
-            if wait.is_due:
+            if wait.is_due(wait.seconds):
                 log.log(wait.level, "%s for %d s", wait.words, wait.seconds)
                 break

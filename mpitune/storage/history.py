@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -26,8 +26,6 @@ from mpitune.storage.records import (
     Death,
     EndLine,
     RunLine,
-    StoredResults,
-    TrialLine,
     all_checked,
     checked,
     read_line,
@@ -48,7 +46,7 @@ class History:
 
     header: dict[str, Any]
     trials: dict[str, Trial] = field(default_factory=dict)
-    results: MutableMapping[str, Result] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)  # with the "seconds" of its end, unless it was killed
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
     deaths: list[Death] = field(default_factory=list)
@@ -212,20 +210,18 @@ def _read_lines(folder: Path) -> History | None:
     if not first:
         return None
     history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
-    records: dict[str, TrialLine] = {}
     start = 2
     with no_collection():
         for lines in read:
-            _read_some(lines, start, history, records)
+            _read_some(lines, start, history, folder)
             start += len(lines)
             if len(history.damaged) > MOST_DAMAGED:
                 raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
-        history.results = StoredResults(folder, records)
     history.begun = history.size > len(first[0]) + 1
     return history
 
 
-def _read_some(lines: list[bytes], start: int, history: History, records: dict[str, TrialLine]) -> None:
+def _read_some(lines: list[bytes], start: int, history: History, folder: Path) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
     sound, with_arrays = all_checked(lines), history.with_arrays
@@ -237,7 +233,7 @@ def _read_some(lines: list[bytes], start: int, history: History, records: dict[s
             if isinstance(record, dict):
                 _read_note(record, history)
                 continue
-            history.trials[record.key], records[record.key] = record.trial, record
+            history.trials[record.key], history.results[record.key] = record.trial, record.result(folder)
             history.complete = False
             if record.arrays:
                 with_arrays.add(record.key)
@@ -245,7 +241,7 @@ def _read_some(lines: list[bytes], start: int, history: History, records: dict[s
                 with_arrays.discard(record.key)
         except UNREADABLE as error:
             key = match[1].decode(errors="replace") if (match := _KEY.search(line)) else ""
-            records.pop(key, None)  # an older failure must not become the result again
+            history.results.pop(key, None)  # an older failure must not become the result again
             history.trials.pop(key, None)
             with_arrays.discard(key)
             trial = f" (trial {key})" if key else ""
@@ -264,15 +260,11 @@ def studies_in(folder: Path) -> list[Path]:
 
 
 def read_study(folder: Path) -> History:
-    """As `read_journal`, with all results made, for those who look at them more than once.
-
-    Raises UsageError where there is none, too.
-    """
+    """As `read_journal`. Raises UsageError where there is none, too."""
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
-    with no_collection():
-        return replace(history, results=dict(history.results))
+    return history
 
 
 def require_same_study(

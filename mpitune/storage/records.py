@@ -1,8 +1,7 @@
 """The lines of a journal, written and read: JSON objects, each with the checksum of its content.
 
 Anyone may have written a journal. So each line is parsed and its types are checked when it is read, and readers rely on
-them. A study that goes on knows up to millions of results and looks at few of them: each is made of its line when
-somebody asks.
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -310,16 +308,3 @@ def _ending(ending: Ending) -> dict[str, Any]:
 def with_checksum(line: bytes) -> bytes:
     """A line, a JSON object without its newline, with the CRC-32 of all before it as its last member, "crc"."""
     return line[:-1] + _END % zlib.crc32(line[:-1])
-
-
-class StoredResults(UserDict[str, Result]):
-    """The results of lines, made when they are looked at, and others that are set."""
-
-    data: dict[str, TrialLine | Result]  # type: ignore[assignment]
-
-    def __init__(self, folder: Path, lines: dict[str, Any]):
-        self.data, self._folder = lines, folder
-
-    def __getitem__(self, key: str) -> Result:
-        record = self.data[key]
-        return record.result(self._folder) if isinstance(record, TrialLine) else record

@@ -1,22 +1,18 @@
-"""Lines of a journal: checked when they are read, and made a result when they are looked at."""
+"""Lines of a journal, checked when they are read."""
 
-from collections.abc import Iterator
 from contextlib import closing
-from copy import copy
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import astuple
 
-from mpitune.engine.study import Study
 from mpitune.identity import label_of
 from mpitune.storage import records
-from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.history import NAME, read_study
 from mpitune.storage.journal import Journal
-from mpitune.storage.records import UNREADABLE, StoredResults
+from mpitune.storage.records import UNREADABLE
 from mpitune.trial import PLAIN, WHOLE, Ending, Result, Segment, Trial, same_trial
 from tests.helpers import HEADER, outcome
 
@@ -95,49 +91,6 @@ def test_a_note_is_no_trial_whatever_it_says(tmp_path: Path) -> None:
     for line in (b"[1]", b'{"key":3}', b'{"key":"a","params":{"x":1e999}}', b"\xff", b'{"key":NaN}'):
         with pytest.raises(UNREADABLE):
             records.read_line(line)
-
-
-def test_a_copy_of_results_has_its_own_changes(tmp_path: Path) -> None:
-    trial_lines(tmp_path)
-    history = read_journal(tmp_path)
-    assert history is not None
-    results, (_, new) = history.results, outcome(9)
-    mine = copy(results)
-    del mine["a/1"]
-    mine["a/9"], mine["a/2"] = new, replace(new, key="a/2")
-    assert list(mine) == ["a/0", "a/2", "a/3", "a/4", "a/5", "t000007/3", "t000008/1", "a/9"] and len(mine) == 8
-    assert "a/1" not in mine and mine["a/9"] is new and mine["a/2"].error is None
-    assert len(results) == 8 and results["a/1"].values["loss"] == float("inf") and results["a/2"].failed
-    assert list(history.trials) == list(results) and history.with_arrays == {"a/3"}
-
-
-class Watched(StoredResults):
-    """Results that say which of them were looked at."""
-
-    looked: list[str] = []
-
-    def __getitem__(self, key: str) -> Result:
-        self.looked.append(key)
-        return super().__getitem__(key)
-
-
-def test_a_study_that_goes_on_looks_at_no_result_it_does_not_need(tmp_path: Path) -> None:
-    """Of a million known trials it compares the parameters alone, as long as one of the round is open."""
-    with closing(Journal(tmp_path, HEADER)) as journal:
-        journal.append([outcome(number) for number in range(4)])
-    history = read_journal(tmp_path)
-    assert history is not None and isinstance(history.results, StoredResults)
-    results = Watched(tmp_path, history.results.data)
-
-    def search() -> Iterator[Any]:
-        found = yield [(outcome(number)[0],) for number in range(5)]
-        assert [one.key for one in found] == [f"a/{number}" for number in range(5)]
-
-    study = Study([search()], history.trials, results)
-    ((left,),) = study.start()
-    assert left.key == "a/4" and study.n_done == 4 and not Watched.looked
-    study.record(outcome(4)[1])
-    assert study.finished and Watched.looked == ["a/0", "a/1", "a/2", "a/3", "a/4"]
 
 
 def test_asked_trials_are_known_by_equal_parameters(tmp_path: Path) -> None:

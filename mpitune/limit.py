@@ -20,12 +20,8 @@ class SearchLimit:
     began: float = field(default_factory=time.monotonic)
     reached: str = field(default="", init=False)
 
-    def is_reached(self) -> bool:
-        """Asked often."""
-        if not self.reached and self.timeout is not None and time.monotonic() - self.began > self.timeout:
-            self.reached = "its time"
-        return bool(self.reached)
-
     def ended_by(self) -> str:
         """See `Port.on_results`."""
-        return self.reached if self.is_reached() else ""
+        if not self.reached and self.timeout is not None and time.monotonic() - self.began > self.timeout:
+            self.reached = "its time"
+        return self.reached

@@ -212,7 +212,7 @@ class OnEngine(_search.BaseSearchCV):
             if place != "workers":
                 # Asked after each fit in this process, whether it was the last one here.
                 seconds = FirstSeconds(modules_of(grouping.tasks))
-                ends = limit.is_reached if place == "here" else lambda: limit.is_reached() or seconds.are_over()
+                ends = lambda: bool(limit.ended_by()) or (place != "here" and seconds.are_over())  # noqa: E731
                 evaluator = Evaluator(grouping)
                 for wanted in [tasks] if race is None else race.rounds(ends):
                     answers |= evaluator.answers(wanted, self.verbose, ends, done)

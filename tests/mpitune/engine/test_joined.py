@@ -151,9 +151,10 @@ def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give results="):
         search(len, space, n_trials=2, minimize="loss", join=True)
     assert not (tmp_path / "r").exists()
-    assert start(tmp_path, "3", "--join").wait() == Exit.DONE
-    other = start(tmp_path, "4", "--join")
-    assert "holds a study with n = 3, not 4" in other.communicate()[1] and other.returncode == Exit.USAGE
+    options = RunOptions(join=True, workers=0, results=tmp_path, quiet=True)
+    assert len(run_study(Toy(3), options)) == 3
+    with pytest.raises(UsageError, match="holds a study with n = 3, not 4"):
+        run_study(Toy(4), options)
 
 
 SHIFT = [0]

@@ -23,11 +23,10 @@ def test_one_process_keeps_the_contract(case: str) -> None:
     transport.close()
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks_keep_the_contract(program: Program, ranks: int) -> None:
+def test_ranks_keep_the_contract(program: Program) -> None:
     cases = ("messages", "large_messages", "starts", "messages_of_the_script")
-    done = program("-m", "tests.mpitune.ranks.contract", *cases, ranks=ranks)
-    assert done.stdout.count(" ended") == ranks
+    done = program("-m", "tests.mpitune.ranks.contract", *cases, ranks=3)
+    assert done.stdout.count(" ended") == 3
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ class LoadedStudy:
         experiment, history = None, read_study(folder)
         with suppress(Exception):  # of a program's own part: the journal may be anybody's
             experiment = experiment_of(history)
-        return report_of(folder, history, experiment, None).study.winner
+        return report_of(folder, history, experiment, None).winner
 
     def __repr__(self) -> str:
         states = ", ".join(f"{n} {state}" for state, n in self.trials["state"].value_counts().items())

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mpitune.figures.panels import Section
 from mpitune.figures.winner import Winner, best_of, mean_of, winner_among
 from mpitune.identity import texts_of
 from mpitune.report.timeline import Timeline, timeline_of
@@ -97,6 +98,7 @@ class ReportedStudy:
         running: whether a job holds the folder.
         how: of the cross-validation and its score, see `Winner`.
         chosen: parameters of the best, where the experiment says which it took of equal ones.
+        sections: what its experiment says of it.
     """
 
     folder: Path
@@ -106,6 +108,7 @@ class ReportedStudy:
     running: bool = False
     how: Mapping[str, Any] = field(default_factory=dict)
     chosen: Mapping[str, Parameter] | None = None
+    sections: Sequence[Section] = ()
 
     @cached_property
     def best(self) -> Candidate | None:

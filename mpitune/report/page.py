@@ -7,8 +7,7 @@ import gzip
 import hashlib
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from markupsafe import Markup
 
 from mpitune.errors import StorageError
 from mpitune.experiment import Data, Experiment
-from mpitune.figures.panels import Drawing, Panel, Section, Table
+from mpitune.figures.panels import Drawing, Panel, Table
 from mpitune.port import Reporting
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
@@ -28,18 +27,6 @@ from mpitune.storage.journal import is_running
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Report:
-    """A study to show.
-
-    Attributes:
-        sections: what its experiment says of it.
-    """
-
-    study: ReportedStudy
-    sections: Sequence[Section] = ()
 
 
 def write_at_the_end(folder: Path, history: History, experiment: Experiment, data: Data) -> None:
@@ -55,7 +42,7 @@ def write_at_the_end(folder: Path, history: History, experiment: Experiment, dat
         ) from error
 
 
-def report_of(folder: Path, history: History, experiment: Experiment | None, data: Data | None) -> Report:
+def report_of(folder: Path, history: History, experiment: Experiment | None, data: Data | None) -> ReportedStudy:
     """What the page shows of a study. Without its experiment, or the data of that, it leaves out what only they say."""
     reporting = experiment.reporting() if experiment else Reporting()
     goal = next((Goal(name, up) for name, up in history.goals.items()), None)
@@ -66,18 +53,18 @@ def report_of(folder: Path, history: History, experiment: Experiment | None, dat
     folds = history.runs[-1].get("folds", {}) if history.runs else {}
     how = {"name": goal.name if goal else ""}
     how |= {name: folds[name] for name in ("repeats", "ratio", "kind", "name", "halving", "careful") if name in folds}
-    study = ReportedStudy(folder, history, goal, candidates, is_running(folder), how, reporting.best(history))
-    return Report(study, reporting.sections(history, data))
+    chosen, sections = reporting.best(history), reporting.sections(history, data)
+    return ReportedStudy(folder, history, goal, candidates, is_running(folder), how, chosen, sections)
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, study: ReportedStudy) -> None:
     """Write the page of a study, whole or not at all."""
-    text = page(report)
+    text = page(study)
     with written_whole(path, "w") as file:
         file.write(text)
 
 
-def page(report: Report) -> str:
+def page(study: ReportedStudy) -> str:
     """The page as HTML; the same journal makes the same page."""
     compressed = (HERE / "echarts" / "echarts.min.js.gz").read_bytes()
     script = (HERE / "report.js").read_text(encoding="utf-8")
@@ -89,14 +76,14 @@ def page(report: Report) -> str:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("template.html").render(
-        title=parts.title_of(report.study),
-        subtitle=f"{report.study.state}, {parts.when_of(report.study)}",
+        title=parts.title_of(study),
+        subtitle=f"{study.state}, {parts.when_of(study)}",
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hashes=Markup(hashes),
         library=base64.b64encode(compressed).decode(),
         licence=licence,
-        study=_study(report),
+        study=_study(study),
     )
 
 
@@ -104,12 +91,12 @@ def _sha(text: bytes) -> str:
     return base64.b64encode(hashlib.sha256(text).digest()).decode()
 
 
-def _study(report: Report) -> dict[str, Any]:
+def _study(study: ReportedStudy) -> dict[str, Any]:
     """What the template asks of one study."""
-    study, charts = report.study, chart_data.Charts()
+    charts = chart_data.Charts()
     sections = [
         {"title": section.title, "panels": [_panel(panel, charts) for panel in section.panels]}
-        for section in report.sections
+        for section in study.sections
         if section.panels
     ]
     candidates = [*parts.winner_of(study), *parts.history_of(study), *parts.learning_of(study)]
@@ -118,7 +105,7 @@ def _study(report: Report) -> dict[str, Any]:
     links += [("trials", "Trials"), ("about", "Settings")]
     return {
         "links": links,
-        "facts": parts.facts_of(study, report.sections),
+        "facts": parts.facts_of(study),
         "notes": parts.notes_of(study),
         "sections": sections,
         "candidates": [_panel(panel, charts) for panel in [*candidates, parts.importance(study)]],

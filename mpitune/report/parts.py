@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.errors import duration
-from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel, Section
+from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.report.timeline import REASONS
@@ -28,7 +28,7 @@ MOST_TEXT = 4000  # characters of a failure's text, from its end
 MOST_DEATHS = 1000  # rows of their table
 
 
-def facts_of(study: ReportedStudy, sections: Sequence[Section]) -> list[Fact]:
+def facts_of(study: ReportedStudy) -> list[Fact]:
     """The first screen: the best parameters, the goal's value, the experiment's facts, what it took."""
     history, time = study.history, study.timeline
     total = history.runs[-1].get("n_trials") if history.runs else None
@@ -37,7 +37,7 @@ def facts_of(study: ReportedStudy, sections: Sequence[Section]) -> list[Fact]:
     slots = f", {_count(len(time.slots), 'slot')} busy {time.utilisation:.0%} of the time" if time else ""
     return [
         *_answer(study),
-        *(fact for section in sections for fact in section.facts),
+        *(fact for section in study.sections for fact in section.facts),
         Fact(
             "what it took",
             duration(study.wall_seconds) if study.wall_seconds else duration(study.busy_seconds) + " of work",

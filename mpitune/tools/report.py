@@ -13,7 +13,8 @@ from pathlib import Path
 from mpitune.errors import Exit, UsageError
 from mpitune.exchange.programs import experiment_of
 from mpitune.figures.panels import Note, Section
-from mpitune.report.page import Report, report_of, write_report
+from mpitune.report.candidates import ReportedStudy
+from mpitune.report.page import report_of, write_report
 from mpitune.settings import program, setting
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import read_study, studies_in
@@ -28,7 +29,7 @@ class ReportOptions:
     to: Path | None = setting(None, "file to write (default: report.html in the results folder)", metavar="FILE")
 
 
-def _of_journal(folder: Path) -> Report:
+def _of_journal(folder: Path) -> ReportedStudy:
     history, data, note = read_study(folder), None, ""
     try:
         experiment = experiment_of(history)

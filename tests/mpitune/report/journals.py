@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mpitune.figures.panels import Section
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.storage.history import History, read_study
 from mpitune.storage.journal import Journal
@@ -73,10 +74,10 @@ def write(
     return read_study(folder)
 
 
-def read(history: History) -> ReportedStudy:
+def read(history: History, sections: Sequence[Section] = ()) -> ReportedStudy:
     """A journal as the report sees it."""
     goal = Goal("loss", False)
-    return ReportedStudy(Path("results/toy"), history, goal, read_candidates(history, goal))
+    return ReportedStudy(Path("results/toy"), history, goal, read_candidates(history, goal), sections=sections)
 
 
 def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:

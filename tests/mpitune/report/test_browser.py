@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mpitune.figures.panels import Bars, HeatMap, Section
-from mpitune.report.page import Report, page
+from mpitune.report.page import page
 from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -60,7 +60,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folds[:, 0, 0] = np.nan
     axes = ("C", [10.0**n for n in range(8)]), ("gamma", [10.0**-n for n in range(6, 0, -1)])
     grid = HeatMap("Mean error", "of the folds.", *axes, folds, (2, 3), folds[0], [["node1/0/0/gpu0"] * 8] * 6)
-    (folder / "report.html").write_text(page(Report(read(many(1000, folder / "r")), [Section("Grid", [grid])])))
+    (folder / "report.html").write_text(page(read(many(1000, folder / "r"), [Section("Grid", [grid])])))
     return folder / "report.html"
 
 
@@ -200,7 +200,7 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
         [[HOSTILE] * 2] * 2,
     )  # fmt: skip
     (tmp_path / "report.html").write_text(
-        page(Report(read(history), [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])]))
+        page(read(history, [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])]))
     )
     with Visit(chromium, tmp_path / "report.html") as visit:
         for selector in CHARTS:

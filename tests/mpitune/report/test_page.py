@@ -17,7 +17,7 @@ from mpitune.errors import Exit, StorageError
 from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section, Table
 from mpitune.options import RunOptions
 from mpitune.port import Reporting
-from mpitune.report.page import Report, page
+from mpitune.report.page import page
 from mpitune.studies import run_study
 from mpitune.tools.report import main
 from mpitune.tools.status import main as status
@@ -70,7 +70,7 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
         ),
     ]
     history = write(tmp_path, lines, deaths=[death(2, 40, 15, "a/1", "killed by SIGKILL (out of memory?)")])
-    seen = Seen(page(Report(read(history), [Section("", facts=[Fact("test error", "4.2 %")])])))
+    seen = Seen(page(read(history, [Section("", facts=[Fact("test error", "4.2 %")])])))
     for words in (
         "x = 1.5", "0.3", "mean of 2 folds", "test error", "4.2 %", "1 min 40 s", "ValueError: too wide",
         "killed by SIGKILL", "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
@@ -114,8 +114,8 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
             [Fact(HOSTILE, HOSTILE, HOSTILE)],
         )
     ]
-    hostile = page(Report(read(history), sections))
-    seen, harmless = Seen(hostile), Seen(page(Report(read(write(tmp_path / "good", clean)))))
+    hostile = page(read(history, sections))
+    seen, harmless = Seen(hostile), Seen(page(read(write(tmp_path / "good", clean))))
     assert seen.tags.count("script") == harmless.tags.count("script") == 3
     assert seen.tags.count("img") == 1 and not [name for name, _ in seen.attributes if name.startswith("on")]
     assert "window.hacked=1" in seen.text and "{{7*7}}" in seen.text
@@ -124,7 +124,7 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_nothing_is_asked_of_a_network_and_only_our_scripts_may_run(tmp_path: Path) -> None:
-    text = page(Report(read(many(30, tmp_path))))
+    text = page(read(many(30, tmp_path)))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None and policy[1].startswith("default-src 'none'; img-src data:;")
     assert policy[1].count("'sha256-") == 2 and "'unsafe-inline'; script-src" in policy[1]
@@ -135,7 +135,7 @@ def test_nothing_is_asked_of_a_network_and_only_our_scripts_may_run(tmp_path: Pa
 
 def test_the_same_journal_makes_the_same_page(tmp_path: Path) -> None:
     history = many(40, tmp_path)
-    assert page(Report(read(history))) == page(Report(read(history)))
+    assert page(read(history)) == page(read(history))
 
 
 def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
         trial_line("a", {"x": 0.1234564, "act": "relu"}, {"loss": float("inf")}, begin=0, end=1),
         trial_line("b", {"x": 12345678, "act": "gelu"}, {}, begin=1, end=2, error="Traceback\nValueError: x"),
     ]
-    (data,) = Seen(page(Report(read(write(tmp_path, lines))))).data
+    (data,) = Seen(page(read(write(tmp_path, lines)))).data
     trials = data["trials"]
     assert trials["trial"] == {"of": ["a", "b"], "at": [0, 1]}
     assert trials["x"] == [0.123456, 12345678] and trials["act"]["of"] == ["relu", "gelu"]
@@ -154,7 +154,7 @@ def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
 
 def test_values_and_parameters_may_be_called_as_a_column_of_the_page(tmp_path: Path) -> None:
     lines = [trial_line("a", {"trial": 5, "seconds": 6}, {"seconds": 7.0, "failure": 8.0, "x": 9.0}, begin=0, end=1)]
-    trials = Seen(page(Report(read(write(tmp_path, lines))))).data[0]["trials"]
+    trials = Seen(page(read(write(tmp_path, lines)))).data[0]["trials"]
     assert trials["trial"]["of"] == ["a"] and trials["seconds"] == [1] and trials["failure"]["of"] == [""]
     assert trials["trial (parameter)"] == [5] and trials["seconds (parameter)"] == [6] and trials["x"] == [9]
     assert trials["seconds (value)"] == [7] and trials["failure (value)"] == [8]

@@ -72,7 +72,7 @@ def test_of_equal_trials_of_a_search_the_first_is_the_best_whichever_ended_first
     assert study.best is not None and study.best.params == {"x": 0}
     folder = tmp_path / "two"
     write(folder, lines, heading=header(objectives=["maximize a", "minimize b"]))
-    both = report_of(folder, read_study(folder), None, None).study
+    both = report_of(folder, read_study(folder), None, None)
     assert both.best is None and "best for a and b together" in notes_of(both)[0]
 
 
@@ -192,7 +192,7 @@ def test_the_best_so_far_only_improves_in_per_cent_where_it_is_a_fraction(
     errors = [error, 1.0, 0.7, 0.3, 0.3, 0.2]
     lines = [trial_line(f"t{n}", {"x": n}, {"error": v}, begin=n, end=n + 1) for n, v in enumerate(errors)]
     heading = header(objectives=["minimize error"])
-    study = report_of(tmp_path, write(tmp_path, lines, heading=heading), None, None).study
+    study = report_of(tmp_path, write(tmp_path, lines, heading=heading), None, None)
     assert study.goal is not None and study.goal.percent is percent
     assert [value for _, value in study.best_so_far()] == ([0.5, 0.3, 0.2] if percent else [1.5, 1.0, 0.7, 0.3, 0.2])
 

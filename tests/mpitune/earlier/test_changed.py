@@ -89,19 +89,16 @@ def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Pa
     assert run(SEARCH) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
+def test_lambdas_of_an_estimator_are_told_by_their_places(run: Edit) -> None:
+    assert run(LAMBDAS) == run(LAMBDAS.replace("x * x", "x * x  # one\n")) == []
+    for before, after, told in (
         ("Maps(lambda x: x - 5), Maps(lambda x: x * x)", "Maps(lambda x: x * x), Maps(lambda x: x - 5)", "lambdas"),
         ("x.copy", "x.view", "lambdas"),
         ("x - 5", "x - 6", "FunctionTransformer.func, lambdas"),
-    ],
-)
-def test_lambdas_of_an_estimator_are_told_by_their_places(run: Edit, before: str, after: str, told: str) -> None:
-    assert run(LAMBDAS) == run(LAMBDAS.replace("x * x", "x * x  # one\n")) == []
-    (line,) = run(LAMBDAS.replace(before, after))
-    names = ", ".join(f'"{name}"' for name in told.split(", "))
-    assert f" {told} changed" in line and f"changed=[{names}]" in line
+    ):
+        (line,) = run(LAMBDAS.replace(before, after))
+        names = ", ".join(f'"{name}"' for name in told.split(", "))
+        assert f" {told} changed" in line and f"changed=[{names}]" in line
     assert run(LAMBDAS.replace(before, after).replace('"r"', f'"r", changed=[{names}]')) == []
 
 

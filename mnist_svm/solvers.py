@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mnist_svm.dataset import CACHE_MIB, TOLERANCE, Dataset, Fit, GridPoint, LittleMemory, Solver, grids
+from mnist_svm.dataset import Dataset, Fit, Point, Solver
 from mpitune import svm
 from mpitune.experiment import WorkerContext
 from mpitune.svm.matrices.plan import Matrices, keep
 
+TOLERANCE = 1e-3  # of the optimality conditions; LIBSVM's, scikit-learn's and cuML's default
+CACHE_MIB = 500  # rows of the kernel matrix that scikit-learn and cuML may keep
 MAX_ITER = 100_000_000  # iterations per binary problem and C
 
 
@@ -44,53 +46,46 @@ class SharedSolver:
         self.worker, self.multiclass, self.memory, self.n_points = worker, multiclass, memory, n_points
         self._kept: tuple[svm.Data, Matrices] | None = None
 
-    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[GridPoint]) -> Iterator[Fit]:
+    def __call__(self, dataset: Dataset, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
         data, matrices = self._prepared(dataset)
+        asked: dict[int | None, list[float]] = {}
+        for penalty, fold in points:
+            asked.setdefault(fold, []).append(penalty)
+        folds, alike = list(asked), all(penalties == asked[points[0][1]] for penalties in asked.values())
         with matrices.source(gamma) as source:
-            for penalties, splits in grids(points):
-                ascending = np.unique(penalties)
-                k = len(data.samples.classes)
-                trainings = [svm.TrainingSet.without_weights(split.train, k) for split in splits]
-                solve = partial(svm.solve, data, source, trainings=trainings, max_iter=MAX_ITER, libsvm=False)
-                if splits[0].is_refit:
-                    for penalty in penalties:
-                        (solved,) = solve(np.array([penalty]))
-                        yield from _fits(solved, solved.predict(dataset.test_images))
-                    continue
-                report = partial(self.worker.report_step, unit="binary problem", trials=len(splits) * len(penalties))
-                for split, solved in zip(splits, solve(ascending, report=report), strict=True):
-                    fits = _fits(solved, solved.labels(split.held_out))
-                    yield from (fits[c] for c in np.searchsorted(ascending, penalties))
+            for together in [folds] if alike else [[fold] for fold in folds]:
+                penalties = asked[together[0]]
+                ascending, k = np.unique(penalties), len(data.samples.classes)
+                trainings = [svm.TrainingSet.without_weights(dataset.train(fold), k) for fold in together]
+                n_points = len(together) * len(penalties)
+                report = partial(self.worker.report_step, unit="binary problem", trials=n_points)
+                solve = partial(svm.solve, data, source, ascending, trainings, max_iter=MAX_ITER, libsvm=False)
+                for fold, solved in zip(together, solve(report=report), strict=True):
+                    n_support, converged = solved.solutions.n_support.tolist(), solved.solutions.converged.tolist()
+                    if fold is None:
+                        predictions = solved.predict(dataset.test_images)
+                    else:
+                        predictions = solved.labels(np.arange(len(dataset.labels))[dataset.folds[fold]])
+                    for c in np.searchsorted(ascending, penalties).tolist():
+                        yield Fit(predictions[c], n_support[c], converged[c])
 
     def _prepared(self, dataset: Dataset) -> tuple[svm.Data, Matrices]:
-        """Sorted samples and their matrices, made once. Raises LittleMemory."""
+        """Sorted samples and their matrices, made once. Raises MemoryError."""
         if self._kept is None:
+            buffers, sharers = self.worker.buffers, self.worker.n_workers
             data = svm.Data(dataset.images, dataset.labels, "rbf", self.memory, multiclass=self.multiclass)
-            try:
-                matrices = keep(
-                    data.samples, self.multiclass, self.n_points, self.memory, self.worker.buffers,
-                    self.worker.n_workers,
-                )  # fmt: skip
-            except MemoryError as error:
-                raise LittleMemory(str(error)) from error
-            self._kept = data, matrices
+            self._kept = data, keep(data.samples, self.multiclass, self.n_points, self.memory, buffers, sharers)
         return self._kept
 
 
-def _fits(solved: svm.Solved, predictions: np.ndarray) -> list[Fit]:
-    """The answers for each penalty, from its predictions (n_penalties, n)."""
-    n_support, converged = solved.solutions.n_support.tolist(), solved.solutions.converged.tolist()
-    return [Fit(*point) for point in zip(predictions, n_support, converged, strict=True)]
-
-
 def point_by_point(
-    fit: Callable[..., Fit], multiclass: str, dataset: Dataset, gamma: float, points: Sequence[GridPoint]
+    fit: Callable[..., Fit], multiclass: str, dataset: Dataset, gamma: float, points: Sequence[Point]
 ) -> Iterator[Fit]:
     """As `Solver`, by a function such as `fit_sklearn`."""
-    for penalty, split in points:
-        images, labels = dataset.images[split.train], dataset.labels[split.train]
+    for penalty, fold in points:
+        train, (images, _) = dataset.train(fold), dataset.asked(fold)
         point = {"penalty": penalty, "gamma": gamma, "multiclass": multiclass}
-        yield fit(images, labels, dataset.predicted(split), **point)
+        yield fit(dataset.images[train], dataset.labels[train], images, **point)
 
 
 def fit_sklearn(

@@ -102,31 +102,8 @@ def normalised(pixels: Tensor, max_pixel: float) -> Tensor:
     return (pixels - max_pixel / 2).mul_(math.sqrt(12) / max_pixel)
 
 
-def logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:
-    """Network output before the softmax, (n, n_classes), of normalised pixels (n, h, w).
-
-    `seen` gets what each layer puts out, by its name.
-    """
+def logits(weights: Weights, pixels: Tensor) -> Tensor:
+    """Network output before the softmax, (n, n_classes), of normalised pixels (n, h, w)."""
     convolved = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"]).relu_()
     hidden = F.linear(convolved.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu_()
-    output = F.linear(hidden, weights["output.weight"], weights["output.bias"])
-    if seen is not None:
-        seen |= {"conv": convolved, "hidden": hidden, "output": output}
-    return output
-
-
-def kubeflow_logits(weights: Weights, pixels: Tensor, seen: Weights | None = None) -> Tensor:
-    """As `logits`, of the network of the MNIST example of the Kubeflow training operator, see `kubeflow_shapes`.
-
-    Two convolutions, each followed by 2 x 2 pooling, and one hidden layer. ReLU is monotonic: after pooling it has a
-    quarter of the work.
-    """
-    x, each = pixels[:, None], Weights()
-    for layer in ("conv1", "conv2"):
-        x = F.max_pool2d(F.conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]), 2).relu()
-        each[layer] = x
-    hidden = F.linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
-    output = F.linear(hidden, weights["output.weight"], weights["output.bias"])
-    if seen is not None:
-        seen |= {**each, "hidden": hidden, "output": output}
-    return output
+    return F.linear(hidden, weights["output.weight"], weights["output.bias"])

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from common.data import N_CLASSES
 from mnist_nn.bootstrap import majority_vote
+from mnist_nn.shapes import evaluation_batch
 from mpitune.devices.probe import require
 from mpitune.errors import Exit, UsageError
 from mpitune.processes.output import outlive_readers
@@ -48,12 +50,18 @@ def answers_of(path: Path, images: Callable[[Form], np.ndarray]) -> np.ndarray:
     import torch
 
     from mnist_nn.net import Images
-    from mnist_nn.training import probabilities
+    from mnist_nn.network import Network
 
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
-        height, width, ink = map(int, json.loads(path.with_suffix(".json").read_bytes())["image"])
-        return probabilities(weights, Images(torch.from_numpy(images((height, width, ink))), ink)).numpy()
+        about = json.loads(path.with_suffix(".json").read_bytes())
+        height, width, ink = map(int, about["image"])
+        network = Network(about["parameters"], (height, width), N_CLASSES)
+        network.load_state_dict(weights, assign=True)  # as they lie in memory, for the same bits
+        asked = Images(torch.from_numpy(images((height, width, ink))), ink)
+        parts = asked.split(evaluation_batch(network.hidden.in_features))
+        with torch.inference_mode():
+            return torch.cat([network(part.normalised()).softmax(1) for part in parts]).numpy()
     except UsageError:
         raise
     except FileNotFoundError as error:

@@ -13,10 +13,8 @@ LIBRARIES = 64 << 20  # bytes that PyTorch's own operations use for a moment
 def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
     """Shape of every weight of the network that `params` describe. Raises ValueError: the image is too small.
 
-    `params`: n_conv_layer, kernel_size and n_hidden_layer; or network, if that is "kubeflow".
+    `params`: n_conv_layer, kernel_size and n_hidden_layer.
     """
-    if params.get("network") == "kubeflow":
-        return kubeflow_shapes(image_shape, n_classes)
     channels, hidden, k = (int(params[name]) for name in ("n_conv_layer", "n_hidden_layer", "kernel_size"))
     height, width = image_shape
     if k > min(height, width):
@@ -28,27 +26,6 @@ def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> d
         "hidden.weight": (hidden, features),
         "hidden.bias": (hidden,),
         "output.weight": (n_classes, hidden),
-        "output.bias": (n_classes,),
-    }
-
-
-def kubeflow_shapes(image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of `mnist_nn.net.kubeflow_logits`: 431,080 weights for images of 28 x 28 pixels.
-
-    Raises ValueError for images that are too small.
-    """
-    first, second, units, k = 20, 50, 500, 5
-    height, width = (((side - k + 1) // 2 - k + 1) // 2 for side in image_shape)
-    if min(height, width) < 1:
-        raise ValueError("the Kubeflow network needs images of at least 16 x 16 pixels")
-    return {
-        "conv1.weight": (first, 1, k, k),
-        "conv1.bias": (first,),
-        "conv2.weight": (second, first, k, k),
-        "conv2.bias": (second,),
-        "hidden.weight": (units, second * height * width),
-        "hidden.bias": (units,),
-        "output.weight": (n_classes, units),
         "output.bias": (n_classes,),
     }
 

@@ -125,8 +125,7 @@ def cross_entropy(weights: net.Weights, images: net.Images, labels: Tensor) -> f
 @torch.inference_mode()
 def _logits(weights: net.Weights, images: net.Images) -> Tensor:
     batches = images.split(evaluation_batch(weights["hidden.weight"].shape[1]))
-    logits = net.kubeflow_logits if "conv1.weight" in weights else net.logits
-    return torch.cat([logits(weights, part.normalised()) for part in batches])
+    return torch.cat([net.logits(weights, part.normalised()) for part in batches])
 
 
 def prepare(device: torch.device) -> None:

@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException, spawn
 
-from mnist_nn.net import Images
 from mnist_nn.parallel.rank0 import Job, Recorder
 from mnist_nn.parallel.rendezvous import JOIN_TIME, Address, RankInfo, join, open_store, ranks_here
 from mnist_nn.parallel.settings import PROG, Settings, launch_info
-from mnist_nn.parallel.train import DistributedTraining, TrainingData
+from mnist_nn.parallel.train import DistributedTraining
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.processes.output import tag_output
@@ -134,8 +133,7 @@ def _train(
 
     job: Job = _by_rank0(rank_info.rank, read, device)
     recorder = recorders[0] if recorders else None
-    data = _broadcast_arrays(recorder.arrays if recorder else None, job, device)
-    training = DistributedTraining(job.settings, job.params, rank_info, device, data)
+    training = DistributedTraining(job.settings, job.params, rank_info, device, job.arrays)
     if job.checkpoint:
         training.restore(job.checkpoint)
     if recorder:
@@ -164,15 +162,3 @@ def _by_rank0(rank: int, work: Callable[[], Any], device: torch.device) -> Any:
     if told[1] is not None:
         raise told[1]
     return told[0]
-
-
-def _broadcast_arrays(arrays: dict[str, Any] | None, job: Job, device: torch.device) -> TrainingData:
-    """Rank 0's arrays on every device."""
-    data: dict[str, Any] = {}
-    for name, shape in job.shapes.items():
-        there = torch.empty(shape, dtype=torch.uint8, device=device)
-        if arrays:
-            there.copy_(torch.tensor(arrays[name]))
-        dist.broadcast(there, src=0)
-        data[name] = there.long() if len(shape) == 1 else Images(there, job.settings.max_pixel)
-    return TrainingData(**data)

@@ -10,14 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
 from common.data import N_CLASSES, load
+from mnist_nn.network import Network
 from mnist_nn.parallel import checkpoint
 from mnist_nn.parallel.checkpoint import Begun, Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, summary
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.predict import ONE_MODEL, save_model
-from mnist_nn.shapes import weights_of
 from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.errors import StorageError, UsageError
 from mpitune.settings import result_settings
@@ -33,13 +36,13 @@ class Job(NamedTuple):
     Attributes:
         settings: with all numbers, see `Settings.complete`.
         params: of the network.
-        shapes: of the uint8 arrays that follow.
+        arrays: uint8, of `common.data.load`.
         checkpoint: to continue from; None for a training from the start.
     """
 
     settings: Settings
     params: Parameters
-    shapes: dict[str, tuple[int, ...]]
+    arrays: dict[str, np.ndarray]
     checkpoint: Checkpoint | None
 
 
@@ -83,23 +86,23 @@ class Recorder:
     startup_seconds = rendezvous_seconds = 0.0
 
     def __init__(self, settings: Settings, rank_info: RankInfo, *, device: str, backend: str) -> None:
-        self.arrays = load(settings.dataset, settings.data_folder, settings.train_size)
+        arrays = load(settings.dataset, settings.data_folder, settings.train_size)
         params = best_of(settings.source) if settings.source else Parameters(network="kubeflow")
-        self._form = *self.arrays["train_images"].shape[1:], settings.max_pixel
+        self._form = *arrays["train_images"].shape[1:], settings.max_pixel
         try:
-            n_weights = weights_of(params, self._form[:2], N_CLASSES)
+            with torch.device("meta"):
+                n_weights = sum(weight.numel() for weight in Network(params, self._form[:2], N_CLASSES).parameters())
         except ValueError as error:
             raise UsageError(f"--dataset {settings.dataset} does not fit the network: {error}") from error
         if settings.tensorboard and find_spec("tensorboard") is None:
             raise UsageError("--tensorboard needs the package tensorboard: pip install tensorboard")
         settings = settings.complete(params)
-        _check_steps(settings, len(self.arrays["train_labels"]), rank_info.size)
+        _check_steps(settings, len(arrays["train_labels"]), rank_info.size)
         self._fixed = {**result_settings(settings), "params": params}  # which a continuation must have, too
         if settings.schedule != "constant" and settings.total_steps is None:
             self._fixed["epochs"] = settings.epochs  # the rates of all steps depend on it
         known = checkpoint.read(settings.results, self._fixed) if settings.resume else None
-        shapes = {name: array.shape for name, array in self.arrays.items()}
-        self.job, self._rank_info = Job(settings, params, shapes, known), rank_info
+        self.job, self._rank_info = Job(settings, params, arrays, known), rank_info
         self._layout = {"device": device, "backend": backend}
         self._n_known, begun, done = (len(known.epochs), known.begun, known.steps) if known else (0, Begun(), 0)
         self._images_known = begun.images
@@ -149,7 +152,7 @@ class Recorder:
     def _row(self, epochs: Sequence[Epoch]) -> dict[str, Any]:
         """Seconds and speed are of this run, accuracy and loss of the whole training."""
         settings, last, here = self.job.settings, epochs[-1], epochs[self._n_known :]
-        n_images = len(self.arrays["train_labels"])
+        n_images = len(self.job.arrays["train_labels"])
         images = [n_images - self._images_known, *[n_images] * (len(here) - 1)][: len(here)]
         training_seconds = sum(n / epoch.images_per_second for n, epoch in zip(images, here, strict=True))
         figures = {

@@ -201,9 +201,8 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
         raise UsageError(f"--config {path}: {error}") from error
     if unused and launch_info().rank == 0:
         print(f"{parser.prog}: --config {path}: not needed here: {', '.join(unused)}", file=sys.stderr)
-    for name in getattr(from_file, "given", set()) - getattr(given, "given", set()):
-        setattr(given, name, getattr(from_file, name))
-    return given
+    from_file.given = set()  # so the command line may give it again
+    return parser.parse_args(arguments, from_file)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -23,14 +23,15 @@ from torch import Tensor
 
 from common.data import N_CLASSES
 from mnist_nn.net import Images
+from mnist_nn.network import Network
 from mnist_nn.parallel.checkpoint import Begun, Checkpoint
 from mnist_nn.parallel.log import Epoch, Log, Share
-from mnist_nn.parallel.networks import Network, activation_statistics, gradient_statistics
 from mnist_nn.parallel.optimizer import make_optimizer, rate_of, whole_state, wrap_model
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
 from mnist_nn.shapes import Params
 from mnist_nn.training import prepare
+from mpitune.experiment import Data
 
 TEST_BATCH = 1000  # test images that a process evaluates at a time
 AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,15 +46,6 @@ class Part(NamedTuple):
     indices: Tensor
     weight: float
     n_global: int
-
-
-class TrainingData(NamedTuple):
-    """Images uint8 and labels int64 (n,) of the training, on its device."""
-
-    train_images: Images
-    train_labels: Tensor
-    test_images: Images
-    test_labels: Tensor
 
 
 def parts(order: Tensor, batch_size: int, *, rank: int, size: int) -> Iterator[Part]:
@@ -72,14 +64,17 @@ class DistributedTraining:
     """A network spread over the processes of the default process group, and its optimizer."""
 
     def __init__(
-        self, settings: Settings, params: Params, rank_info: RankInfo, device: torch.device, data: TrainingData
+        self, settings: Settings, params: Params, rank_info: RankInfo, device: torch.device, arrays: Data
     ) -> None:
-        """All processes must construct this together, with the complete settings of rank 0."""
+        """All processes must construct this together, with the complete settings and the arrays of rank 0."""
         prepare(device)
         torch.backends.cudnn.deterministic = False  # on an H100 it made gradients wrong by 1e-3
         torch.manual_seed(settings.seed)
-        self.settings, self.rank_info, self.device, self.data = settings, rank_info, device, data
-        self._module = Network(params, data.train_images.shape, N_CLASSES).to(device)
+        self.settings, self.rank_info, self.device = settings, rank_info, device
+        there = {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+        self._images = {part: Images(there[f"{part}_images"], settings.max_pixel) for part in ("train", "test")}
+        self._labels = {part: there[f"{part}_labels"].long() for part in ("train", "test")}
+        self._module = Network(params, self._images["train"].shape, N_CLASSES).to(device)
         self.network = wrap_model(self._module, device)
         self._weights = dict(self._module.named_parameters())
         self.optimizer = make_optimizer(self._weights.values(), settings)
@@ -95,7 +90,7 @@ class DistributedTraining:
         Raises FloatingPointError in all processes where the loss is not finite.
         """
         number, start = len(self.epochs) + 1, time.perf_counter()
-        n_images, n_before = len(self.data.train_labels), self.begun.images
+        n_images, n_before = len(self._labels["train"]), self.begun.images
         order = order_of(n_images, self.settings.seed, number).to(self.device)
         for images, is_kept in self._blocks(order[n_before:]):
             self._block(images, number, log)
@@ -154,8 +149,8 @@ class DistributedTraining:
         """A step for each part. Returns float64 (n_steps,): this process's sum of losses of each."""
         indices = torch.cat([part.indices for part in taken])
         sizes = [len(part.indices) for part in taken]
-        pixels = self.data.train_images[indices].normalised().split(sizes)
-        labels = self.data.train_labels[indices].split(sizes)
+        pixels = self._images["train"][indices].normalised().split(sizes)
+        labels = self._labels["train"][indices].split(sizes)
         self.network.train()
         losses = []
         for part, x, y in zip(taken, pixels, labels, strict=True):
@@ -184,20 +179,30 @@ class DistributedTraining:
         return torch.autocast(self.device.type, AMP[kind]) if kind else nullcontext()
 
     def _figures(self, part: Part) -> dict[str, Any]:
-        """What is logged beside the loss: the last learning rate, and statistics where they are wanted."""
+        """What is logged beside the loss: the last learning rate, and statistics where they are wanted.
+
+        These are the Euclidean norm of the gradient of each weight and of all, of the global batch's mean loss; and
+        of what each layer puts out mean, standard deviation, fraction of zeros, least and largest.
+        """
         figures: dict[str, Any] = {"learning_rate": self.optimizer.param_groups[0]["lr"]}
         if not self.settings.statistics:
             return figures
-        pixels = self.data.train_images[part.indices].normalised()
-        with self._precision():
-            activations = activation_statistics(self._module, self.network, pixels)
-        return {**figures, "gradients": gradient_statistics(self._weights), "activations": activations}
+        norms = {name: float(weight.grad.norm()) for name, weight in self._weights.items() if weight.grad is not None}
+        self._module.seen = seen = dict[str, Tensor]()
+        with torch.no_grad():
+            self._logits(self._images["train"][part.indices].normalised())
+        self._module.seen = None
+        return {
+            **figures,
+            "gradients": {"all": math.hypot(*norms.values()), **norms},
+            "activations": {name: _spread(out.float()) for name, out in seen.items()},
+        }
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
         """Mean cross-entropy per test image, and the fraction told right; every image counts once."""
         self.network.eval()
-        images, labels = self.data.test_images, self.data.test_labels
+        images, labels = self._images["test"], self._labels["test"]
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         everything = torch.arange(len(labels), device=self.device)
         for part in self._parts(everything, TEST_BATCH):
@@ -228,7 +233,13 @@ class DistributedTraining:
 
     def _set_length(self) -> None:
         """How many steps the training has, those done included; with another number of processes the rest changes."""
-        per_step, n_images = self.settings.images_per_step(self.rank_info.size), len(self.data.train_labels)
+        per_step, n_images = self.settings.images_per_step(self.rank_info.size), len(self._labels["train"])
         epochs = self.settings.epochs - len(self.epochs)
         self._n_steps = self.n_done + max(0, epochs - 1) * math.ceil(n_images / per_step)
         self._n_steps += math.ceil((n_images - self.begun.images) / per_step) if epochs > 0 else 0
+
+
+def _spread(out: Tensor) -> dict[str, float]:
+    low, high = out.aminmax()
+    zeros = float((out == 0).float().mean())
+    return {"mean": float(out.mean()), "std": float(out.std()), "zeros": zeros, "min": float(low), "max": float(high)}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from common.data import load
 from mnist_nn.ddp import main
 from mnist_nn.net import normalised
-from mnist_nn.parallel.networks import Network
+from mnist_nn.network import Network
 from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.parallel.train import order_of
 from mpitune.errors import Exit, UsageError

@@ -207,7 +207,7 @@ def test_a_file_says_what_options_say(
         ("--optimizer adamw --betas 0.9 1", "--betas 0.9 1.0: give two numbers below 1"),
         ("--train-size 301", "--train-size 301 is too large"),
         ("--tensorboard", "--tensorboard needs the package tensorboard: pip install tensorboard"),
-        ("--dataset digits", "--dataset digits does not fit the network: the Kubeflow network needs images of"),
+        ("--dataset digits", "--dataset digits does not fit the network: images of 8 x 8 pixels are too small"),
         ("--from no-such", "no-such holds no network of an ended"),
     ],
 )

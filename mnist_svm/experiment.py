@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from common.images import ImageSettings
-from mnist_svm.points import TuningGrid, best_point
+from mnist_svm.points import REFIT, Point, best_point
 from mnist_svm.summary import print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
@@ -28,7 +28,7 @@ from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table
 from mpitune.svm.matrices.pool import buffer_sizes
-from mpitune.trial import Batch, Outcome, Parameter, Rounds, Trial
+from mpitune.trial import Batch, Outcome, Parameter, Result, Rounds, Segment, Trial
 
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
 
@@ -124,18 +124,40 @@ class SvmGrid(ImageSettings):
     def searches(self) -> Iterable[Rounds]:
         return [self._search()]
 
-    @property
-    def _grid(self) -> TuningGrid:
-        return TuningGrid(self.penalties, self.gammas, self.folds)
+    def key(self, g: int, c: int, fold: int) -> str:
+        """Of the trial of a point, by the indices of gamma and C, on one fold."""
+        width = max(2, len(str(self.n_tuning - 1)))
+        return f"g{g:0{width}}/c{c:0{width}}/f{fold}"
+
+    def params(self, point: Point) -> dict[str, Parameter]:
+        """Of a point, for any fold."""
+        g, c = point
+        return {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
+
+    def errors(self, results: Mapping[str, Result]) -> np.ndarray:
+        """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""
+        errors = np.full((self.folds, self.n_tuning, self.n_tuning), np.nan)
+        for fold, g, c in np.ndindex(errors.shape):
+            result = results.get(self.key(g, c, fold))
+            if result is not None:
+                errors[fold, g, c] = result.value("error")
+        return errors
 
     def _search(self) -> Rounds:
         """Batches of whole gammas, all folds with every C ascending; then the refit of the chosen point, if any."""
-        grid, folds, columns, rows = self._grid, range(self.folds), range(len(self.penalties)), range(len(self.gammas))
-        results = yield [tuple(grid.trial(g, c, fold) for fold in folds for c in columns) for g in rows]
-        errors = grid.errors({result.key: result for result in results})
+        every = range(self.n_tuning)
+        results = yield [
+            tuple(
+                Trial(self.key(g, c, fold), self.params((g, c)), Segment(fold=fold))
+                for fold in range(self.folds)
+                for c in every
+            )
+            for g in every
+        ]
+        errors = self.errors({result.key: result for result in results})
         point = best_point(errors)
         if point is not None:
-            yield [(grid.refit(point),)]
+            yield [(Trial(REFIT, self.params(point)),)]
         return errors
 
     def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
@@ -194,11 +216,11 @@ class SvmGrid(ImageSettings):
         from mnist_svm.figures import draw_figures
 
         results = {outcome.trial.key: outcome.result for outcome in outcomes}
-        grid, (errors,) = self._grid, conclusions
+        (errors,) = conclusions
         with written_whole(folder / "validation_error.npy") as file:
             np.save(file, errors)
-        write_table(folder / "results.csv", table_rows(grid, results, errors))
-        summary = summarised(grid, results, errors)
+        write_table(folder / "results.csv", table_rows(self, results, errors))
+        summary = summarised(self, results, errors)
         with written_whole(folder / "best.json", "w") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")
@@ -213,10 +235,10 @@ class SvmGrid(ImageSettings):
         )  # fmt: skip
 
     def _best(self, history: History) -> Mapping[str, Parameter] | None:
-        point = best_point(self._grid.errors(history.results))
-        return None if point is None else self._grid.params(point)
+        point = best_point(self.errors(history.results))
+        return None if point is None else self.params(point)
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_svm.sections import sections_of
 
-        return sections_of(self._grid, history.results, None if data is None else data["test_labels"])
+        return sections_of(self, history.results, None if data is None else data["test_labels"])

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_svm.points import REFIT, TuningGrid, best_point
+from mnist_svm.points import REFIT, best_point
 from mnist_svm.summary import summarised
 from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
 from mpitune.figures.statistics import interval_text
 from mpitune.trial import Result
 
+if TYPE_CHECKING:
+    from mnist_svm.experiment import SvmGrid
 
-def sections_of(grid: TuningGrid, results: Mapping[str, Result], test_labels: np.ndarray | None) -> list[Section]:
+
+def sections_of(grid: SvmGrid, results: Mapping[str, Result], test_labels: np.ndarray | None) -> list[Section]:
     """The sections of a report; results may be missing."""
     errors = grid.errors(results)
     summary, point = summarised(grid, results, errors), best_point(errors)
@@ -27,7 +30,7 @@ def sections_of(grid: TuningGrid, results: Mapping[str, Result], test_labels: np
     return sections
 
 
-def _map(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
+def _map(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
     places: list[list[str]] = []
     seconds = np.zeros(errors.shape[1:])
     for g in range(len(grid.gammas)):

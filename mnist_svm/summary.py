@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_svm.points import REFIT, TuningGrid, best_point
+from mnist_svm.points import REFIT, best_point
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
 from mpitune.figures.winner import Winner
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
+if TYPE_CHECKING:
+    from mnist_svm.experiment import SvmGrid
 
-def table_rows(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:
+
+def table_rows(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:
     """One row per point, gamma by gamma."""
     rows = []
     for g, c in np.ndindex(errors.shape[1:]):
@@ -32,7 +35,7 @@ def table_rows(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarr
     return rows
 
 
-def summarised(grid: TuningGrid, results: Mapping[str, Result], errors: np.ndarray) -> dict[str, Any]:
+def summarised(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray) -> dict[str, Any]:
     """The chosen point and its errors as JSON values; None for what is not known. Intervals are of 95 %.
 
     errors: float64 (folds, n_gamma, n_C), NaN where failed.

@@ -15,6 +15,7 @@ from mpitune.settings import Parser, add_settings, from_namespace
 from tests.helpers import ROOT
 from tests.k8s.manifests import (
     COMBINATIONS,
+    K8S,
     MPIJOB_OVERLAYS,
     OVERLAYS,
     environment,
@@ -198,3 +199,20 @@ def test_show_puts_the_image_everywhere_or_says_what_there_is(words: str, image:
         assert "overlays: cpu ddp" in done.stderr and "components: bucket cpu" in done.stderr
     else:
         assert done.returncode == 0 and set(re.findall(r" image: (.*)", done.stdout)) == {image}
+
+
+README = (K8S / "README.md").read_text()
+
+
+def test_every_overlay_and_file_that_is_named_is_there() -> None:
+    for path in re.findall(r"\b(k8s/(?:overlays|components|base)[\w./-]*)", README):
+        assert (ROOT / path.rstrip(".")).exists(), path
+    tables = README.split("## What there is")[1].split("\n\n")[1:3]
+    for kind, table in zip(("overlays", "components"), tables, strict=True):
+        named = {name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
+        assert named == {path.name for path in (K8S / kind).iterdir() if not path.name.startswith(".")}
+
+
+@pytest.mark.parametrize("words", sorted(set(re.findall(r"k8s/show\.sh ([a-z1-9 -]+?) *(?:\\?\||>|`)", README))))
+def test_every_combination_that_is_named_builds(words: str) -> None:
+    assert overlay(words)

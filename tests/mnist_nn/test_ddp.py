@@ -107,7 +107,7 @@ def test_two_processes_that_take_all_images_repeat_the_steps_of_one(
 
 
 def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path, capsys: Any) -> None:
-    command = ["--data", str(data), "--batch-size", "50", "--save-model", "--results"]
+    command = ["--data", str(data), "--train-size", "100", "--batch-size", "20", "--save-model", "--results"]
     assert main([*command, str(tmp_path / "a"), "--epochs", "3"]) == Exit.DONE
     assert main([*command, str(tmp_path / "b"), "--epochs", "1"]) == Exit.DONE
     assert main([*command, str(tmp_path / "b"), "--epochs", "3", "--resume"]) == Exit.DONE
@@ -118,12 +118,12 @@ def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path,
     assert losses(tmp_path / "c")[0] != losses(tmp_path / "a")[0]
     table = rows(tmp_path / "b")
     assert [(row["epochs"], row["trained_epochs"]) for row in table] == [("1", "1"), ("3", "2")]
-    assert "batch 50 each, 3 epochs (2 of them in this run): " in capsys.readouterr().out
+    assert "batch 20 each, 3 epochs (2 of them in this run): " in capsys.readouterr().out
     log = [json.loads(line) for line in (tmp_path / "b" / "log.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in log if "accuracy" in line and "epoch" in line]
     assert [float(row["seconds"]) for row in table] == pytest.approx([seconds[0], sum(seconds[1:])], rel=1e-4)
     for row in table:
-        assert (row["train_size"], row["optimizer"]) == ("300", "sgd")
+        assert (row["train_size"], row["optimizer"]) == ("100", "sgd")
         assert 0 < float(row["rendezvous_seconds"]) < float(row["startup_seconds"])
     assert not list(tmp_path.rglob("*.part"))
 
@@ -143,7 +143,7 @@ def test_a_saved_network_is_a_state_of_a_module_of_ones_own(data: Path, alone: P
 
 
 def test_what_cannot_be_resumed_is_refused(data: Path, tmp_path: Path, capsys: Any) -> None:
-    command = ["--data", str(data), "--results", str(tmp_path), "--epochs", "1"]
+    command = ["--data", str(data), "--train-size", "50", "--results", str(tmp_path), "--epochs", "1"]
     assert main(command) == Exit.DONE
     assert main([*command, "--resume", "--batch-size", "32"]) == Exit.USAGE
     assert "has batch-size = 64, this command 32" in capsys.readouterr().err
@@ -163,8 +163,8 @@ def test_the_best_network_of_a_search_is_trained(tmp_path: Path) -> None:
         for n, loss in enumerate((0.9, 0.55, float("nan"), float("inf")), start=3)
     ]
     write_table(tmp_path / "search" / "results.csv", [{**row, "learning_rate": 0.02, "momentum": 0.1} for row in rows_])
-    command = ("--dataset", "digits", "--from", str(tmp_path / "search"), "--epochs", "2", "--save-model")
-    assert main([*command, "--results", str(tmp_path / "r")]) == Exit.DONE
+    command = ("--dataset", "digits", "--from", str(tmp_path / "search"), "--train-size", "500", "--batch-size", "16", "--save-model")
+    assert main([*command, "--epochs", "2", "--results", str(tmp_path / "r")]) == Exit.DONE
     params = json.loads((tmp_path / "r" / "model.json").read_text())["parameters"]
     assert params["n_conv_layer"] == 4 and params["learning_rate"] == 0.02
     (row,) = rows(tmp_path / "r")

@@ -1,9 +1,14 @@
-"""Starts of data-parallel training: each launcher, who stands for which processes, and hosts that do not fit."""
+"""Starts and ends of data-parallel training: launchers, hosts that do not fit, who may reach it, and deaths."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,8 @@ from mnist_nn.parallel.rendezvous import LOOPBACK, Address, Meeting, RankInfo, k
 from mnist_nn.parallel.settings import Settings, launch_info
 from mpitune.errors import Exit, UsageError
 from mpitune.ranks.launch import Launch
-from tests.mnist_nn.trainings import rows
+from tests.helpers import PATIENCE, ROOT, family, listeners, mpirun_command, wait_for_the_end_of
+from tests.mnist_nn.trainings import DDP, pods, rows, wait_for_an_epoch
 
 pytestmark = pytest.mark.usefixtures("one_thread_everywhere")
 
@@ -113,3 +119,55 @@ def test_gpus_that_torch_cannot_use_are_not_passed_over_in_silence(
     assert main(command) == Exit.DONE
     assert rows(tmp_path)[0]["devices"] == "1"
     assert "has 2 GPUs, but PyTorch" in (said := capsys.readouterr().err) and "training on its CPU" in said
+
+
+# Ends
+
+FOR_EVER = ("--epochs", "100000")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["a child", "the parent"])
+def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, who: str) -> None:
+    command = (*DDP, *FOR_EVER, "--data", data, "--results", tmp_path, "--nproc-per-node", "2")
+    job = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, text=True)
+    wait_for_an_epoch(tmp_path, job)
+    members = family(job.pid)
+    children = [pid for pid in members if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(max(children) if who == "a child" else job.pid, signal.SIGKILL)
+    assert len(children) == 2 and job.wait(PATIENCE) != 0
+    wait_for_the_end_of(members)
+
+
+@pytest.mark.slow
+def test_without_a_launcher_the_other_one_notices(data: Path, tmp_path: Path) -> None:
+    both = pods(*[("--data", data, "--results", tmp_path, *FOR_EVER)] * 2)
+    try:
+        wait_for_an_epoch(tmp_path, *both)
+        both[0].kill()
+        assert both[1].wait(PATIENCE) == Exit.ERROR
+    finally:
+        for pod in both:
+            pod.kill()
+            pod.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_training_on_one_host_listens_on_the_loopback_only(data: Path, tmp_path: Path, ranks: int) -> None:
+    """PyTorch's store and gloo ask for no secret."""
+    options = ("--data", data, "--epochs", "20", "--batch-size", "50", "--results", tmp_path)
+    command = [*mpirun_command(ranks), *DDP, *options] if ranks else [*DDP, *options, "--nproc-per-node", "2"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen(
+        list(map(str, command)), cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    seen: set[str] = set()
+    while job.poll() is None:
+        for pid in family(job.pid) - ({job.pid} if ranks else set()):  # mpirun itself listens, for its daemons
+            with suppress(FileNotFoundError):  # it has ended
+                seen.update(listeners(pid))
+        time.sleep(0.2)
+    assert job.returncode == Exit.DONE, job.communicate()[0]
+    assert len(seen) >= 3, "the store and gloo of each process"
+    assert all(socket.startswith("tcp 0100007F:") for socket in seen), seen

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.nn.functional as F  # noqa: E402
-
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.experiment import Bagging  # noqa: E402
 from mnist_nn.steps.graphed import Graphed, Prepared  # noqa: E402
@@ -29,7 +27,6 @@ needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 LEARNING = dict(learning_rate=0.05, momentum=0.9)
 TOLERANCE = 3e-5  # of a loss, and of the largest change of a kind of weights; rounding to float32 makes 2e-6 on a CPU
-MARGIN = 2e-7  # the least distance of a unit from the kink of its ReLU; rounding moves one by 3e-8
 N_STEPS = 8
 
 
@@ -52,39 +49,16 @@ def trained(learn: Any, steps: list[tuple[Any, Any]], device: Any, dtype: Any) -
 
 
 @cache
-def case_of(channels: int, kernel: int, units: int, batch_size: int) -> Case:
-    """The first of some random ones in which no unit comes so close to its kink that rounding could change its side."""
+def case_of(channels: int, kernel: int, units: int, batch_size: int, seed: int) -> Case:
     params = dict(n_conv_layer=channels, kernel_size=kernel, n_hidden_layer=units)
-    found = []
-    for seed in range(20):
-        steps = list(batches(seed, N_STEPS, batch_size, (28, 28)))
-        initial = net.initial_weights(params, (28, 28), 10, seed=seed, device=CPU)
-        step, margins = AutogradStep({name: w.double() for name, w in initial.items()}, **LEARNING), []
-
-        class Watched:
-            finish = step.finish
-
-            def __call__(self, pixels: Any, labels: Any, step: Any = step, margins: Any = margins) -> Any:
-                margins.append(margin(step.weights, pixels))
-                return step(pixels, labels)
-
-        expected = trained(Watched(), steps, CPU, torch.float64)
-        found.append((min(margins), Case(steps, initial, expected)))
-        if min(margins) > MARGIN:
-            break
-    return max(found, key=lambda pair: pair[0])[1]
-
-
-@torch.inference_mode()
-def margin(weights: dict[str, Any], pixels: Any) -> float:
-    """The least activation of a layer before its ReLU, relative to the largest."""
-    channels = F.conv2d(pixels[:, None], weights["conv.weight"], weights["conv.bias"])
-    units = F.linear(channels.relu().flatten(1), weights["hidden.weight"], weights["hidden.bias"])
-    return min(float(layer.abs().min() / layer.abs().max()) for layer in (channels, units))
+    steps = list(batches(seed, N_STEPS, batch_size, (28, 28)))
+    initial = net.initial_weights(params, (28, 28), 10, seed=seed, device=CPU)
+    step = AutogradStep({name: w.double() for name, w in initial.items()}, **LEARNING)
+    return Case(steps, initial, trained(step, steps, CPU, torch.float64))
 
 
 @pytest.mark.parametrize("batch_size", [1, 10, 32])
-@pytest.mark.parametrize("network", [(6, 5, 70), (10, 3, 40)], ids=str)
+@pytest.mark.parametrize(("network", "seed"), [((6, 5, 70), 0), ((10, 3, 40), 3)], ids=str)
 @pytest.mark.parametrize(
     ("step", "device"),
     [
@@ -94,10 +68,11 @@ def margin(weights: dict[str, Any], pixels: Any) -> float:
     ],
 )
 def test_a_step_equals_autograd_in_double_precision(
-    step: str, device: Any, network: tuple[int, int, int], batch_size: int
+    step: str, device: Any, network: tuple[int, int, int], seed: int, batch_size: int
 ) -> None:
+    """With these seeds no unit comes so close to the kink of its ReLU, 2e-7, that rounding could change its side."""
     training.prepare(device)
-    case = case_of(*network, batch_size)
+    case = case_of(*network, batch_size, seed)
     weights = {name: torch.empty_strided(w.shape, w.stride(), device=device) for name, w in case.initial.items()}
     for name, weight in case.initial.items():
         weights[name].copy_(weight)

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from common.images import ImageSettings
-from mnist_svm.points import REFIT, Point, best_point
-from mnist_svm.summary import print_summary, summarised, table_rows
+from mnist_svm.summary import REFIT, Point, best_point, print_summary, summarised, table_rows
 from mpitune.devices import probe
 from mpitune.devices.choose import free_memory
 from mpitune.earlier.studies import Earlier

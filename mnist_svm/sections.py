@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_svm.points import REFIT, best_point
-from mnist_svm.summary import summarised
+from mnist_svm.summary import REFIT, best_point, summarised
 from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
 from mpitune.figures.statistics import interval_text
 from mpitune.trial import Result

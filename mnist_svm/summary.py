@@ -1,4 +1,4 @@
-"""Table and summary of a grid search: what was chosen, how sure that is, and what it cost."""
+"""What a grid search has chosen, how sure that is, and what it cost: table and summary."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_svm.points import REFIT, best_point
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
-from mpitune.figures.winner import Winner
+from mpitune.figures.winner import Winner, least
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
 if TYPE_CHECKING:
     from mnist_svm.experiment import SvmGrid
+
+
+Point = tuple[int, int]  # index of gamma, index of C
+REFIT = "refit"  # key of the trial that fits the chosen point
+
+
+def best_point(errors: np.ndarray) -> Point | None:
+    """(gamma index, C index) of the least mean error over (folds, n_gamma, n_C); None when each has a failed fold.
+
+    Of equal points the one with the smaller C wins, then the one with the smaller gamma.
+    """
+    folds, n_gamma, _ = errors.shape
+    number = least(errors.T.reshape(-1, folds))
+    return None if number is None else (number % n_gamma, number // n_gamma)
 
 
 def table_rows(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:

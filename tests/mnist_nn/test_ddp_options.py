@@ -102,7 +102,7 @@ def test_reduced_precision_of_another_data_set(data: Path, tmp_path: Path) -> No
 
 def test_a_checkpoint_within_an_epoch_is_continued_there(train: Any, tmp_path: Path) -> None:
     """A checkpoint of step 4, of 3 steps an epoch."""
-    given = ("--batch-size", "100", "--save-model", "--log-interval", "2")
+    given = ("--train-size", "90", "--batch-size", "30", "--save-model", "--log-interval", "2")
     train("a", *given, "--epochs", "2")
     train("a", *given, "--epochs", "3", "--resume")
     train("b", *given, "--epochs", "3", "--checkpoint-steps", "4")

@@ -14,7 +14,7 @@ import pytest
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.figures import _limits, box_plot, draw_figures, heat_map
-from mnist_svm.points import best_point
+from mnist_svm.summary import best_point
 from mpitune import load
 from mpitune.figures.panels import HeatMap, Note, Table
 from mpitune.settings import restored, result_settings

@@ -163,7 +163,17 @@ def test_the_best_network_of_a_search_is_trained(tmp_path: Path) -> None:
         for n, loss in enumerate((0.9, 0.55, float("nan"), float("inf")), start=3)
     ]
     write_table(tmp_path / "search" / "results.csv", [{**row, "learning_rate": 0.02, "momentum": 0.1} for row in rows_])
-    command = ("--dataset", "digits", "--from", str(tmp_path / "search"), "--train-size", "500", "--batch-size", "16", "--save-model")
+    command = (
+        "--dataset",
+        "digits",
+        "--from",
+        str(tmp_path / "search"),
+        "--train-size",
+        "500",
+        "--batch-size",
+        "16",
+        "--save-model",
+    )
     assert main([*command, "--epochs", "2", "--results", str(tmp_path / "r")]) == Exit.DONE
     params = json.loads((tmp_path / "r" / "model.json").read_text())["parameters"]
     assert params["n_conv_layer"] == 4 and params["learning_rate"] == 0.02

@@ -39,12 +39,7 @@ class Steps:
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        segment: Segment,
-        log: StepLog,
-        worker: WorkerContext,
-        user_attrs: dict[str, Any],
+        self, names: Sequence[str], segment: Segment, log: StepLog, worker: WorkerContext, user_attrs: dict[str, Any]
     ):
         self._names, self._log, self._worker, self._user_attrs = names, log, worker, user_attrs
         self._start, self._until, self._number = segment.start, segment.until, segment.number

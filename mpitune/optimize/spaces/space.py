@@ -41,11 +41,7 @@ class Space:
 
     TRIES = 10_000  # points that are drawn in vain before the constraints count as impossible
 
-    def __init__(
-        self,
-        parts: Mapping[str, Any],
-        constraints: Sequence[Callable[[Mapping[str, Any]], bool]] = (),
-    ):
+    def __init__(self, parts: Mapping[str, Any], constraints: Sequence[Callable[[Mapping[str, Any]], bool]] = ()):
         if not isinstance(parts, Mapping):
             raise UsageError(f"the space is {parts!r}: give parameters by name, such as {EXAMPLE}")
         if (wrong := next((name for name in parts if not isinstance(name, str) or not name), None)) is not None:

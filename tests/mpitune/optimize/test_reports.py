@@ -24,9 +24,7 @@ def table(study: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    ["random", Halving(27), PopulationBased(6, 2)],
-    ids=lambda strategy: type(strategy).__name__,
+    "strategy", ["random", Halving(27), PopulationBased(6, 2)], ids=lambda strategy: type(strategy).__name__
 )
 def test_the_table_is_that_of_a_generator(strategy: Any, tmp_path: Path) -> None:
     how: dict[str, Any] = dict(strategy=strategy, n_trials=9, window=3, seed=17)

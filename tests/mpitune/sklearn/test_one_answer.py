@@ -52,8 +52,7 @@ def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "more, own",
-    [({}, True), ({"share": False}, False), ({"scoring": lambda model, X, y: model.score(X, y)}, False)],
+    "more, own", [({}, True), ({"share": False}, False), ({"scoring": lambda model, X, y: model.score(X, y)}, False)]
 )
 def test_who_scored_a_candidate_refits_it(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], own: bool) -> None:
     """A Pipeline whose scorer may look into it is not solved as a grid, nor is its best candidate."""

@@ -29,10 +29,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"method": None}, "it has no method: give it"),
     ({"method": "custom"}, "method is 'custom': give grid or random or bayes"),
     ({"metric": {"name": "loss", "goal": "max"}}, "metric.goal is 'max': give minimize or maximize"),
-    (
-        {"metric": {"name": "loss", "impute": "best"}},
-        "metric has 'impute': which is not supported: a failed",
-    ),
+    ({"metric": {"name": "loss", "impute": "best"}}, "metric has 'impute': which is not supported: a failed"),
     ({"job": "me/project/job:latest"}, "it has 'job': which is not supported: give program"),
     ({"scheduler": {"engine": "optuna"}}, "it has 'scheduler': which is not supported: give method"),
     ({"run_cap": 0}, "run_cap is 0: expected int >= 1"),

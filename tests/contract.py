@@ -162,6 +162,22 @@ SWEEP_FILE = {
     "parameters": {"n": {"values": list(range(7))}, "lr": {"values": [0.1, 0.3]}},
     "early_terminate": {"type": "hyperband", "min_iter": 2, "eta": 2},
 }  # fmt: skip
+AGENT = """
+import wandb
+from tests.fate import befalls
+
+def train():
+    with wandb.init() as run:
+        for epoch in range(1, 5):
+            befalls(wandb.config.n)
+            run.log({"loss": abs(wandb.config.lr - 0.1) * wandb.config.n + 1 / epoch})
+
+wandb.agent(wandb.sweep({
+    "method": "grid", "metric": {"name": "loss", "goal": "minimize"},
+    "parameters": {"n": {"values": list(range(7))}, "lr": {"values": [0.1, 0.3]}},
+    "early_terminate": {"type": "hyperband", "min_iter": 2, "eta": 2},
+}), train)
+"""
 HYDRA = """
 import hydra
 from mpitune import current_trial
@@ -251,7 +267,12 @@ DOORS = {
     "a hyperopt script": Door(
         {"script.py": HYPEROPT},
         lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
-        joins=False, grace=(), needs="hyperopt",
+        grace=(), needs="hyperopt",
+    ),
+    "W&B's agent": Door(
+        {"script.py": AGENT},
+        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
+        grace=(), prints=None, needs="wandb",
     ),
     "a sweep file": Door(
         {"script.py": SWEEP, "sweep.json": json.dumps(SWEEP_FILE)},

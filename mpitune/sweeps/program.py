@@ -38,8 +38,8 @@ def with_variables(word: str) -> str:
     return VARIABLE.sub(lambda match: os.environ.get(match[1], match[1]), word)
 
 
-class Program(Command):
-    """Runs a program for each trial, in W&B's offline mode.
+class Runs:
+    """What trials of a sweep are, whatever runs them: runs of W&B in its offline mode, whose metric is read.
 
     Args:
         sweep: The file.
@@ -47,11 +47,90 @@ class Program(Command):
         sweep_id: Begins the id of each run.
     """
 
+    def __init__(self, sweep: Sweep, paths: Mapping[str, tuple[str, ...]], sweep_id: str):
+        self.sweep, self.paths, self.sweep_id = sweep, paths, sweep_id
+
+    def new_run(self, trial: ObjectiveTrial) -> str:
+        """W&B's id of this attempt alone, as its run may be anywhere, beside those of others."""
+        return f"{self.sweep_id}-t{trial._trial.segment.number:06}-{os.urandom(4).hex()}"
+
+    @property
+    def sign(self) -> int:
+        """What makes a loss of the metric."""
+        return -1 if self.sweep.metric.goal == "maximize" else 1
+
+    def look(self, trial: ObjectiveTrial, folder: Path, run: str, ended: bool) -> tuple[Metric, int | None]:
+        """The metric of a run by now, and the band at which it is stopped."""
+        name = self.sweep.metric.name
+        if name == NO_METRIC:
+            return Metric(name, False, iter([(name, 0.0, None)])), None
+        metric = metric_in(folder, self.sweep.mpitune.read, name, self.sign < 0, run, ended)
+        return metric, band_behind([self.sign * value for _, value in sorted(metric.steps.items())], trial.limits)
+
+    def answer(self, trial: ObjectiveTrial, metric: Metric, band: int | None, failed: str = "") -> Evaluation:
+        """Of a run that has ended. Raises NoValue, RuntimeError."""
+        name, early = self.sweep.metric.name, self.sweep.early_terminate
+        if band is None and (failed or metric.end is None):
+            raise self.error(failed, metric)
+        steps = sorted(metric.steps.items())[:band]
+        end = metric.end if band is None else steps[-1][1]
+        assert end is not None
+        every = -(-len(steps) // MOST_STEPS)
+        few = {n: {name: value} for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
+        kept = early and early.of([self.sign * value for _, value in steps])
+        ending = Ending("" if band is None else PRUNED, steps=few, kept=kept)
+        return Evaluation(trial._trial.key, {name: end}, read=("folder",), ending=ending)
+
+    def error(self, failed: str, metric: Metric | None = None) -> Exception:
+        """What is wrong with a run without a value."""
+        if ARGUMENTS.search(failed):
+            return NoValue(f"{failed}: give parameters the names that it reads, or change command in the sweep file")
+        if "No API key configured" in failed:
+            return NoValue(f"{failed}: leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY")
+        if failed:
+            return RuntimeError(failed)
+        name, there = self.sweep.metric.name, sorted(metric.others) if metric else ()
+        if not there:
+            return NoValue(f"it has logged nothing: log {name} by wandb.log, or print it as a line of JSON")
+        return NoValue(f"it has logged no {name}, but {named(there)}: name one of these in metric, or log {name}")
+
+    def config(self, trial: ObjectiveTrial) -> dict[str, Any]:
+        """Its parameters, as nested as in the file."""
+        config: dict[str, Any] = {}
+        for name, value in trial.params.items():
+            inside = config
+            for group in self.paths[name][:-1]:
+                inside = inside.setdefault(group, {})
+            inside[self.paths[name][-1]] = value
+        return config
+
+    def write_config(self, trial: ObjectiveTrial, path: Path) -> None:
+        """The file that W&B reads them from."""
+        import yaml
+
+        params = {"wandb_version": 1, **{name: {"value": value} for name, value in self.config(trial).items()}}
+        with no_fault_of_the_trial(path), written_whole(path, "w", durable=False) as file:
+            file.write(yaml.safe_dump(params, sort_keys=False))
+
+    def variables(self, run: str, params: Path) -> dict[str, str]:
+        """What tells W&B which run it is."""
+        own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "SWEEP_PARAM_PATH": str(params)}
+        own |= {"NAME": run.rpartition("-")[0]}
+        usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
+        usual |= {"WANDB_PROJECT": self.sweep.project} if self.sweep.project else {}
+        usual |= {"WANDB_ENTITY": self.sweep.entity} if self.sweep.entity else {}
+        defaults = {name: value for name, value in usual.items() if name not in os.environ}
+        return {**defaults, **{f"WANDB_{name}": value for name, value in own.items()}}
+
+
+class Program(Runs, Command):
+    """Runs the program of a sweep file for each trial."""
+
     anew: tuple[str, ...] = (OUTPUT, PARAMS, ARGS, "wandb", "events.out.tfevents.*")
 
     def __init__(self, sweep: Sweep, paths: Mapping[str, tuple[str, ...]], sweep_id: str):
-        super().__init__([sweep.program if word == "${program}" else str(word) for word in sweep.command])
-        self.sweep, self.paths, self.sweep_id = sweep, paths, sweep_id
+        Runs.__init__(self, sweep, paths, sweep_id)
+        Command.__init__(self, [sweep.program if word == "${program}" else str(word) for word in sweep.command])
 
     def check(self, space: Space) -> None:
         """Nothing: its macros were looked at when its file was read."""
@@ -60,62 +139,27 @@ class Program(Command):
         return set()
 
     def __call__(self, trial: ObjectiveTrial) -> Evaluation:
-        folder, limits = trial.folder, trial.limits
-        name, early, sign = self.sweep.metric.name, self.sweep.early_terminate, -1 if self._maximize else 1
-
-        # W&B's id is of this attempt alone, as its run may be anywhere, beside those of others.
-        run = f"{self.sweep_id}-t{trial._trial.segment.number:06}-{os.urandom(4).hex()}"
-
-        def look(ended: bool) -> tuple[Metric, int | None]:
-            metric = self._metric(folder, run, ended)
-            losses = [sign * value for _, value in sorted(metric.steps.items())]
-            return metric, band_behind(losses, limits)
+        folder, run = trial.folder, self.new_run(trial)
 
         def enough() -> bool:
             link_open_run(folder, run)
-            return bool(limits) and look(False)[1] is not None
+            return bool(trial.limits) and self.look(trial, folder, run, False)[1] is not None
 
-        self._write_parameters(trial, folder)
+        self.write_config(trial, folder / PARAMS)
+        with no_fault_of_the_trial(folder / ARGS), written_whole(folder / ARGS, "w", durable=False) as file:
+            file.write(json.dumps(self.config(trial)))
         words, words_shown = self._words(trial, folder), self._words(trial, folder, str)
+        # W&B then says where the run is.
+        around = {"WANDB_DIR": str(folder), "WANDB_SILENT": "false", "WANDB_QUIET": "false"}
         try:
-            failed = self._named(self.run(trial, words, self._variables(folder, run), enough, words_shown))
-            metric, band = look(True)
+            around |= self.variables(run, folder / PARAMS)
+            failed = self._named(self.run(trial, words, around, enough, words_shown))
+            metric, band = self.look(trial, folder, run, True)
         except OSError as error:  # there is no such program, for instance
             raise RuntimeError(self._named(str(error))) from None
         finally:
             self._name_in_output(folder / OUTPUT)
-        if band is None and (failed or metric.end is None):
-            raise self._error(failed, metric)
-        steps = sorted(metric.steps.items())[:band]
-        end = metric.end if band is None else steps[-1][1]
-        assert end is not None
-        every = -(-len(steps) // MOST_STEPS)
-        few = {n: {name: value} for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
-        kept = early and early.of([sign * value for _, value in steps])
-        ending = Ending("" if band is None else PRUNED, steps=few, kept=kept)
-        return Evaluation(trial._trial.key, {name: end}, read=("folder",), ending=ending)
-
-    @property
-    def _maximize(self) -> bool:
-        return self.sweep.metric.goal == "maximize"
-
-    def _metric(self, folder: Path, run: str, ended: bool) -> Metric:
-        name = self.sweep.metric.name
-        if name == NO_METRIC:
-            return Metric(name, False, iter([(name, 0.0, None)]))
-        return metric_in(folder, self.sweep.mpitune.read, name, self._maximize, run, ended)
-
-    def _error(self, failed: str, metric: Metric) -> Exception:
-        if ARGUMENTS.search(failed):
-            return NoValue(f"{failed}: give parameters the names that it reads, or change command in the sweep file")
-        if "No API key configured" in failed:
-            return NoValue(f"{failed}: leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY")
-        if failed:
-            return RuntimeError(failed)
-        name, there = self.sweep.metric.name, named(sorted(metric.others))
-        if not metric.others:
-            return NoValue(f"it has logged nothing: log {name} by wandb.log, or print it as a line of JSON")
-        return NoValue(f"it has logged no {name}, but {there}: name one of these in metric, or log {name}")
+        return self.answer(trial, metric, band, failed)
 
     def _named(self, text: str) -> str:
         """A text with the names of the command's environment variables where it has their values."""
@@ -131,44 +175,17 @@ class Program(Command):
                 with written_whole(output, durable=False) as file:
                     file.write(text.encode(errors="surrogateescape"))
 
-    def _config(self, trial: ObjectiveTrial) -> dict[str, Any]:
-        config: dict[str, Any] = {}
-        for name, value in trial.params.items():
-            inside = config
-            for group in self.paths[name][:-1]:
-                inside = inside.setdefault(group, {})
-            inside[self.paths[name][-1]] = value
-        return config
-
-    def _write_parameters(self, trial: ObjectiveTrial, folder: Path) -> None:
-        import yaml
-
-        config = self._config(trial)
-        params = {"wandb_version": 1, **{name: {"value": value} for name, value in config.items()}}
-        for name, text in {PARAMS: yaml.safe_dump(params, sort_keys=False), ARGS: json.dumps(config)}.items():
-            with no_fault_of_the_trial(folder / name), written_whole(folder / name, "w", durable=False) as file:
-                file.write(text)
-
     def _words(self, trial: ObjectiveTrial, folder: Path, filled: Callable[[str], str] = with_variables) -> list[str]:
         """The command of a trial. filled: what makes a word of one that is no macro."""
         macros = {
             "env": ["/usr/bin/env"], "interpreter": [sys.executable], "folder": [str(folder)],
-            "args_json_file": [str(folder / ARGS)], **arguments(self._config(trial)),
+            "args_json_file": [str(folder / ARGS)], **arguments(self.config(trial)),
         }  # fmt: skip
         words = [word.format(hosts=",".join(trial.hosts), nodes=len(trial.hosts)) for word in self.launcher or ()]
         for word in self.words:
             macro = MACRO.fullmatch(word)
             words += macros.get(macro[1] if macro else "", [filled(word)])
         return words
-
-    def _variables(self, folder: Path, run: str) -> dict[str, str]:
-        own = {"SWEEP_ID": self.sweep_id, "RUN_ID": run, "DIR": str(folder), "SWEEP_PARAM_PATH": str(folder / PARAMS)}
-        own |= {"NAME": run.rpartition("-")[0], "SILENT": "false", "QUIET": "false"}  # W&B then says where the run is
-        usual = {"WANDB_MODE": "offline", "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1"}
-        usual |= {"WANDB_PROJECT": self.sweep.project} if self.sweep.project else {}
-        usual |= {"WANDB_ENTITY": self.sweep.entity} if self.sweep.entity else {}
-        defaults = {name: value for name, value in usual.items() if name not in os.environ}
-        return {**defaults, **{f"WANDB_{name}": value for name, value in own.items()}}
 
 
 def arguments(config: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -29,8 +29,8 @@ Whole = Annotated[int, Meta(ge=0)]
 Method = Literal["grid", "random", "bayes"]
 Goal = Literal["minimize", "maximize"]
 Ours = Literal["grid", "random", "sobol", "tpe", "gp", "cmaes"]
-Read = Literal["wandb", "json", "tensorboard"]
-CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": Read, "type": Literal["hyperband"]}
+Source = Literal["wandb", "json", "tensorboard"]
+CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": Source, "type": Literal["hyperband"]}
 WITHOUT_EFFECT = ("name", "description", "apiVersion", "kind", "controller")
 NOT_HERE = {  # keys of W&B
     **dict.fromkeys(("job", "image_uri"), "give program"), "scheduler": "give method", "metrics": "give one metric",
@@ -58,7 +58,7 @@ class Own(Struct, forbid_unknown_fields=True):
     trial_timeout: Seconds | None = None
     devices: Positive = 1
     nodes: Whole = 0
-    read: Read | None = None
+    read: Source | None = None
 
 
 class Sweep(Struct, forbid_unknown_fields=True):
@@ -76,10 +76,21 @@ class Sweep(Struct, forbid_unknown_fields=True):
     entity: str = ""
 
 
-def read(path: Path) -> tuple[Sweep, Space, Paths, Strategy]:
+Read = tuple[Sweep, Space, Paths, Strategy]
+
+
+def read(path: Path) -> Read:
     """What a file says; its space, the place of each parameter, its strategy. Raises UsageError."""
     try:
-        sweep = checked(_content(path))
+        return parsed(lambda: _content(path), str(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
+
+
+def parsed(content: Callable[[], Any], where: str, starts: bool = True) -> Read:
+    """`read` of what a file, or a dictionary, says. starts: whether its program is started. Raises UsageError."""
+    try:
+        sweep = checked(content())
         parts, paths = dict[str, Any](), Paths()
         for at, keys in _flat(sweep.parameters):
             if (name := ".".join(at)) in paths:
@@ -88,7 +99,8 @@ def read(path: Path) -> tuple[Sweep, Space, Paths, Strategy]:
                 parts[name], paths[name] = part_of(keys, sweep.method), at
             except (UsageError, ValueError, OverflowError) as error:
                 raise UsageError(f"parameters.{name}: {error}") from error
-        _check_command(sweep.command, sweep.program)
+        if starts:
+            _check_command(sweep.command, sweep.program)
         usual = "tpe" if sweep.method == "bayes" else sweep.method
         strategy, early = strategy_of(sweep.mpitune.strategy or usual), sweep.early_terminate
         if sweep.metric.name == NO_METRIC and (early or sweep.method == "bayes"):
@@ -101,11 +113,9 @@ def read(path: Path) -> tuple[Sweep, Space, Paths, Strategy]:
             strategy = EarlyTerminate(strategy, bands, early.eta)
         return sweep, Space(parts), paths, strategy
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{where}: {error}") from error
     except RecursionError as error:
-        raise UsageError(f"{path}: it is nested too deeply, or contains itself") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
+        raise UsageError(f"{where}: it is nested too deeply, or contains itself") from error
 
 
 def checked(content: Any) -> Sweep:

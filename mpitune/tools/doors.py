@@ -75,7 +75,46 @@ def _mongo(options: RunOptions, window: int | None, package: Any) -> None:
     package.MongoTrials = refused
 
 
+def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
+    """Let sweeps that the script makes itself use all workers, without the server."""
+    of_server = {name: getattr(package, name) for name in ("agent", "sweep", "login")}
+
+    def sweep(*args: Any, **more: Any) -> str:
+        from mpitune.sweeps.agents import sweep as here
+
+        return of_server["sweep"](*args, **more) if stays() else here(*args, **more)
+
+    def agent(*args: Any, **more: Any) -> None:
+        from mpitune.sweeps.agents import agent as here
+
+        if stays():
+            return of_server["agent"](*args, **more)
+        with called_from(Caller.SCRIPT):
+            here(*args, **more, window=window, options=options)
+
+    def login(*args: Any, **more: Any) -> bool:
+        try:
+            return bool(of_server["login"](*args, **more))
+        except package.errors.UsageError as error:  # there is no key, and nobody to ask
+            print(f"wandb.login: {error}; runs of sweeps are offline", file=sys.stderr)
+            return False
+
+    def controller(*args: Any, **more: Any) -> None:
+        raise UsageError("wandb.controller needs W&B's server: leave it out, wandb.agent is all")
+
+    class Api(package.Api):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            try:
+                super().__init__(*args, **more)
+            except package.errors.UsageError as error:
+                raise UsageError(f"wandb.Api needs W&B's server: {error} Runs of sweeps lie in wandb/") from error
+
+    package.Api = Api
+    package.sweep, package.agent, package.login, package.controller = sweep, agent, login, controller
+
+
 DOORS: dict[str, Door] = {
+    "wandb": _wandb,
     "hyperopt": _hyperopt,
     "hyperopt.mongoexp": _mongo,
     "optuna": _optuna,

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from mpitune.errors import Caller, Exit, StudyError, StudyInterrupted, UsageError, called_from
-from mpitune.optimize.search import search
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.options import RunOptions, seconds
 from mpitune.ranks.launch import launched
 from mpitune.settings import program, setting
-from mpitune.storage.trials import TrialRecord
 from mpitune.sweeps.program import Program
 from mpitune.sweeps.reading import read
-from mpitune.trial import COMPLETE, FAILED
+from mpitune.sweeps.searching import searched
+from mpitune.trial import FAILED
 
 PROG = "python -m mpitune run"
 
@@ -55,26 +56,16 @@ def _run(options: SweepOptions) -> Exit:
 
 
 def _searched(options: SweepOptions) -> SearchStudy:
-    sweep, space, paths, strategy = read(options.file)
-    own_keys, metric = sweep.mpitune, sweep.metric
+    sweep, _, paths, _ = found = read(options.file)
+    own_keys = sweep.mpitune
     folder = options.results or Path("results", options.file.stem)
     sweep_id = os.environ.get("WANDB_SWEEP_ID") or hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:8]
-    sign, target = -1 if metric.goal == "maximize" else 1, metric.target
-
-    def reached(study: SearchStudy, trial: TrialRecord) -> bool:
-        return target is not None and trial.state == COMPLETE and sign * trial.values[metric.name] <= sign * target
-
     n_trials = options.trials or own_keys.trials or sweep.run_cap
     if n_trials is None and (method := own_keys.strategy or sweep.method) != "grid":
         raise UsageError(f"{options.file}: {method} has no end: give run_cap, or --trials 50")
-    return search(
-        Program(sweep, paths, sweep_id), space, strategy=strategy,
-        n_trials=n_trials,
-        minimize=metric.name if sign > 0 else (), maximize=metric.name if sign < 0 else (),
-        seed=own_keys.seed, window=options.window or own_keys.window,
-        timeout=options.timeout or own_keys.timeout,
+    gpu = options.gpu or (None if options.workers is None else "none")
+    own = msgspec.structs.replace(
+        own_keys, window=options.window or own_keys.window, timeout=options.timeout or own_keys.timeout,
         trial_timeout=options.trial_timeout or own_keys.trial_timeout,
-        devices=own_keys.devices, nodes=own_keys.nodes,
-        callbacks=[] if target is None else [reached],
-        options=replace(options, results=folder, gpu=options.gpu or (None if options.workers is None else "none")),
     )  # fmt: skip
+    return searched(found, Program(sweep, paths, sweep_id), n_trials, own, replace(options, results=folder, gpu=gpu))

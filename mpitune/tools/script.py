@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
     parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps an Optuna study")
     parser.add_argument("--restart", action="store_true", help="set aside what is there, and begin anew")
+    parser.add_argument("--join", action="store_true", help="work on what is there beside other jobs that join it")
     parser.add_argument(
         "--worker-folders", type=Path, metavar="DIR", help="each worker works in a folder of its own here"
     )
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
         run_options = RunOptions(
             gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
-            worker_folders=options.worker_folders,
+            join=options.join, worker_folders=options.worker_folders,
         )  # fmt: skip
         # Here, as these take their time.
         import mpitune.joblib

@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_written_is_no_fault_of_a_trial(tmp_path: Path) 
     (tmp_path / "file").touch()
     program = Program(Sweep("grid", {}, command=["true"]), {}, "sweep")
     with pytest.raises(FolderFault, match="cannot be read or written"):
-        program._write_parameters(current_trial(), tmp_path / "file")
+        program.write_config(current_trial(), tmp_path / "file/params.yaml")
     with pytest.raises(FolderFault, match="cannot be read or written"):
         _run(["true"], {}, tmp_path / "file" / OUTPUT, None)
 

@@ -1,0 +1,217 @@
+"""Sweeps of W&B in Python: `wandb.sweep(config)` and `wandb.agent(sweep_id, function, count)`, without its server.
+
+python -m mpitune script.py               # of an unchanged script; or in a notebook:
+
+    from mpitune.sweeps.agents import agent, sweep
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpitune.errors import UsageError, needs
+from mpitune.optimize.door import own_folder
+from mpitune.optimize.objectives import ObjectiveTrial
+from mpitune.optimize.tuning import require_whole
+from mpitune.options import RunOptions
+from mpitune.ranks.launch import launched
+from mpitune.sweeps.program import Program, Runs
+from mpitune.sweeps.reading import Read, parsed
+from mpitune.sweeps.searching import searched
+from mpitune.sweeps.stopping import band_behind
+from mpitune.trial import Evaluation
+
+
+@dataclass
+class _Made:
+    """A sweep of this process.
+
+    Attributes:
+        folder: keeps its trials where no results folder does, for a second agent.
+        n_asked: how many trials its agents have run.
+    """
+
+    config: dict[str, Any]
+    folder: tempfile.TemporaryDirectory[str]
+    n_asked: int = 0
+
+    def read(self, starts: bool) -> Read:
+        return parsed(lambda: self.config, "the configuration of wandb.sweep", starts)
+
+
+_sweeps: dict[str, _Made] = {}
+
+
+class _Stopped(BaseException):
+    """A run is not among the best of its band. No `except Exception` of a function takes it."""
+
+
+class Called(Runs):
+    """Calls a function for each trial, as W&B's agent does. Runs lie in `wandb` of the working folder."""
+
+    keeps_worker = True
+
+    def __init__(self, function: Callable[[], Any], read: Read, sweep_id: str):
+        super().__init__(read[0], read[2], sweep_id)
+        self.function = function
+
+    def called(self) -> Mapping[str, Any]:
+        """What a journal knows the code of."""
+        return {"objective": self.function}
+
+    def __call__(self, trial: ObjectiveTrial) -> Evaluation:
+        with needs("wandb"):
+            import wandb
+        run = self.new_run(trial)
+        params = Path(os.environ.get("WANDB_DIR", ""), "wandb", f"sweep-{self.sweep_id}", f"config-{run}.yaml")
+        self.write_config(trial, params)
+        with _environ(self.variables(run, params)), self._watched(trial):
+            wandb.teardown()  # W&B reads the variables once
+            try:
+                self.function()
+            except _Stopped:
+                pass
+            except Exception as error:
+                wandb.finish(exit_code=1)
+                if "No API key configured" in str(error):
+                    raise self.error(str(error)) from error
+                raise
+            finally:
+                wandb.finish()
+                wandb.teardown()  # only now its file is whole
+        metric, band = self.look(trial, Path(), run, True)
+        return replace(self.answer(trial, metric, band), read=("number",))
+
+    @contextmanager
+    def _watched(self, trial: ObjectiveTrial) -> Iterator[None]:
+        """Stop the run where it logs a value that is not good enough."""
+        from wandb import Run
+
+        logged, log, leave, name = dict[int, float](), Run.log, Run.__exit__, self.sweep.metric.name
+
+        def watched(run: Any, data: Any, step: int | None = None, *args: Any, **more: Any) -> None:
+            value, at = data, run.step if step is None else step
+            log(run, data, step, *args, **more)
+            with suppress(KeyError, TypeError):
+                for part in [name] if name in data else name.split("."):
+                    value = value[part]
+                if math.isfinite(value):
+                    logged[at] = self.sign * float(value)
+            if band_behind(list(logged.values()), trial.limits) is not None:
+                raise _Stopped
+
+        def left(run: Any, kind: Any, *raised: Any) -> Any:
+            return leave(run, *((None,) * 3 if kind is _Stopped else (kind, *raised)))  # without its traceback
+
+        if trial.limits:
+            Run.log, Run.__exit__ = watched, left
+        try:
+            yield
+        finally:
+            Run.log, Run.__exit__ = log, leave
+
+
+@contextmanager
+def _environ(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def sweep(sweep: Any, entity: str | None = None, project: str | None = None, prior_runs: Any = None) -> str:
+    """`wandb.sweep`: the id of a sweep that `agent` of this process knows. The same script gives the same ids.
+
+    Args:
+        sweep: the configuration, a dictionary, or what returns one.
+        entity: is given to the runs.
+        project: is given to the runs.
+        prior_runs: must be left out, as they are on the server.
+
+    Raises:
+        UsageError: for what a sweep file must not have either.
+
+    Example:
+        >>> from mpitune.sweeps.agents import sweep
+        >>> len(sweep({"method": "grid", "parameters": {"lr": {"values": [0.1, 0.2]}}}, project="p"))
+        Create sweep with ID: 0c2ba2ee
+        8
+    """
+    if prior_runs:
+        raise UsageError("wandb.sweep has prior_runs, which are on W&B's server: leave them out")
+    content = sweep() if callable(sweep) else sweep
+    try:
+        content = json.loads(json.dumps(content))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"the configuration of wandb.sweep is no JSON ({error}): give numbers, texts, lists"
+        ) from error
+    if isinstance(content, dict):
+        content |= {name: given for name, given in (("entity", entity), ("project", project)) if given}
+    made = _Made(content, tempfile.TemporaryDirectory(prefix="sweep-"))
+    made.read(starts=False)
+    text = json.dumps([len(_sweeps), content], sort_keys=True)
+    sweep_id = hashlib.sha256(text.encode()).hexdigest()[:8]
+    _sweeps[sweep_id] = made
+    if not launched().rank:
+        print("Create sweep with ID:", sweep_id)
+    return sweep_id
+
+
+def agent(
+    sweep_id: str,
+    function: Callable[[], Any] | None = None,
+    entity: str | None = None,
+    project: str | None = None,
+    count: int | None = None,
+    forward_signals: bool = False,
+    *,
+    window: int | None = None,
+    options: RunOptions | None = None,
+) -> None:
+    """`wandb.agent`: run so many trials of a sweep on all devices of all nodes. See docs/sweeps.md.
+
+    Args:
+        sweep_id: what `sweep` has returned; an earlier agent of it is continued.
+        function: is called for each trial; None for the program of the configuration.
+        entity: has no effect.
+        project: has no effect.
+        count: how many trials; without one as many as `run_cap`, or the grid, has.
+        forward_signals: has no effect.
+        window: how many trials may be open.
+        options: how it is run; `results` is a folder that keeps the trials.
+
+    Raises:
+        UsageError: for a sweep of the server, and one without an end.
+    """
+    name = str(sweep_id).rpartition("/")[2]
+    if name not in _sweeps:
+        raise UsageError(
+            f"wandb.agent: {sweep_id} is none of this script, and W&B's server is not asked: take the id that "
+            "wandb.sweep(config) returns here, or start its file by python -m mpitune run sweep.yaml"
+        )
+    require_whole("count", count, 1)
+    made, read = _sweeps[name], _sweeps[name].read(starts=function is None)
+    config, own = read[0], read[0].mpitune
+    n_trials = (own.trials or config.run_cap) if count is None else made.n_asked + count
+    if n_trials is None and (method := own.strategy or config.method) != "grid":
+        raise UsageError(f"wandb.agent: a sweep by {method} has no end: give count=50, or run_cap in its configuration")
+    made.n_asked = n_trials or made.n_asked
+    options = own_folder(options or RunOptions(quiet=True), name)
+    options = replace(options, results=options.results or Path(made.folder.name))
+    objective = Program(config, read[2], name) if function is None else Called(function, read, name)
+    searched(read, objective, n_trials, msgspec.structs.replace(own, window=window or own.window), options)

@@ -1,0 +1,138 @@
+"""`wandb.sweep` and `wandb.agent` of a script: the same trials on any layout; later agents go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpitune import RunOptions
+from mpitune.errors import UsageError
+from mpitune.optimize import door
+from mpitune.storage.history import read_study
+from mpitune.sweeps import agents
+from mpitune.sweeps.agents import agent, sweep
+from tests.helpers import table_without_run
+
+pytest.importorskip("wandb")
+
+CONFIG: dict[str, Any] = {
+    "method": "random",
+    "metric": {"name": "val.loss", "goal": "minimize"},
+    "parameters": {"lr": {"min": 0.0, "max": 1.0}, "net": {"parameters": {"units": {"values": (1, 2, 3)}}}},
+    "early_terminate": {"type": "hyperband", "min_iter": 2, "eta": 2},
+}
+SCRIPT = f"""
+import wandb
+
+def train():
+    with wandb.init(config={{"lr": 5, "other": 2}}) as run:
+        config = wandb.config
+        assert config["lr"] < 1 and config.other == 2 and run.sweep_id == sweep_id
+        for epoch in range(4):
+            try:
+                run.log({{"val": {{"loss": config.lr + config.net["units"] / (epoch + 1)}}}})
+            except Exception:
+                print("stopped as an error")
+        print("ran", run.name, epoch)
+
+wandb.login()
+sweep_id = wandb.sweep({CONFIG}, project="p")
+wandb.agent(sweep_id, function=train, count=4)
+wandb.agent(f"me/p/{{sweep_id}}", train, count=4)
+
+def short():
+    wandb.init()
+    wandb.log({{"loss": wandb.config.n}})
+    wandb.summary["loss"] = -wandb.config.n
+
+grid = {{"method": "grid", "metric": {{"name": "loss"}}, "parameters": {{"n": {{"values": [1, 2]}}}}}}
+wandb.agent(wandb.sweep(lambda: grid), short)
+wandb.agent("abcd1234", train, count=5)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _begun_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As another process, in a folder of its own."""
+    monkeypatch.setattr(agents, "_sweeps", {})
+    monkeypatch.setenv("WANDB_X_DISABLE_STATS", "true")
+    monkeypatch.chdir(tmp_path)
+    door.studies_in.clear()
+
+
+def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for name, how, ranks in (("here", "0", 0), ("two", "2", 0), ("two", "1", 2)):
+        command = ["-m", "mpitune", "--window", "3", "--workers", how, "--results", name, "script.py"]
+        done = program(*command, cwd=tmp_path, ranks=ranks, status=2)
+        assert "abcd1234 is none of this script" in done.stderr and "Traceback" not in done.stderr
+        assert "stopped as an error" not in done.stdout
+    assert "ran" not in done.stdout  # as all is known
+    tables = [
+        [table_without_run(tmp_path / name / part / "trials.csv") for part in ("", "study-2")]
+        for name in ("here", "two")
+    ]
+    assert tables[0] == tables[1] and (len(read_study(tmp_path / "two").results)) == 8
+    states = [line.split(",")[1] for line in (tmp_path / "two/trials.csv").read_text().splitlines()[1:]]
+    assert 0 < states.count("pruned") < 6 and states.count("complete") + states.count("pruned") == 8
+    ends = [
+        line.rpartition(",")[0].rpartition(",")[2]
+        for line in (tmp_path / "two/study-2/trials.csv").read_text().splitlines()
+    ]
+    assert ends[1:] == ["-1.0", "-2.0"]
+    runs = list(tmp_path.glob("wandb/offline-run-*"))
+    assert len(runs) == 2 * 10 and list(tmp_path.glob("wandb/sweep-*/config-*.yaml"))
+
+
+HERE = RunOptions(gpu="none", workers=0, quiet=True)
+
+
+def random(**changes: Any) -> dict[str, Any]:
+    return CONFIG | changes
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4 is none of this script"),
+    "no end": (lambda: agent(sweep(random()), print), "by random has no end: give count=50"),
+    "a count": (lambda: agent(sweep(random()), print, count=0), "count=0: give a whole number"),
+    "no program": (lambda: agent(sweep(random()), count=2), "program: none is not in"),
+    "a method": (lambda: sweep(random(method="bayesian")), "wandb.sweep: method is 'bayesian': give grid"),
+    "no JSON": (lambda: sweep(random(parameters={"x": {"value": print}})), "is no JSON"),
+    "no dictionary": (lambda: sweep("sweep.yaml"), "wandb.sweep"),
+    "earlier runs": (lambda: sweep(random(), prior_runs=["a"]), "prior_runs, which are on W&B's server"),
+    "no metric": (lambda: agent(sweep(random()), lambda: None, count=2, options=HERE), "it has logged nothing"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_is_refused_in_one_line(what: str) -> None:
+    run, text = REFUSED[what]
+    with pytest.raises(UsageError, match=text) as error:
+        run()
+    assert "\n" not in str(error.value)
+
+
+def test_a_function_that_fails_is_a_failed_trial() -> None:
+    def train() -> None:
+        import wandb
+
+        wandb.init()
+        if wandb.config.lr > 0.4:
+            raise ValueError("too large")
+        wandb.log({"val.loss": wandb.config.lr})
+
+    options = RunOptions(gpu="none", workers=0, quiet=True, results=Path("kept"))
+    agent(sweep(random(early_terminate=None) | {"parameters": {"lr": {"values": [0.1, 0.5]}}, "method": "grid"}), train,
+          options=options)  # fmt: skip
+    results = read_study(Path("kept")).results
+    assert [result.failed for _, result in sorted(results.items())] == [False, True]
+
+
+def test_the_program_of_a_configuration_is_started_as_by_a_sweep_file() -> None:
+    Path("train.py").write_text("import wandb\nwandb.init()\nwandb.log({'val.loss': wandb.config.lr})\n")
+    options = RunOptions(gpu="none", workers=0, quiet=True, results=Path("kept"))
+    agent(sweep(random(program="train.py", early_terminate=None)), count=2, options=options)
+    assert len(read_study(Path("kept")).results) == 2 and not Path("wandb").exists()

@@ -50,8 +50,7 @@ class History:
     runs: list[dict[str, Any]] = field(default_factory=list)  # with the "seconds" of its end, unless it was killed
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
     deaths: list[Death] = field(default_factory=list)
-    with_arrays: set[str] = field(default_factory=set)  # keys of the results that have arrays
-    lost: set[str] = field(default_factory=set)  # those of them whose arrays are gone
+    lost: set[str] = field(default_factory=set)  # keys of the results whose arrays are gone
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
     complete: bool = False  # an end line says so, and all that it has counted is here
@@ -145,7 +144,8 @@ def _read(folder: Path) -> History | None:
         more = f" ({len(history.damaged) - 1} more are)" if len(history.damaged) > 1 else ""
         words = f"{folder / NAME}, {history.damaged[0]}{more}"
         leave_out(folder / NAME, words, "it is left out; the same command evaluates again what was lost")
-    history.lost.update(lost_arrays(folder, history.with_arrays) if history.with_arrays else ())
+    with_arrays = [key for key, result in history.results.items() if result.arrays]
+    history.lost.update(lost_arrays(folder, with_arrays) if with_arrays else ())
     jobs = {}
     for job in [] if history.half_moved else job_folders(folder):
         try:
@@ -224,7 +224,7 @@ def _read_lines(folder: Path) -> History | None:
 def _read_some(lines: list[bytes], start: int, history: History, folder: Path) -> None:
     """Read neighbouring lines, the first of which has the number `start`. A million are read: no call without need."""
     history.size += sum(map(len, lines)) + len(lines)
-    sound, with_arrays = all_checked(lines), history.with_arrays
+    sound = all_checked(lines)
     for number, line in enumerate(lines, start):
         try:
             if not sound:
@@ -235,15 +235,10 @@ def _read_some(lines: list[bytes], start: int, history: History, folder: Path) -
                 continue
             history.trials[record.key], history.results[record.key] = record.trial, record.result(folder)
             history.complete = False
-            if record.arrays:
-                with_arrays.add(record.key)
-            elif with_arrays:
-                with_arrays.discard(record.key)
         except UNREADABLE as error:
             key = match[1].decode(errors="replace") if (match := _KEY.search(line)) else ""
             history.results.pop(key, None)  # an older failure must not become the result again
             history.trials.pop(key, None)
-            with_arrays.discard(key)
             trial = f" (trial {key})" if key else ""
             history.damaged.append(f"line {number}{trial} is damaged: {error or type(error).__name__}")
 

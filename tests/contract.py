@@ -102,6 +102,25 @@ fmin(objective, space, functools.partial(tpe.suggest, n_startup_jobs=4), 14, tri
 rows = [(doc["state"], doc["misc"]["vals"], doc["result"], doc["misc"].get("error")) for doc in trials._dynamic_trials]
 print("best", trials.argmin, rows, trials.attachments)
 """
+RAY = """
+import os
+import numpy
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+from tests.fate import befalls
+
+def objective(config):
+    for step in range(1, 5):
+        befalls(int(tune.get_context().get_trial_id()))
+        tune.report({"loss": (config["x"] - 1) ** 2 + config["n"] / step})
+
+numpy.random.seed(3)
+tuner = tune.Tuner(objective, param_space={"x": tune.uniform(0, 4), "n": tune.grid_search([1, 2])},
+    tune_config=tune.TuneConfig(num_samples=7, metric="loss", mode="min", scheduler=ASHAScheduler(max_t=4)),
+    run_config=tune.RunConfig(name="s", storage_path=os.path.abspath("storage"), verbose=0))
+rows = [(trial.config, trial.metrics.get("loss"), trial.error is None) for trial in tuner.fit()]
+print("best", rows)
+"""
 RACE = """
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -273,6 +292,11 @@ DOORS = {
         {"script.py": AGENT},
         lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
         grace=(), prints=None, needs="wandb",
+    ),
+    "a Ray Tune script": Door(
+        {"script.py": RAY},
+        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
+        joins=False, grace=(), needs="ray.tune",
     ),
     "a sweep file": Door(
         {"script.py": SWEEP, "sweep.json": json.dumps(SWEEP_FILE)},

@@ -113,11 +113,27 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
     package.sweep, package.agent, package.login, package.controller = sweep, agent, login, controller
 
 
+def _ray(options: RunOptions, window: int | None, package: Any) -> None:
+    """Let the rest of Ray be this process."""
+    from mpitune.ray import core
+
+    core.stand_in()
+
+
+def _ray_tune(options: RunOptions, window: int | None, package: Any) -> None:
+    """Let Ray Tune's studies use all workers."""
+    from mpitune.ray.study import take_over
+
+    take_over(options, window)
+
+
 DOORS: dict[str, Door] = {
     "wandb": _wandb,
     "hyperopt": _hyperopt,
     "hyperopt.mongoexp": _mongo,
     "optuna": _optuna,
+    "ray": _ray,
+    "ray.tune": _ray_tune,
 }
 
 

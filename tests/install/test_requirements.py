@@ -54,8 +54,8 @@ def test_pins_are_versions_that_the_file_allows(cuda: str) -> None:
         assert asked.specifier.contains(pinned[asked.name]), f"{line}, but {pinned[asked.name]} is pinned"
 
 
-# Imported only where an estimator of the user's is made of it, or a script or a notebook has imported it.
-OF_USERS = {"lightgbm", "xgboost", "hyperopt", "IPython"}
+# Imported only where the user has: a script of it, an estimator that is made of it, a notebook.
+OF_USERS = {"lightgbm", "xgboost", "IPython", "hyperopt", "ray", "pyarrow"}
 
 
 def test_all_that_is_imported_is_declared() -> None:

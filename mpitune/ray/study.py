@@ -1,0 +1,196 @@
+"""A study of Ray Tune for the engine: what `tune.run` and `Tuner.fit` are under `python -m mpitune`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyarrow.fs import LocalFileSystem
+from ray.tune.impl.tuner_internal import TunerInternal
+from ray.tune.registry import get_trainable_cls
+from ray.tune.search import Searcher
+from ray.tune.tune import run as run_of_ray
+
+from mpitune.devices.choose import CPU, choose
+from mpitune.errors import Caller, StudyError, UsageError, called_from
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
+from mpitune.optimize.door import agreed, known_settings, own_folder
+from mpitune.optimize.search import slots_here
+from mpitune.optimize.search_study import SearchStudy
+from mpitune.optimize.tuning import require_whole
+from mpitune.optimize.values import refuse_faults
+from mpitune.optimize.window import rounds
+from mpitune.options import RunOptions
+from mpitune.port import Reporting, Scheduling
+from mpitune.processes.pickles import packed_call
+from mpitune.processes.process import in_child, sendable
+from mpitune.ray import core
+from mpitune.ray.controller import Controller
+from mpitune.ray.stage import InWorker
+from mpitune.storage.files import make_folder, written_whole
+from mpitune.storage.trials import records
+from mpitune.studies import leads, run_study
+from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial, Window
+
+
+@dataclass(frozen=True)
+class Tuning(Experiment):
+    """One call of `tune.run`. The fields before `in_worker` are those of the journal's header."""
+
+    kind = "search"
+
+    space: tuple[str, ...]
+    strategy: str
+    objectives: tuple[str, ...]
+    seed: int
+    window: int
+    in_worker: InWorker = field(metadata={"changes_results": False})
+    leader: Controller | None = field(default=None, metadata={"changes_results": False})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "leader": None}
+
+    def searches(self) -> Iterable[Rounds]:
+        assert self.leader is not None
+        return [rounds(self.leader, self.window)]
+
+    def objective(self, worker: WorkerContext) -> Objective:
+        return self.in_worker.begin(worker.data)
+
+    def scheduling(self) -> Scheduling:
+        how: dict[str, Any] = {} if self.leader is None else {"gang": self.leader.gang}
+        return Scheduling(preload=("mpitune.ray.stage",), prints_plainly=True, **how)
+
+    def news_for_workers(self) -> Sequence[bytes]:
+        return () if self.leader is None else self.leader.news()
+
+    def ended_by(self) -> str:
+        return "its time" if self.leader is not None and self.leader.is_late else ""
+
+    def data(self) -> Data:
+        return {} if self.leader is None else self.leader.arrays
+
+    def on_message(self, content: bytes) -> None:
+        assert self.leader is not None
+        self.leader.exact.update(pickle.loads(content))
+
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
+        refuse_faults(evaluation)
+        if refused := (evaluation.ending.kept or {}).get("refused"):
+            raise UsageError(refused)
+
+    def called(self) -> dict[str, Any]:
+        return {} if self.leader is None else self.leader.functions
+
+    def reporting(self) -> Reporting:
+        return Reporting(goal=self.objectives[0] if self.objectives else "", files=("trials.csv",))
+
+    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
+        goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
+        SearchStudy(records(list(outcomes)), goals, folder).write(folder / "trials.csv")
+
+
+def take_over(options: RunOptions, window: int | None) -> None:
+    """From now on studies of Ray Tune in this process are run here."""
+
+    def made(kind: type[Searcher], *args: Any, **given: Any) -> Searcher:
+        searcher = object.__new__(kind)
+        searcher._mpitune_given = given  # whether it was given a seed is not to be seen otherwise
+        return searcher
+
+    Searcher.__new__ = made
+    _let_restored_go_on()
+    Controller.run = functools.partialmethod(run, options, window)
+    tune: Any = sys.modules[run_of_ray.__module__]
+    tune.TuneController = Controller
+
+
+def _let_restored_go_on() -> None:
+    """What `Tuner.restore` returns has its space, and is fitted like a new one: the journal knows what was done."""
+    if TunerInternal._fit_resume is TunerInternal._fit_internal:
+        return
+    state_of, set_space = TunerInternal.__getstate__, TunerInternal._set_param_space_on_restore
+    TunerInternal.__getstate__ = lambda self: {**state_of(self), "_param_space": self._param_space}
+    TunerInternal._set_param_space_on_restore = lambda self, param_space, flattened_param_space_keys: (
+        None if param_space is None else set_space(self, param_space, flattened_param_space_keys)
+    )
+    TunerInternal._fit_resume = TunerInternal._fit_internal
+
+
+def run(controller: Controller, options: RunOptions, window: int | None) -> None:
+    """Run its study on all devices, or, within a trial or a child of the script, here, one trial after the other.
+
+    Raises SystemExit, after a line, for what cannot be honoured: `Tuner.fit` makes a TuneError of any exception.
+    """
+    trainables = {name: get_trainable_cls(name) for name in controller.functions}
+    content = trainables, core.values, controller.deciding, functools.partial(take_over, options, None)
+    try:
+        if leads() or in_child():
+            return _serially(controller, InWorker(packed_call(content, controller.arrays)))
+        with called_from(Caller.SCRIPT):
+            controller.require_possible()
+            require_whole("window", window, 1)
+            for name, trainable in trainables.items():
+                sendable(f"the trainable {name}", trainable, "make it within the function, or in setup()")
+            options = _own_folder(options, controller)
+            known = known_settings(options)
+            n_slots, controller.seed = agreed(options, known.get("seed", seed_here()))
+            size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
+            controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
+            worker = InWorker(packed_call(content, controller.arrays))
+            run_study(Tuning(*controller.described(), controller.seed, size, worker, controller), options)
+    except (UsageError, StudyError) as error:
+        print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+        raise SystemExit(int(error.status)) from error
+
+
+def _serially(controller: Controller, worker: InWorker) -> None:
+    controller.begin(False, 1)
+    objective, search = worker.begin(controller.arrays), rounds(controller, 1)
+    window = next(search, None)
+    while isinstance(window, Window):
+        for content in controller.news():
+            objective.on_news(content)
+        answers = list(objective(window.awaited))
+        for answer in answers:
+            controller.exact.update(pickle.loads(answer.messages))
+        try:
+            window = search.send([Result(**vars(answer)) for answer in answers])
+        except StopIteration:
+            return
+
+
+def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
+    """Where the study is kept: with --results there, and so are the files of one without a name; else by its name."""
+    storage = controller._storage
+    is_named = storage.experiment_dir_name not in core.made_up
+    if options.results is None:
+        is_kept = is_named and storage.storage_filesystem.type_name == "local"
+        return replace(options, results=Path(storage.experiment_fs_path, "mpitune") if is_kept else None)
+    options = own_folder(options, ("ray", storage.experiment_fs_path))
+    if not is_named:
+        tuner = Path(storage.experiment_fs_path, "tuner.pkl")
+        storage.storage_filesystem, storage.storage_fs_path = LocalFileSystem(), os.path.abspath(str(options.results))
+        storage.experiment_dir_name = "ray"
+        make_folder(Path(storage.experiment_fs_path))
+        if tuner.exists():  # for `Tuner.restore`
+            with written_whole(Path(storage.experiment_fs_path, tuner.name)) as file:
+                file.write(tuner.read_bytes())
+    return options
+
+
+def seed_here() -> int:
+    """The seed that the script has given to NumPy and not drawn from since, else one of NumPy's state."""
+    state: Any = np.random.get_state(legacy=True)
+    seed = int(state[1][0])
+    if state[2] == len(state[1]) and np.array_equal(state[1], tuple(np.random.RandomState(seed).get_state())[1]):
+        return seed
+    return int.from_bytes(hashlib.sha256(state[1].tobytes() + repr(state[2:]).encode()).digest()[:4], "little")

@@ -1,0 +1,184 @@
+"""Scripts of Ray Tune, unchanged: what Ray promises them holds on workers, and the same on any layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.tune")
+
+HEAD = """
+import json, os, sys, tempfile
+import numpy as np
+import ray
+from ray import tune
+from ray.tune.schedulers import *
+
+def show(name, grid):
+    rows = [(trial.config, (trial.metrics or {}).get("loss"), (trial.metrics or {}).get("training_iteration"))
+            for trial in grid]
+    print(json.dumps([name, rows]))
+    return grid
+
+def fit(name, trainable, space, n=6, run=None, **how):
+    np.random.seed(3)
+    how = {"num_samples": n, "metric": "loss", "mode": "min", **how}
+    run = tune.RunConfig(**{"storage_path": os.path.abspath("storage"), "verbose": 0, **(run or {})})
+    tuner = tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(**how), run_config=run)
+    return show(name, tuner.fit())
+
+def curve(config):
+    for step in range(1, 9):
+        tune.report({"loss": (config["x"] - 1) ** 2 + 1 / step})
+
+def saving(config):
+    begin = 0
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            begin = json.load(open(folder + "/step"))
+    for step in range(begin + 1, 9):
+        with tempfile.TemporaryDirectory() as folder:
+            json.dump(step, open(folder + "/step", "w"))
+            tune.report({"loss": (config["x"] - 1) ** 2 + 1 / step}, checkpoint=tune.Checkpoint.from_directory(folder))
+        if config.get("fails") and not begin and step == 3:
+            raise ValueError("on purpose")
+
+x = {"x": tune.uniform(0, 4)}
+"""
+FEATURES = (
+    HEAD
+    + """
+ray.init(num_cpus=2)
+assert ray.is_initialized() and ray.get([ray.put(1), ray.put("two")]) == [1, "two"]
+kept, data = ray.put(np.ones(200_000)), np.arange(3.0)
+
+def given(config, data):
+    return {"loss": ray.get(kept).sum() + data.sum() + config["deep"]["n"]}
+
+class Trained(tune.Trainable):
+    def setup(self, config):
+        self.n, self.x = 0, config["x"]
+    def step(self):
+        self.n += 1
+        return {"loss": self.x + 1 / self.n}
+    def save_checkpoint(self, folder):
+        return {"n": self.n}
+    def load_checkpoint(self, kept):
+        self.n = kept["n"]
+
+space = {"deep": {"n": tune.grid_search([1, 2])}, "of": tune.sample_from(lambda spec: spec.config.deep["n"] * 2)}
+wants = tune.with_resources(tune.with_parameters(given, data=data), {"cpu": 2})
+grid = fit("given", wants, space, 1)
+assert grid.get_best_result().config == {"deep": {"n": 1}, "of": 2} and not grid.errors
+assert list(grid.get_dataframe()["config/of"]) == [2, 4]
+
+grid = fit("asha", curve, x, 12, scheduler=ASHAScheduler(max_t=8, reduction_factor=2))
+assert {trial.metrics["training_iteration"] for trial in grid} >= {1, 8}
+
+grid = fit("classes", Trained, x, 3, {"stop": {"training_iteration": 5}, "checkpoint_config":
+    tune.CheckpointConfig(checkpoint_frequency=1, num_to_keep=2)})
+best = grid.get_best_result()
+assert best.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5] and len(best.best_checkpoints) == 2
+assert sorted(name for name in os.listdir(best.path) if "checkpoint" in name) == [
+    "checkpoint_000003", "checkpoint_000004"]
+
+fails = {**x, "fails": tune.grid_search([True, False])}
+grid = fit("fails", saving, fails, 1)
+assert grid.num_errors == 1 and "on purpose" in str(grid.errors[0])
+grid = fit("recovers", saving, fails, 1, {"failure_config": tune.FailureConfig(max_failures=1)})
+assert [trial.metrics["training_iteration"] for trial in grid] == [8, 8] and not grid.num_errors
+
+mutations = PopulationBasedTraining("training_iteration", perturbation_interval=2, hyperparam_mutations=x)
+grid = fit("population", saving, x, 4, scheduler=mutations)
+assert {trial.metrics["training_iteration"] for trial in grid} == {8}
+assert mutations._num_perturbations > 0
+
+def within(config):
+    grid = tune.Tuner(lambda config: {"loss": config["y"] ** 2}, param_space={"y": tune.grid_search([3, -1, 2])},
+        run_config=tune.RunConfig(verbose=0)).fit()
+    return {"loss": grid.get_best_result("loss", "min").metrics["loss"] + config["x"]}
+
+fit("within", within, x, 2)
+analysis = tune.run(curve, config=x, num_samples=2, metric="loss", mode="min", verbose=0,
+    stop=lambda trial_id, result: result["training_iteration"] >= 3)
+assert [trial.last_result["training_iteration"] for trial in analysis.trials] == [3, 3]
+print(json.dumps(["run", analysis.best_config]))
+"""
+)
+
+
+def run(
+    program: Any, folder: Path, text: str, *options: str, status: int = 0, **how: Any
+) -> tuple[dict[str, Any], str]:
+    """What a script says of its studies, and all that it says."""
+    folder.mkdir(exist_ok=True)
+    (folder / "script.py").write_text(text)
+    words = ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"]
+    done = program(*words, cwd=folder, status=status, **how)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return dict(rows), done.stderr
+
+
+@pytest.mark.slow
+def test_what_scripts_do_is_as_ray_says_and_the_same_on_two_ranks(program: Any, tmp_path: Path) -> None:
+    said, _ = run(program, tmp_path / "one", FEATURES, "--workers", "2")
+    assert len(said) == 8
+    assert run(program, tmp_path / "two", FEATURES, "--workers", "1", ranks=2)[0] == said
+
+
+ALONE = (
+    HEAD
+    + """
+if len(sys.argv) > 1:
+    ray.init(num_cpus=2, include_dashboard=False)
+from ray.tune.search.optuna import OptunaSearch
+how = {} if len(sys.argv) == 1 else {"max_concurrent_trials": 1}
+fit("random", curve, {**x, "n": tune.grid_search([1, 2]), "c": tune.choice(["a", "b"])}, 3, **how)
+fit("asha", curve, x, 8, scheduler=ASHAScheduler(max_t=8, reduction_factor=2), **how)
+fit("optuna", curve, x, 8, search_alg=OptunaSearch(seed=3), **how)
+"""
+)
+
+
+@pytest.mark.slow
+def test_ray_alone_has_the_same_trials(program: Any, tmp_path: Path) -> None:
+    """One at a time; here and there with the same seed."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/script.py").write_text(ALONE)
+    alone = program("script.py", "alone", cwd=tmp_path / "ray").stdout
+    rows = dict(json.loads(line) for line in alone.splitlines() if line.startswith("["))
+    assert run(program, tmp_path / "here", ALONE, "--window", "1", "--workers", "2")[0] == rows
+
+
+QUICK = (
+    HEAD
+    + """
+from ray.tune.schedulers import MedianStoppingRule
+fit("named", curve, x, 4, {"name": "mine"})
+again = tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=curve)
+show("restored", again.fit())
+if "TOO" in os.environ:
+    fit("too", {"time": curve, "remote": lambda config: ray.remote(curve).remote(config)}.get(os.environ["TOO"], curve),
+        x, 2, scheduler=MedianStoppingRule() if os.environ["TOO"] == "time" else None)
+"""
+)
+
+
+def test_a_study_by_its_name_goes_on_and_is_restored(program: Any, tmp_path: Path) -> None:
+    said, _ = run(program, tmp_path, QUICK, "--workers", "2")
+    assert said["named"] == said["restored"] and len(said["named"]) == 4
+    journal = tmp_path / "storage/mine/mpitune/journal.jsonl"
+    lines = [line for line in journal.read_text().splitlines() if '"key"' in line]
+    assert len(lines) == 4, "the restored study has evaluated trials again"
+
+
+@pytest.mark.parametrize(
+    "what, says", [("time", "MedianStoppingRule(time_attr='time_total_s') decides by the clock"), ("remote", "a task")]
+)
+@pytest.mark.slow
+def test_what_cannot_be_honoured_is_one_line(program: Any, tmp_path: Path, what: str, says: str) -> None:
+    said = run(program, tmp_path, QUICK, "--workers", "2", status=2, env={"TOO": what})[1]
+    assert says in said.splitlines()[-1] and said.splitlines()[-1].startswith("script.py: ")

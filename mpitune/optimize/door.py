@@ -38,13 +38,15 @@ class Leading(Source, Protocol):
         arrays: large ones that it holds.
         n_trials: how many are proposed; None for no limit.
         extras: what workers have sent beside their answers, by the number of the trial.
-        is_late: whether no trial may begin any more.
+        timeout: seconds that it has; None for no limit.
+        is_late: whether no trial may begin any more, as they are over.
     """
 
     function: Callable[..., Any]
     arrays: dict[str, np.ndarray]
     n_trials: int | None
     extras: dict[int, Any]
+    timeout: float | None
 
     @property
     def is_late(self) -> bool: ...
@@ -71,7 +73,8 @@ class Led(Experiment):
         return Scheduling(n_trials=n_trials, preload=(type(self).__module__,), prints_plainly=True)
 
     def on_results(self, results: Iterable[Result]) -> str:
-        return "its time" if self.leader is not None and self.leader.is_late else ""
+        limited = self.leader is not None and self.leader.timeout is not None
+        return "its time" if limited and self.leader.is_late else ""
 
     def data(self) -> Data:
         return {} if self.leader is None else self.leader.arrays

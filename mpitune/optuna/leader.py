@@ -35,7 +35,7 @@ class Leader:
     function: Callable[[Any], Any]
     arrays: dict[str, np.ndarray]  # large ones that the function holds
     n_trials: int | None
-    ends: float  # monotonic time after which no trial begins
+    timeout: float | None  # seconds since `began`, after which no trial begins
     catch: tuple[type[BaseException], ...]
     callbacks: Sequence[Callback]
     # By number: what an objective has raised, packed, its trial and attributes of the study: a journal cannot hold all.
@@ -59,7 +59,9 @@ class Leader:
     @property
     def is_late(self) -> bool:
         """Whether its time is over. As in Optuna a first trial runs, however long the workers take, if there is any."""
-        return (self.told or self.ends <= self.began) and time.monotonic() >= self.ends
+        if self.timeout is None or not (self.told or self.timeout <= 0):
+            return False
+        return time.monotonic() - self.began >= self.timeout
 
     def ask(self, most: int) -> list[Proposed] | None:
         """The next trial, if one may begin; None where none that is open counts any more."""

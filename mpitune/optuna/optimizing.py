@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import sys
@@ -138,10 +137,9 @@ def optimize(
     say_kept(func, fix, options)
     catches = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     begin = time.monotonic()
-    ends = begin + (math.inf if timeout is None else timeout)
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
-        study, Asking(study, seed, size), func, arrays, n_trials, ends, catches, list(callbacks or ()),
+        study, Asking(study, seed, size), func, arrays, n_trials, timeout, catches, list(callbacks or ()),
         bar=bar, keeps=options.results is not None, began=begin,
     )  # fmt: skip
     study._stop_flag, study._thread_local.in_optimize_loop = False, True

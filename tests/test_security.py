@@ -346,13 +346,14 @@ def test_nothing_in_the_code_unpickles_files() -> None:
 
     Lines that may: what a process of the same job has sent (the experiment, tasks, what rank 0 heard, what a keeper's
     worker does, batches and results by the pipe of a worker, calls of joblib and what they return or raise, the outcome
-    of a search); and the script that a user names.
+    of a search, stages of Ray's trials and what they answer); and the script that a user names.
     """
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "attributes[name] = pickle.loads(value)",
         "exec(self.code or self._found(), vars(self.main))", "pickle.load(incoming)",
         "pickle.loads(memoryview(self.arrived)", 'pickle.loads(begin.encode("latin-1"))',
         'pickle.loads(result.arrays["result"].data', "pickle.loads(content)", "pickle.loads(self._content)",
+        "pickle.loads(self._begun)", "pickle.loads(self._stages[", "pickle.loads(answer.messages)",
     )  # fmt: skip
     for package in sorted(rooms()):
         for path in (ROOT / package).rglob("*.py"):

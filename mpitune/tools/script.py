@@ -34,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = Parser(prog=PROGRAM, description="Run a script whose calls by joblib are made on all nodes.")
     parser.add_argument("--sklearn", action="store_true", help="use this package's searches and SVC for scikit-learn's")
-    parser.add_argument("--window", type=int, metavar="N", help="how many trials of an Optuna study may be open")
-    parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for an Optuna study")
-    parser.add_argument("--gpu", help="devices of an Optuna study, as of a search")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps an Optuna study")
+    parser.add_argument("--window", type=int, metavar="N", help="how many trials of a study may be open")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers of each node for a study")
+    parser.add_argument("--gpu", help="devices of a study, as of a search")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="a folder that keeps a study")
     parser.add_argument("--restart", action="store_true", help="set aside what is there, and begin anew")
     parser.add_argument("--join", action="store_true", help="work on what is there beside other jobs that join it")
     parser.add_argument(

@@ -248,13 +248,14 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
         solved = solve(
             data, data.source(function, len(penalties), len(trainings)), penalties, trainings, first.tol,
             first.max_iter, shrinking=bool(first.shrinking), give_up=True,
+            scored=[folds[split].validation for split, _, _ in ready],
         )  # fmt: skip
         seconds = (time.perf_counter() - begin) / len(solved) / len(models)
         order = np.searchsorted(penalties, [float(model.C) for _, model in models]).tolist()
         for (split, _, facts), answer in zip(ready, solved, strict=True):
             fold = folds[split]
             x_train, x_validation = fold.known()
-            known = [(x_validation, KnownPart(answer, fold.validation))]
+            known = [(x_validation, answer.scored)]
             if x_train is not None:
                 known.append((x_train, KnownPart(answer, fold.train)))
             later = partial(work.x.__getitem__, fold.train)

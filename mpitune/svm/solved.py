@@ -11,22 +11,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpitune.svm.data import Data, Matrix, TrainingSet, parts_of
+from mpitune.svm.data import Data, TrainingSet, parts_of
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
 from mpitune.svm.decide.sources import KernelSource, RbfSource
-from mpitune.svm.solver.binary import Paths
 from mpitune.svm.solver.path import solve_paths
 
-if TYPE_CHECKING:
-    from mpitune.svm.libsvm import Pair
-
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
+# A solution for a problem at a penalty, both by number: rows of the samples, y * alpha, threshold, iterations.
+Replacement = tuple[int, int, np.ndarray, np.ndarray, float, int]
 LIMIT = 10_000_000  # iterations, or 100 per sample if that is more: LIBSVM's, which scikit-learn has left out
 
 
@@ -37,6 +34,8 @@ class Solved:
     Attributes:
         classes: indices of the classes that occur in it.
         left: bool (n_penalties,), whether the fit is left to LIBSVM as a whole; see `libsvm`.
+        scored: what is known of the samples that `solve` was told of.
+        exact: problems, and numbers of penalties, of which LIBSVM's own solution is there.
     """
 
     solutions: Solutions
@@ -44,13 +43,16 @@ class Solved:
     training: TrainingSet
     classes: np.ndarray
     left: np.ndarray
+    exact: set[tuple[tuple[int, int], int]] = field(default_factory=set)
+    scored: KnownPart | None = None
 
     @cached_property
     def problems(self) -> list[tuple[int, int]]:
         """Binary problems of the training set's classes, as numbers in ``classes``, in the order of decision values."""
         return binary_problems(len(self.classes), "ovr" if self.solutions.problems[0][1] < 0 else "ovo")
 
-    def _problem_numbers(self) -> list[int]:
+    @cached_property
+    def numbers(self) -> list[int]:
         """Where the solutions of each problem are."""
         number = {problem: m for m, problem in enumerate(self.solutions.problems)}
         names = [*self.classes.tolist(), -1]  # -1, all others, stays -1
@@ -64,12 +66,12 @@ class Solved:
             values[:, part] = some.T
         return values
 
-    @cached_property
+    @property
     def places(self) -> np.ndarray:
         """Which of `values` is that of a problem at a penalty, int64 (n_problems, n_penalties)."""
         start = np.cumsum([0, *map(len, self.solutions.rhos)])
         places: np.ndarray = start[:-1, None] + np.array(self.solutions.solution_of)
-        return places[self._problem_numbers()]
+        return places[self.numbers]
 
     def choose(self, values: np.ndarray) -> np.ndarray:
         """Numbers in ``classes``, int64 (n_penalties, n), from decision values (n, any) of all solutions."""
@@ -105,7 +107,7 @@ class Solved:
         ``support_`` has indices in the training set.
         """
         solutions, samples, k = self.solutions, self.solutions.samples, len(self.classes)
-        numbers = self._problem_numbers()
+        numbers = self.numbers
         position = self._positions()
         labels = np.searchsorted(self.classes, samples.labels[self.training.indices])
         coefficients = np.zeros((k - 1, len(self.training.indices)))
@@ -153,6 +155,36 @@ class KnownPart:
         labels[:, self._order] = ordered
         return labels
 
+    def doubtful(self, limit: float) -> list[tuple[int, int]]:
+        """Where a decision value of no more than ``limit`` may decide a label: problems and penalties, by number."""
+        solved, values, places = self._solved, self._values, self._solved.places
+        near = (np.abs(values) <= limit)[places]  # (n_problems, n_penalties, n)
+        at, which = np.nonzero(near.any(axis=0) & ~solved.left[:, None])
+        own, open_ = values[places[:, at], which], near[:, at, which]
+        first, second = np.array(solved.problems).T
+        of_class = np.arange(len(solved.classes))[:, None]
+        wins, loses = 1.0 * (of_class == first), 1.0 * (of_class == second)
+        sure = wins @ (~open_ & (own > 0)) + loses @ (~open_ & (own <= 0))
+        may_win = sure + (wins + loses) @ open_ >= sure.max(axis=0)
+        matters = open_ & (may_win[first] | may_win[second]) & (may_win.sum(axis=0) > 1)
+        found = np.zeros(places.shape, np.bool_)
+        numbers, hits = np.nonzero(matters)
+        found[numbers, at[hits]] = True
+        return [(int(q), int(c)) for q, c in np.argwhere(found)]
+
+    def replace(self, others: list[Replacement]) -> None:
+        """Have other solutions, also in the training set's own."""
+        solutions, source, numbers = self._solved.solutions, self._solved.source, self._solved.numbers
+        new = Solutions(solutions.samples, 1)
+        for _, _, rows, weights, rho, _ in others:
+            new.add(rows, weights, rho)
+        values = np.empty((len(others), len(self._indices)))
+        for part, some in source.decisions(new, solutions.samples.row_of[self._indices[self._order]]):
+            values[:, part] = some.T
+        for (q, c, rows, weights, rho, iterations), own in zip(others, values, strict=True):
+            solutions.replace(numbers[q], c, rows, weights, rho, iterations)
+            self._values = np.insert(self._values, self._solved.places[q, c], own, axis=0)
+
     def decisions(self, c: int) -> np.ndarray:
         """Decision values float64 (n, n_pairs) at penalty c."""
         result = np.empty((len(self._indices), len(self._solved.places)))
@@ -175,6 +207,7 @@ def solve(
     libsvm: bool = True,
     shrinking: bool = True,
     give_up: bool = False,
+    scored: Sequence[np.ndarray] = (),
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Solved]:
     """Solve each training set for ascending ``penalties``.
@@ -193,6 +226,8 @@ def solve(
         shrinking: LIBSVM's option, for what is left to it.
         give_up: once a binary problem has reached the limit, leave out what remains of that C and of larger ones, as
             not converged; a training set then takes one such problem's time at most.
+        scored: for each training set the samples whose labels will be asked for, by their indices: `Solved.scored`.
+            With ``libsvm``, labels that LIBSVM's own tolerance may decide are LIBSVM's, too.
         report: called after each binary problem with how many are solved, for all C and training sets, and of how many.
 
     Returns:
@@ -204,7 +239,9 @@ def solve(
         Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]), left)
         for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
     ]
-    share = _LibsvmShare(data, source, tolerance, shrinking) if libsvm else None
+    if libsvm:
+        from mpitune.svm.share import LibsvmShare  # scikit-learn takes a second to import, and `mnist_svm` lacks it
+    share = LibsvmShare(data, source, tolerance, shrinking) if libsvm else None
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
     total = len(binary_problems(len(samples.classes), data.multiclass))
@@ -220,62 +257,8 @@ def solve(
                 share.take(work, paths, penalties, solved)
             keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
         report(done, total)
+    for own, indices in zip(result, scored, strict=bool(scored)):
+        own.scored = KnownPart(own, indices)
+    if share is not None and scored:
+        share.settle(result, penalties)
     return result
-
-
-def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
-    """Thresholds (n, n_penalties) for the kernel itself, of which the matrix lacks ``shift`` (width,)."""
-    if shift is None:
-        return paths.rhos
-    each = map(paths.of, range(len(paths.lanes)))
-    return np.array([path.rhos + path.betas @ shift[path.columns] for path in each])
-
-
-class _LibsvmShare:
-    """Pairs of classes whose thresholds are not determined: LIBSVM's solutions take the place of those found here."""
-
-    def __init__(self, data: Data, source: KernelSource, tolerance: float, shrinking: bool) -> None:
-        from mpitune.svm import libsvm  # and scikit-learn, which takes a second to import, and which `mnist_svm` lacks
-
-        self._rules = libsvm
-        self._data, self._source, self._function = data, source, source.function
-        self._options = tolerance, shrinking
-        self._largest = libsvm.scale(data.x, source.function)
-
-    def take(self, work: Matrix, paths: Paths, penalties: np.ndarray, solved: Sequence[Solved]) -> None:
-        """Replace paths of a pair, one for each training set of ``solved``, or leave whole fits to LIBSVM."""
-        tolerance, (problem, _, rows) = self._options[0], work
-        # Where samples have little to do with any support vector, the threshold decides their labels.
-        zero = np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance
-        open_ = paths.converged & (zero | (paths.gaps > tolerance))
-        for own, rough in zip(solved, paths.converged & self._rules.coarse(paths, self._largest), strict=True):
-            own.left |= rough
-        if open_.any():
-            pair = self._pair(problem)
-            for p in np.flatnonzero(open_.any(axis=1)).tolist():
-                self._replace(pair, solved[p].training, work, paths, p, penalties, open_[p] & ~solved[p].left)
-
-    def _pair(self, problem: tuple[int, int]) -> Pair:
-        members = np.flatnonzero(np.isin(self._data.samples.labels, problem))
-        products = self._data.products(members, problem) if self._rules.is_faithful() else None
-        return self._rules.Pair(self._data.x, members, self._function, products)
-
-    def _replace(
-        self, pair: Pair, training: TrainingSet, work: Matrix, paths: Paths, p: int, penalties: np.ndarray,
-        open_: np.ndarray,
-    ) -> None:  # fmt: skip
-        """Solve a pair of a training set, number ``p`` of ``paths``, again where it is ``open_``."""
-        (problem, _, rows), samples = work, self._data.samples
-        labels = samples.labels[training.indices]
-        own = np.concatenate([np.flatnonzero(labels == label) for label in problem])
-        indices, first = training.indices[own], int(np.count_nonzero(labels == problem[0]))
-        columns = np.searchsorted(rows, samples.row_of[indices])
-        shift = self._source.shift(rows[columns])
-        every, lanes = np.zeros(len(rows)), paths.lanes[p]
-        for c in np.flatnonzero(open_).tolist():
-            bounds = training.sample_weight[own] * (penalties[c] * training.class_weight[labels[own]])
-            betas, rho, iterations = pair.solved(indices, first, bounds, *self._options)
-            every[columns] = betas
-            paths.betas[p, c, :lanes] = every[paths.columns[p, :lanes]]
-            paths.rhos[p, c] = rho - (0.0 if shift is None else float(shift @ betas))
-            paths.iterations[p, c] = max(1, iterations)

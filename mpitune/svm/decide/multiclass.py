@@ -109,6 +109,28 @@ class Solutions:
     steps: list[np.ndarray] = field(default_factory=list)
     ended: list[np.ndarray] = field(default_factory=list)
 
+    def add(self, rows: np.ndarray, weights: np.ndarray, rho: float) -> None:
+        """Keep a solution whose values alone are wanted: y * alpha, float64 (len(rows),), and the threshold."""
+        some = np.argsort(rows)
+        some = some[weights[some] != 0]
+        self.rows.append(rows[some])
+        self.weights.append(weights[some, None])
+        self.rhos.append(np.array([rho]))
+
+    def replace(self, m: int, c: int, rows: np.ndarray, weights: np.ndarray, rho: float, iterations: int) -> None:
+        """Have another solution of problem m for C number c alone."""
+        every = np.union1d(self.rows[m], rows)
+        kept = np.zeros((len(every), self.weights[m].shape[1]))
+        kept[np.searchsorted(every, self.rows[m])] = self.weights[m]
+        own = np.zeros(len(every))
+        own[np.searchsorted(every, rows)] = weights
+        number = kept.shape[1]
+        self.rows[m], self.weights[m] = every, np.column_stack([kept, own])
+        self.rhos[m], self.solution_of[m] = np.append(self.rhos[m], rho), self.solution_of[m].copy()
+        self.solution_of[m][c] = number
+        self.steps[m] = self.steps[m].copy()
+        self.steps[m][c] = iterations
+
     @cached_property  # asked for when all problems are kept, as the next
     def iterations(self) -> np.ndarray:
         """Over all problems, of each penalty, int64 (n_penalties,)."""

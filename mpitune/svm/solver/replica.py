@@ -94,7 +94,7 @@ def begun(rows: np.ndarray, diagonal: np.ndarray, sign: np.ndarray, bounds: np.n
     f, alpha, full, place = aligned_zeros((4, lanes), np.float64)
     place[lane_at] = np.arange(len(lane_at))
     up, low = np.zeros((2, lanes), np.uint8)
-    open_ = np.zeros(2 * min(len(lane_at), SOON) + 8, np.int64)
+    open_ = np.zeros(4 * min(len(lane_at), SOON) + 8, np.int64)
     return State(rows, diagonal, sign, bounds, f, alpha, full, up, low, place, lane_at.copy(), open_)
 
 
@@ -288,9 +288,12 @@ def _threshold(own):
 
 
 @compiled
-def solve_as_libsvm(own, tolerance, shrinking):
-    """Solve from zero. Returns the threshold and how many iterations it took."""
-    count, iterations, again = own.lane_at.size, 0, False
+def solve_as_libsvm(own, tolerance, shrinking, limit):
+    """Solve from zero, in ``limit`` iterations at most unless it is -1.
+
+    Returns the threshold, how many iterations it took, and whether any multiplier was at its bound on the way.
+    """
+    count, iterations, again, reached = own.lane_at.size, 0, False, False
     active, next_look = count, min(count, SOON) + 1
     for t in own.lane_at:
         own.f[t] = -own.sign[t]
@@ -303,7 +306,8 @@ def solve_as_libsvm(own, tolerance, shrinking):
         if next_look == 0:
             next_look = min(count, SOON)
             if shrinking:
-                _write_down(own)
+                if own.open_[0] > own.open_.size // 2:  # there may be no need
+                    _write_down(own)
                 active, again = _left_out(own, active, tolerance, again)
                 first = _step_and_first(own, i, 0.0, j, 0.0)
         second = _second(own, first, tolerance) if first >= 0 else first
@@ -313,12 +317,15 @@ def solve_as_libsvm(own, tolerance, shrinking):
             first = _step_and_first(own, i, 0.0, j, 0.0)
             second = _second(own, first, tolerance) if first >= 0 else first
             if second < 0:
-                return _threshold(own), iterations
+                return _threshold(own), iterations, reached
             next_look = 1
+        if iterations == limit:
+            return _threshold(own), iterations, reached
         iterations += 1
         i, j = first, second
         old_i, old_j = own.alpha[i], own.alpha[j]
         _move(own, i, j)
+        reached = reached or own.alpha[i] >= own.bounds[i] or own.alpha[j] >= own.bounds[j]
         change_i, change_j = own.sign[i] * (own.alpha[i] - old_i), own.sign[j] * (own.alpha[j] - old_j)
         _mark(own, i)
         _mark(own, j)

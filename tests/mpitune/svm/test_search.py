@@ -10,7 +10,7 @@ import scipy.sparse
 import sklearn.svm
 from hypothesis import given, settings
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, make_classification, make_moons
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
@@ -198,6 +198,27 @@ def test_an_open_threshold_is_that_of_libsvms_own_kernel():
     right, ours = (kind(C=100.0, gamma=0.01).fit(x, y) for kind in (sklearn.svm.SVC, SVC))
     np.testing.assert_allclose(ours.intercept_, right.intercept_, atol=1e-3)
     np.testing.assert_array_equal(ours.predict(x), right.predict(x))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        make_moons(600, noise=0.3, random_state=0),
+        make_classification(500, 6, n_informative=4, n_classes=3, random_state=9),
+    ],
+    ids=["two classes", "three classes"],
+)
+def test_labels_that_the_tolerance_decides_are_libsvms(table):
+    """Each table has a sample whose decision value is so near to 0 that a solution as good gives it another label."""
+    x, y = table
+    splits = list(StratifiedKFold(3).split(x, y))
+    candidates = [{"C": C, "gamma": gamma} for C in (0.1, 1.0, 10.0) for gamma in (0.1, 1.0)]
+    for fitted in fit_grid(sklearn.svm.SVC(), candidates, x, y, splits):
+        train, validation = splits[fitted.split]
+        theirs = sklearn.svm.SVC(**candidates[fitted.candidate]).fit(x[train], y[train])
+        labels = fitted.model.predict(fitted.x_validation)
+        np.testing.assert_array_equal(labels, theirs.predict(x[validation]))
+        np.testing.assert_array_equal(labels, as_sklearn(fitted.model).predict(x[validation]))
 
 
 def test_classes_of_equal_size_that_are_far_apart():

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mnist_nn.bootstrap import least_sure, majority_vote
+from mnist_nn.bootstrap import error_of_surest, least_sure, majority_vote
 from mpitune.experiment import Data
 from mpitune.figures.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, save, styled, subplots
+from mpitune.figures.statistics import calibration
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
 SHEET_COLUMNS, SHEET_ROWS = 4, 5
@@ -56,11 +57,12 @@ class Shown(NamedTuple):
 
 
 def draw_ensemble(folder: Path, probabilities: np.ndarray, *, extra: np.ndarray, data: Data, n: int, noun: str) -> None:
-    """figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit.
+    """calibration; figures/: unsure-01-test-..., least sure first, least-sure (one sheet), no-digit.
 
     probabilities: float32 (n_networks, n_test, n_classes), of which n images are drawn at most. extra: (n_networks,
     n_classes) of the image that is no digit. noun: what a class is, such as "digit".
     """
+    save(calibration_of(probabilities.mean(axis=0), data["test_labels"]), folder, "calibration")
     unsure = unsure_of(probabilities, data, n)
     other = Shown("no-digit", f"an image that is no {noun}", data["extra_images"][0], extra)
     for image in (*unsure, other):
@@ -161,4 +163,25 @@ def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: 
     for axes in (left, right):
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+@styled()
+def calibration_of(probabilities: np.ndarray, labels: np.ndarray) -> Any:
+    """How often an ensemble (n_images, n_classes) is as right as it is sure; the error on the surest images."""
+    quality, errors = calibration(probabilities, labels), error_of_surest(probabilities, labels)
+    figure, (left, right) = subplots(1, 2, size=(8.4, 3.8))
+    there = quality.counts > 0
+    left.plot((0, 1), (0, 1), color=GREY, linewidth=0.8)
+    sizes = 12 + 90 * quality.counts[there] / quality.counts.max()
+    left.plot(quality.confidence[there], quality.accuracy[there], color=ONE, linewidth=1)
+    left.scatter(quality.confidence[there], quality.accuracy[there], s=sizes, color=ONE, zorder=3, clip_on=False)
+    left.set(xlabel="mean certainty of the ensemble", ylabel="share that is right", xlim=(0, 1.04), ylim=(0, 1.04))
+    left.set_title(f"calibration error {100 * quality.expected_error:.2f} %")
+    kept = 100 * np.arange(1, len(labels) + 1) / len(labels)
+    right.plot(100 - kept, 100 * errors, color=ONE)
+    right.set(xlabel="least sure images left to a person, %", ylabel="error on the others, %", xlim=(0, 100))
+    first = min(19, len(errors) - 1)  # the error on fewer images jumps, and would set the scale
+    right.set_ylim(0, 105 * max(errors[first:].max(), 1e-3))
+    right.set_title(f"error of all {100 * errors[-1]:.2f} %")
     return figure

@@ -1,8 +1,8 @@
-"""What report.html shows of an ensemble: its errors, what it is not sure of, what it confuses."""
+"""What report.html shows of an ensemble: its errors, what it confuses, how well it knows what it does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,12 +35,14 @@ def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str)
     panels = [_errors(errors, probabilities, labels), _learning(refits)]
     section = Section("Ensemble", panels, _facts(errors, probabilities, labels))
     if labels is None or data is None:
-        why = "Which images are least sure, and the confusion matrix, need images and labels, which "
+        why = "Which images are least sure, the confusion matrix and the calibration need images and labels, which "
         return [section, Section("Test images", [Note(why + "are not in the journal: give --data DIR.")])]
     extra = np.stack([refits[number]["extra_probabilities"] for number in sorted(refits)])
-    images = _images(probabilities, extra, data, n_shown, noun)
-    confused = confusion(probabilities.mean(axis=0).argmax(axis=1), labels, N_CLASSES)
-    return [section, Section("Test images", images), Section("What it confuses", [confused])]
+    return [
+        section,
+        Section("Test images", _images(probabilities, extra, data, n_shown, noun)),
+        Section("What it confuses", _quality(probabilities.mean(axis=0), labels)),
+    ]
 
 
 def _facts(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.ndarray | None) -> list[Fact]:
@@ -103,3 +105,20 @@ def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, no
     about = "This image belongs to no class: a network that is sure of its answer here is too sure."
     panels.append(Drawing(f"No {noun}", about, svg_of(draw_sheet([other], title=""))))
     return panels
+
+
+def _quality(mean: np.ndarray, labels: np.ndarray) -> Sequence[Panel]:
+    """Confusion, reliability, and the error where the least sure images are left out."""
+    from mnist_nn.figures import calibration_of
+    from mpitune.figures.plotting import svg_of
+
+    quality = statistics.calibration(mean, labels)
+    about = (
+        "Left: of the images of which the ensemble is 90 % sure, 90 % should be right. Right: the error where the "
+        "images that it is least sure of are left to people. Expected calibration error "
+        f"{quality.expected_error:.2%}, Brier score {quality.brier:.4f}, log loss {quality.log_loss:.4f}."
+    )
+    return [
+        confusion(mean.argmax(axis=1), labels, N_CLASSES),
+        Drawing("Calibration", about, svg_of(calibration_of(mean, labels))),
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_nn.bootstrap import bootstrap_sample, disagreement, majority_vote, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
 from mnist_nn.keys import sample_name
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS
@@ -16,6 +16,8 @@ from mpitune.figures.statistics import interval_text
 from mpitune.figures.winner import Winner
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, seed_of
+
+HARDEST = 100  # images of the index of the hardest ones
 
 
 def network_row(
@@ -43,6 +45,20 @@ def network_row(
     else:
         row["error"] = "" if refit.arrays else "its training diverged"
     return row
+
+
+def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
+    """One row per test image that the ensemble is least sure of, the least sure first, with all networks' answers.
+
+    probabilities: float32 (n_networks, n_test, n_classes).
+    """
+    rows, mean = [], probabilities.mean(axis=0)
+    for image in least_sure(probabilities, HARDEST).tolist():
+        row: dict[str, Any] = {"test_image": image, "label": int(labels[image])}
+        row["ensemble"], row["certainty"] = int(mean[image].argmax()), float(mean[image].max())
+        row["networks"] = " ".join(map(str, probabilities[:, image].argmax(axis=1).tolist()))
+        rows.append(row | {f"p_{number}": float(p) for number, p in enumerate(mean[image])})
+    return rows
 
 
 def out_of_bag_errors(

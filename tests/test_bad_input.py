@@ -103,6 +103,8 @@ REFUSED = {
     "doctor --expect-nodes 2": "--expect-nodes 2, but there is 1",
     "doctor NEWLINE": "unrecognized arguments",
     "ddp --backend nccl --no-cuda": "--backend nccl",
+    "ddp --network search": "--network search needs --from RESULTS",
+    "ddp --network kubeflow --from toys": "name two networks",
     "report absent": "absent holds no study",
     "export absent": "absent holds no study",
     "export toys --to smoke": "'smoke' is not one of csv",

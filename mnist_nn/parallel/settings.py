@@ -70,12 +70,12 @@ class Settings(DatasetSettings):
         metavar="N", advanced=True,
     )  # fmt: skip
     seed: int = setting(1, "seed of the initial weights and of the order of the images", low=0)
+    network: str | None = setting(
+        None, "kubeflow: two convolutions; search: the best network of --from, the default with it",
+        choices=("kubeflow", "search"),
+    )  # fmt: skip
     source: Path | None = setting(
-        None,
-        "train the best network of an mnist_nn search (default: two convolutions, as Kubeflow's example does)",
-        flag="--from",
-        metavar="RESULTS",
-        changes_results=False,
+        None, "results of an mnist_nn search", flag="--from", metavar="RESULTS", changes_results=False
     )
     strategy: str = setting(
         "ddp", "ddp: each process has the whole state of the optimizer; zero1: a shard of it", choices=STRATEGIES
@@ -149,6 +149,10 @@ class Settings(DatasetSettings):
             raise UsageError(f"--{'betas' if self.betas else 'eps'} is for --optimizer adamw: give that, too")
         if self.schedule == "constant" and self.total_steps is not None:
             raise UsageError(f"--total-steps {self.total_steps} is for --schedule linear or cosine: give one, too")
+        if self.network == "search" and self.source is None:
+            raise UsageError("--network search needs --from RESULTS, the results folder of an mnist_nn search")
+        if self.network == "kubeflow" and self.source is not None:
+            raise UsageError("--network kubeflow and --from RESULTS name two networks: give one of them")
 
 
 class ConfigUnreadable(UsageError):

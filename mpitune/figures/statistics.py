@@ -55,12 +55,17 @@ class Calibration(NamedTuple):
     """How well probabilities say how often the answer is right.
 
     Attributes:
-        expected_error: mean distance of the probability of the answer and the share of right answers, over ten bins of
-            equal width (M. Naeini, G. Cooper, M. Hauskrecht, 2015).
+        confidence: float (n_bins,), mean probability of the answer in each bin of equal width; NaN where it is empty.
+        accuracy: float (n_bins,), share of right answers in each bin; NaN where it is empty.
+        counts: int (n_bins,), answers in each bin.
+        expected_error: mean distance of the two, weighted by counts (M. Naeini, G. Cooper, M. Hauskrecht, 2015).
         brier: mean squared distance of probabilities and truth, summed over classes (G. Brier, 1950).
         log_loss: mean of -log of the probability of the right class, in nats.
     """
 
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    counts: np.ndarray
     expected_error: float
     brier: float
     log_loss: float
@@ -77,11 +82,18 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray) -> Calibration:
     answer, sure = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
     right = answer == labels
     bins = np.minimum((sure * n_bins).astype(int), n_bins - 1)
+    count = np.bincount(bins, minlength=n_bins)
+    with np.errstate(invalid="ignore"):
+        confidence = np.bincount(bins, sure, n_bins) / count
+        accuracy = np.bincount(bins, right, n_bins) / count
     truth = np.zeros_like(probabilities, dtype=np.float64)
     truth[np.arange(n), labels] = 1
     of_truth = np.clip(probabilities[np.arange(n), labels].astype(np.float64), np.finfo(np.float64).tiny, 1)
     return Calibration(
-        float(np.abs(np.bincount(bins, sure - right, n_bins)).sum() / n),
+        confidence,
+        accuracy,
+        count,
+        float(np.nansum(count * np.abs(confidence - accuracy)) / n),
         float(((probabilities - truth) ** 2).sum(axis=1).mean()),
         float(-np.log(of_truth).mean()),
     )

@@ -129,7 +129,7 @@ def test_the_report_of_a_real_study(study: tuple[Path, str]) -> None:
 
 
 def test_the_report_says_how_sure_it_is(study: tuple[Path, str]) -> None:
-    """The errors of networks on what they have not seen, alone and together."""
+    """The errors of networks on what they have not seen, alone and together; the hardest images first."""
     folder, printed = study
     labels, total = TINY.data()["train_labels"], np.zeros((150, 10))
     results = {trial.key: result for trial, result in computed()}
@@ -141,6 +141,12 @@ def test_the_report_says_how_sure_it_is(study: tuple[Path, str]) -> None:
     judged = total.any(axis=1)
     together = np.mean(total.argmax(axis=1)[judged] != labels[judged])
     assert 0 < judged.sum() < 150 and f"out-of-bag error: {together:.2%} (95 % interval" in printed
+    hardest = table(folder / "hardest.csv")
+    sure = [float(row["certainty"]) for row in hardest]
+    assert len(hardest) == 40 and sure == sorted(sure)
+    with np.load(folder / "predictions.npz") as file:
+        answers = file["probabilities"].argmax(axis=2)
+    assert all(row["networks"] == " ".join(map(str, answers[:, int(row["test_image"])])) for row in hardest)
 
 
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

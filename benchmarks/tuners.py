@@ -2,10 +2,10 @@
 
     python -m benchmarks.tuners [--turns 3] [--scripts "Ray Tune" hyperopt Optuna] [--results FILE]
 
-A trial sleeps for 0.1 s. The same script, which no way changes, runs by its own tuner and by `python -m mpitune
---workers 2`. Ray Tune and Optuna have two workers by themselves, too; hyperopt has one, as more need Spark or MongoDB
-there. 200 trials less two give what a trial costs a worker beside its sleep; two trials are the start. Ways take
-turns; medians and ranges are shown.
+A trial sleeps for 0.1 s. The same script runs by its own tuner and by `python -m mpitune --workers 2`. Ray Tune, which
+uses its workers again, and Optuna have two workers by themselves, too; hyperopt has one, as more need Spark or MongoDB.
+200 trials less two give what a trial costs a worker beside its sleep; two trials are the start. Ways take turns, and
+medians and ranges are shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def train(config):
     tune.report({"loss": config["x"] ** 2})
 
 ray.init(num_cpus=2)
-config = tune.TuneConfig(metric="loss", mode="min", num_samples=int(sys.argv[1]))
+config = tune.TuneConfig(metric="loss", mode="min", num_samples=int(sys.argv[1]), reuse_actors=True)
 found = tune.Tuner(train, param_space={"x": tune.uniform(-1, 1)}, tune_config=config).fit()
 assert len(found) == int(sys.argv[1]) and not found.errors
 """

@@ -157,7 +157,7 @@ def optimize(
 def say_idle(options: RunOptions) -> None:
     """Say, once, that workers have nothing to do, as a study stays in this process."""
     if (n := slots_here(options) * n_ranks()) > 1:
-        print(f"n_jobs=1: {n - 1} of {n} workers are idle, leave n_jobs out to use them", file=sys.stderr)
+        print(f"n_jobs=1: {n - 1} of {n} workers are idle, leave n_jobs out or give {n} to use them", file=sys.stderr)
 
 
 def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str, np.ndarray]]:

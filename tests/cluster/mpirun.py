@@ -22,11 +22,12 @@ def mpirun(
     *command: str | Path,
     options: Sequence[str] = (),
     keepalive: bool = True,
+    hostfile: Path | None = None,
 ) -> list[str]:
     """Return the command line, to be run on any host: `hosts[0].run(*mpirun(hosts, "python", "-m", "mnist_svm"))`.
 
     `options` are further options of mpirun, such as ["--with-ft", "ulfm"]. Without `keepalive` a silent partition goes
-    unnoticed by the daemons.
+    unnoticed by the daemons. With a `hostfile` its slots say where ranks start, and `options` how many there are.
     """
     settings = {"plm_ssh_agent": " ".join([*PYTHON, str(INIT), "shell"])} | (KEEPALIVE if keepalive else {})
     placed = ["--host", ",".join(f"{host.name}:1" for host in hosts), "--map-by", "ppr:1:node", "--bind-to", "none"]
@@ -34,7 +35,7 @@ def mpirun(
         str(MPIRUN),
         "--allow-run-as-root",
         *(word for name, value in settings.items() for word in ("--prtemca", name, str(value))),
-        *placed,
+        *(("--hostfile", str(hostfile)) if hostfile else placed),
         *("-x", "PATH", "-x", "PYTHONPATH"),
         *options,
         *(str(word) for word in command),

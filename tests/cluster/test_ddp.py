@@ -37,6 +37,13 @@ def test_srun(slurm: Slurm, tmp_path: Path, mpi: tuple[str, ...]) -> None:
     assert row(tmp_path) == ("2", "3")
 
 
+def test_mpirun_fills_the_slots_of_a_hostfile(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("node0 slots=2\nnode1 slots=2\n")
+    line = mpirun(hosts[:2], *command(tmp_path), options=["-n", "4"], hostfile=tmp_path / "hosts")
+    hosts[0].run(*line)
+    assert row(tmp_path) == ("2", "4")
+
+
 def test_torchrun_on_each_node_by_variables_as_a_trainjob_sets_them(hosts: Hosts, tmp_path: Path) -> None:
     python, *program = command(tmp_path)
     given = {"NNODES": "2", "NPROC_PER_NODE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29400"}

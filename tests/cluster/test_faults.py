@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def kill_rank(hosts: Hosts, number: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+FAULTS: dict[str, Callable[[Hosts, subprocess.Popen[str]], None]] = {
+    "rank 1 killed": lambda hosts, job: kill_rank(hosts, 1),
+    "node of rank 0 killed": lambda hosts, job: hosts[0].kill(),
+    "link cut": lambda hosts, job: hosts[1].cut(),
+}
+
+
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The table of an undisturbed run."""
@@ -81,19 +89,22 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> str:
     return table_without_run(folder / "r" / "trials.csv")
 
 
-def test_the_job_ends_with_the_node_of_rank_0_and_the_same_command_finishes(
-    hosts: Hosts, tmp_path: Path, clean: str
-) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path, clean: str, fault: str) -> None:
     folder = tmp_path / "r"
     job = start(hosts, folder)
-    hosts[0].kill()
+    FAULTS[fault](hosts, job)
     assert wait_until(lambda: not hosts.processes()), hosts.processes()
     job.wait(PATIENCE)
-    assert {host.name: shared_memory(host) for host in hosts[1:] if shared_memory(host)} == {}
+    dead = {"node of rank 0 killed": "node0"}.get(fault)
+    assert {host.name: shared_memory(host) for host in hosts if host.name != dead and shared_memory(host)} == {}
     assert len(journal_lines(folder)) < N_TRIALS
-    hosts[0].start()
+    for host in hosts:  # the dead node and the cut link stay so: the job goes on with what is left
+        if fault == "node of rank 0 killed" and host.name == "node0":
+            host.start()
     assert status_of(hosts, folder) == Exit.STOPPED
-    hosts[0].run(*mpirun(hosts[:2], *command(folder)))
+    living = hosts[:1] if fault == "link cut" else [hosts[0], hosts[1]]
+    hosts[0].run(*mpirun(living, *command(folder)))
     assert status_of(hosts, folder) == Exit.DONE
     require_whole(folder, clean)
 

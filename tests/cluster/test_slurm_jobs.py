@@ -72,6 +72,26 @@ def stubs(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{tmp_path}/bin:{environment()['PATH']}"}
 
 
+SEARCHES = {
+    "mnist_svm": "3 --train-size 400",
+    "mnist_nn": "2 3 --train-size 400 --epochs 2 --max-channels 8 --max-hidden-layer 32 --plot 1",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("search", "launch"), [("mnist_svm", "srun"), ("mnist_nn", "mpirun")])
+def test_a_search_on_three_nodes_is_that_of_one_process(jobs: Jobs, program: Any, search: str, launch: str) -> None:
+    command = ("-m", search, *SEARCHES[search].split(), "--dataset", "digits")
+    one = jobs.folder / "one"
+    program(*command, *ONE, "--results", one)
+    said = jobs.wait(jobs.submit("search.sbatch", *command, *ONE, LAUNCH=launch))  # with code that is compiled by now
+    assert "3 slots on 3 nodes" in said and ": complete" in said
+    for table in ("results.csv", "trials.csv"):
+        if (one / table).exists():
+            assert table_without_run(jobs.results / table) == table_without_run(one / table)
+    assert {line["place"][0] for line in journal_lines(jobs.results)} == {"node1", "node2", "node3"}
+
+
 DEVICES = """
 import os, socket, time
 from dataclasses import dataclass
@@ -244,23 +264,34 @@ def test_a_job_without_gpus_uses_its_cores(environ: dict[str, str], options: str
 
 
 @pytest.mark.slow
-def test_a_job_array_joins(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -> None:
-    """One task is told of its end and requeued, one is cancelled, its node with it, and one comes later."""
-    joined = Jobs(slurm, tmp_path / "joined")
+def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -> None:
+    """Tasks that join: one is told of its end and requeued, one is cancelled, its node with it, and one comes later.
+    Turns: two tasks on one results folder, the first of which is told of its end.
+    """
+    joined, turns = Jobs(slurm, tmp_path / "joined"), Jobs(slurm, tmp_path / "turns")
     study = (*TOYS, "10", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
-    command, one_node = (*study, "--seconds", "0.6", "--heartbeat-timeout", "2"), THREE[1:]
-    array = joined.submit("array.sbatch", *command, options=(*one_node, "--array=1-3"))
-    joined.until_trials(6)
+    command, one_node = (*study, "--seconds", "0.6"), THREE[1:]
+    soon = ("--heartbeat-timeout", "2")
+    array = joined.submit("array.sbatch", *command, *soon, options=(*one_node, "--array=1-3"))
+    in_turn = turns.submit("search.sbatch", *command, *CPU, options=(*THREE, "--array=1-2%1"))
+
+    assert wait_until(lambda: (joined.results / "journal.jsonl").exists() and len(journal_lines(joined.results)) >= 6)
     slurm.run("scancel", "--batch", "--signal=USR1", f"{array}_1")
     slurm.run("scancel", "--signal=KILL", "--full", f"{array}_2")
-    last = joined.submit("array.sbatch", *command, options=(*one_node, "--array=1"))
+    last = joined.submit("array.sbatch", *command, *soon, options=(*one_node, "--array=1"))
+    turns.until_trials(6)
+    slurm.run("scancel", "--batch", "--signal=USR1", f"{in_turn}_1")
     program(*study, *CPU, "--results", tmp_path / "one")
     joined.wait(array)
     joined.wait(last)
     assert len(list(joined.results.glob("jobs/*/journal.jsonl"))) >= 4
     assert len({line["key"] for line in journal_lines(joined.results)}) == 60
     assert wait_until(lambda: (joined.results / "trials.csv").exists())
-    assert table_without_run(joined.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
+    journal = turns.results / "journal.jsonl"
+    assert wait_until(lambda: '"complete":true' in journal.read_text())
+    assert journal.read_text().count('{"run":') == 2
+    for jobs in (joined, turns):
+        assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
 
 
 def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ class Loop(MODULE.FMinIter):
 
     def _on_engine(self, options: RunOptions, window: int | None) -> None:
         trials, known, of_script = self.trials, known_settings(options), self.rstate is not False
-        self.function, self.arrays, self.extras = self.domain.fn, dict[str, np.ndarray](), dict[int, Any]()
+        function, self.arrays, self.extras = self.domain.fn, dict[str, np.ndarray](), dict[int, Any]()
+        self.functions = {"objective": function}
         self.least, self.n_left = self.max_queue_len, self.max_evals - len(trials)
         trials.refresh()  # points are counted from now on: they come beside max_evals
         self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._given)
@@ -119,7 +120,7 @@ class Loop(MODULE.FMinIter):
             window, self.catch_eval_exceptions = window or trials.parallelism, True
             self.timeout = trials.timeout or self.timeout
             self.loss_threshold = trials.loss_threshold if self.loss_threshold is None else self.loss_threshold
-        sendable("the objective", self.function, "make it within the objective")
+        sendable("the objective", function, "make it within the objective")
         in_worker = InWorker.of(self.domain, self.arrays)
         state = getattr(self.rstate, "bit_generator", None)
         seed = int.from_bytes(os.urandom(4), "little") if state is None else int(identity(state.state)[:8], 16)
@@ -130,7 +131,7 @@ class Loop(MODULE.FMinIter):
             more = f"--window {2 * slots}: more"
             print(f"the algorithm is not of hyperopt: one trial runs at a time ({more})", file=sys.stderr)
         size = window or known.get("window") or (2 * slots if slots > 1 and own else 1)
-        say_kept(self.function, "return it in the result, beside loss and status", options)
+        say_kept(function, "return it in the result, beside loss and status", options)
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))
         whose, first = "of the script" if of_script else "of the folder", min(self._given, default=len(trials._ids))
         run_study(Minimizing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,18 +34,18 @@ class Leading(Source, Protocol):
     """What rank 0 has of a call: it proposes trials, and is told of them in the order of numbers.
 
     Attributes:
-        function: the user's objective.
-        arrays: large ones that it holds.
+        functions: the user's, which a journal knows, by the names that it gives them.
+        arrays: large ones that they hold.
         n_trials: how many are proposed; None for no limit.
-        extras: what workers have sent beside their answers, by the number of the trial.
+        extras: what workers have sent beside their answers, by what they call the trial.
         timeout: seconds that it has; None for no limit.
         is_late: whether no trial may begin any more, as they are over.
     """
 
-    function: Callable[..., Any]
+    functions: Mapping[str, Callable[..., Any]]
     arrays: dict[str, np.ndarray]
     n_trials: int | None
-    extras: dict[int, Any]
+    extras: dict[Any, Any]
     timeout: float | None
 
     @property
@@ -80,8 +80,8 @@ class Led(Experiment):
         return {} if self.leader is None else self.leader.arrays
 
     def on_message(self, content: bytes) -> None:
-        number, *extras = pickle.loads(content)
-        self.leader.extras[number] = tuple(extras)
+        name, *extras = pickle.loads(content)
+        self.leader.extras[name] = tuple(extras)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
@@ -95,7 +95,8 @@ class Led(Experiment):
             )
 
     def called(self) -> dict[str, Any]:
-        called = {} if self.leader is None else {"objective": inspect.unwrap(self.leader.function)}
+        functions = {} if self.leader is None else self.leader.functions
+        called = {name: inspect.unwrap(function) for name, function in functions.items()}
         return values_read(called) | called
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:

@@ -6,7 +6,7 @@ import copy
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ class Leader:
 
     study: Study
     asking: Asking
-    function: Callable[[Any], Any]
+    functions: Mapping[str, Callable[[Any], Any]]
     arrays: dict[str, np.ndarray]  # large ones that the function holds
     n_trials: int | None
     timeout: float | None  # seconds since `began`, after which no trial begins

@@ -139,8 +139,8 @@ def optimize(
     begin = time.monotonic()
     bar = _ProgressBar(show_progress_bar, n_trials, timeout)
     leader = Leader(
-        study, Asking(study, seed, size), func, arrays, n_trials, timeout, catches, list(callbacks or ()),
-        bar=bar, keeps=options.results is not None, began=begin,
+        study, Asking(study, seed, size), {"objective": func}, arrays, n_trials, timeout, catches,
+        list(callbacks or ()), bar=bar, keeps=options.results is not None, began=begin,
     )  # fmt: skip
     study._stop_flag, study._thread_local.in_optimize_loop = False, True
     try:

@@ -104,7 +104,7 @@ class Controller(TuneController):
         deciding: what workers begin with: a scheduler and a stopper, see `Deciding`.
     """
 
-    least, seed = 1, 0
+    least, seed, n_trials = 1, 0, None
     run: Any  # the whole study, see `mpitune.ray.study`
 
     def __init__(self, **how: Any):
@@ -122,7 +122,7 @@ class Controller(TuneController):
             self._stopper = Heard(stopper, 1, self._news[1])
         self.functions: dict[str, Any] = {}  # trainables by name
         self.arrays: dict[str, np.ndarray] = {}  # large ones that they hold
-        self.exact: dict[str, tuple[bytes, Any]] = {}  # of a stage what a journal has not: its error, and its results
+        self.extras: dict[str, tuple[bytes, Any]] = {}  # of a stage what a journal has not: its error, and its results
         self.raised: Exception | None = None
         self._numbers, self._stages = dict[str, int](), dict[str, int]()  # by id: of the trial, and of its next stage
         self._open = dict[str, RayTrial]()  # by key of the stage
@@ -148,6 +148,11 @@ class Controller(TuneController):
         self._space = experiments[0].spec.get("config") or {}
         self.functions = {each.spec["run"]: get_trainable_cls(each.spec["run"]) for each in experiments}
         super().setup_experiments(experiments, total_num_samples)
+
+    @property
+    def timeout(self) -> float | None:
+        """None where nothing ends the study but its trials."""
+        return 0.0 if self._has_stopper else None
 
     def require_possible(self) -> None:
         """Raise UsageError for what cannot be honoured."""
@@ -190,7 +195,7 @@ class Controller(TuneController):
     @property
     def is_late(self) -> bool:
         """Whether the study's time, or a stopper, has ended it."""
-        return self._has_stopper and self._stopper.stop_all()
+        return bool(self._stopper.stop_all())
 
     # Asking
 
@@ -198,9 +203,9 @@ class Controller(TuneController):
     def ended(self) -> bool:
         return self.raised is not None or self.is_finished()
 
-    def ask(self, most: int) -> Sequence[Proposed]:
+    def ask(self, most: int) -> Sequence[Proposed] | None:
         if self.ended:
-            return []
+            return None
         if self._going_on:
             return [self._proposed(self._going_on.pop(0))]
         while not self._pending_trials and self._next():
@@ -266,18 +271,18 @@ class Controller(TuneController):
 
     # Telling
 
-    def tell(self, proposed: Proposed, results: Sequence[Result]) -> None:
-        """Take in what became of a stage, as Ray's controller does."""
+    def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
+        """Take in what became of a stage, as Ray's controller does; returns whether the study is over."""
         (ours,), (result,) = proposed.batch, results
         trial = self._open.pop(ours.key)
-        raised, exact = self.exact.pop(ours.key, (b"", None))
-        if trial.is_finished():
-            return
-        try:
-            self._tell(trial, result, raised, exact)
-            self._stop_experiment_if_needed()
-        except Exception as error:  # of a callback, a searcher or a metric that is not there
-            self.raised = error
+        raised, exact = self.extras.pop(ours.key, (b"", None))
+        if not trial.is_finished():
+            try:
+                self._tell(trial, result, raised, exact)
+                self._stop_experiment_if_needed()
+            except Exception as error:  # of a callback, a searcher or a metric that is not there
+                self.raised = error
+        return self.ended
 
     def _tell(self, trial: RayTrial, result: Result, raised: bytes, exact: Any) -> None:
         kept = result.ending.kept or {"end": stages.RAISED, "results": []}

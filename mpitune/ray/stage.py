@@ -171,7 +171,7 @@ class InWorker:
             end, cause, raised = RAISED, own_traceback(error), packed_error(error, own_traceback(error))
             refused = str(error) if isinstance(error, core.NotHere) else ""
         kept = {"end": end, "results": plain(results), "refused": refused}
-        messages = packed({trial.key: (raised, results if can_be_sent(results) else None)})
+        messages = packed((trial.key, raised, results if can_be_sent(results) else None))
         last = own_metrics(results[-1][0]) if results else {}
         steps = {int(r[TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
         state = {STOPPED: PRUNED, RAISED: FAILED}.get(end, "")

@@ -7,10 +7,10 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from pyarrow.fs import LocalFileSystem
@@ -18,15 +18,14 @@ from ray.tune.impl.tuner_internal import TunerInternal
 from ray.tune.registry import get_trainable_cls
 from ray.tune.search import Searcher
 from ray.tune.tune import run as run_of_ray
+from ray.tune.tune_config import ResumeConfig
 
 from mpitune.devices.choose import CPU, choose
 from mpitune.errors import Caller, StudyError, UsageError, called_from
-from mpitune.experiment import Data, Experiment, Objective, WorkerContext
-from mpitune.optimize.door import agreed, known_settings, own_folder
+from mpitune.experiment import Objective, WorkerContext
+from mpitune.optimize.door import Led, agreed, known_settings, own_folder
 from mpitune.optimize.search import slots_here
-from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.tuning import require_whole
-from mpitune.optimize.values import refuse_faults
 from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
 from mpitune.port import Reporting, Scheduling
@@ -36,16 +35,15 @@ from mpitune.ray import core
 from mpitune.ray.controller import Controller
 from mpitune.ray.stage import InWorker
 from mpitune.storage.files import make_folder, written_whole
-from mpitune.storage.trials import records
 from mpitune.studies import leads, run_study
-from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial, Window
+from mpitune.trial import Evaluation, Result, Trial, Window
 
 
 @dataclass(frozen=True)
-class Tuning(Experiment):
+class Tuning(Led):
     """One call of `tune.run`. The fields before `in_worker` are those of the journal's header."""
 
-    kind = "search"
+    fix = "report numbers, texts or lists of them"
 
     space: tuple[str, ...]
     strategy: str
@@ -54,13 +52,6 @@ class Tuning(Experiment):
     window: int
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Controller | None = field(default=None, metadata={"changes_results": False})
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "leader": None}
-
-    def searches(self) -> Iterable[Rounds]:
-        assert self.leader is not None
-        return [rounds(self.leader, self.window)]
 
     def objective(self, worker: WorkerContext) -> Objective:
         return self.in_worker.begin(worker.data)
@@ -72,30 +63,13 @@ class Tuning(Experiment):
     def news_for_workers(self) -> Sequence[bytes]:
         return () if self.leader is None else self.leader.news()
 
-    def ended_by(self) -> str:
-        return "its time" if self.leader is not None and self.leader.is_late else ""
-
-    def data(self) -> Data:
-        return {} if self.leader is None else self.leader.arrays
-
-    def on_message(self, content: bytes) -> None:
-        assert self.leader is not None
-        self.leader.exact.update(pickle.loads(content))
-
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
-        refuse_faults(evaluation)
+        super().examine(trial, evaluation, kept)
         if refused := (evaluation.ending.kept or {}).get("refused"):
             raise UsageError(refused)
 
-    def called(self) -> dict[str, Any]:
-        return {} if self.leader is None else self.leader.functions
-
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if self.objectives else "", files=("trials.csv",))
-
-    def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
-        goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
-        SearchStudy(records(list(outcomes)), goals, folder).write(folder / "trials.csv")
 
 
 def take_over(options: RunOptions, window: int | None) -> None:
@@ -115,14 +89,23 @@ def take_over(options: RunOptions, window: int | None) -> None:
 
 def _let_restored_go_on() -> None:
     """What `Tuner.restore` returns has its space, and is fitted like a new one: the journal knows what was done."""
-    if TunerInternal._fit_resume is TunerInternal._fit_internal:
+    if TunerInternal._fit_resume.__module__ == __name__:
         return
     state_of, set_space = TunerInternal.__getstate__, TunerInternal._set_param_space_on_restore
     TunerInternal.__getstate__ = lambda self: {**state_of(self), "_param_space": self._param_space}
     TunerInternal._set_param_space_on_restore = lambda self, param_space, flattened_param_space_keys: (
         None if param_space is None else set_space(self, param_space, flattened_param_space_keys)
     )
-    TunerInternal._fit_resume = TunerInternal._fit_internal
+
+    def fit_resume(self: TunerInternal, trainable: Any, space: Any) -> Any:
+        if self._resume_config.errored != ResumeConfig.ResumeType.SKIP:
+            _refused(UsageError(
+                "Tuner.restore has resume_errored or restart_errored, but a trial that has failed stays so: leave them "
+                "out, or give FailureConfig(max_failures=...) to the study"
+            ))  # fmt: skip
+        return self._fit_internal(trainable, space)
+
+    TunerInternal._fit_resume = fit_resume
 
 
 def run(controller: Controller, options: RunOptions, window: int | None) -> None:
@@ -148,8 +131,12 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             worker = InWorker(packed_call(content, controller.arrays))
             run_study(Tuning(*controller.described(), controller.seed, size, worker, controller), options)
     except (UsageError, StudyError) as error:
-        print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-        raise SystemExit(int(error.status)) from error
+        _refused(error)
+
+
+def _refused(error: UsageError | StudyError) -> NoReturn:
+    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+    raise SystemExit(int(error.status)) from error
 
 
 def _serially(controller: Controller, worker: InWorker) -> None:
@@ -161,7 +148,8 @@ def _serially(controller: Controller, worker: InWorker) -> None:
             objective.on_news(content)
         answers = list(objective(window.awaited))
         for answer in answers:
-            controller.exact.update(pickle.loads(answer.messages))
+            number, *extras = pickle.loads(answer.messages)
+            controller.extras[number] = tuple(extras)
         try:
             window = search.send([Result(**vars(answer)) for answer in answers])
         except StopIteration:

@@ -160,6 +160,8 @@ from ray.tune.schedulers import MedianStoppingRule
 fit("named", curve, x, 4, {"name": "mine"})
 again = tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=curve)
 show("restored", again.fit())
+if os.environ.get("TOO") == "errored":
+    tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=curve, restart_errored=True).fit()
 if "TOO" in os.environ:
     fit("too", {"time": curve, "remote": lambda config: ray.remote(curve).remote(config)}.get(os.environ["TOO"], curve),
         x, 2, scheduler=MedianStoppingRule() if os.environ["TOO"] == "time" else None)
@@ -176,7 +178,12 @@ def test_a_study_by_its_name_goes_on_and_is_restored(program: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "what, says", [("time", "MedianStoppingRule(time_attr='time_total_s') decides by the clock"), ("remote", "a task")]
+    "what, says",
+    [
+        ("time", "MedianStoppingRule(time_attr='time_total_s') decides by the clock"),
+        ("remote", "a task"),
+        ("errored", "Tuner.restore has resume_errored or restart_errored"),
+    ],
 )
 @pytest.mark.slow
 def test_what_cannot_be_honoured_is_one_line(program: Any, tmp_path: Path, what: str, says: str) -> None:

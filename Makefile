@@ -110,7 +110,7 @@ bench: .venv/dev
 	@rm -rf .venv/first
 	@$(SAY) python -m mnist_svm 2 $(FIRST)/svm >/dev/null 2>&1 & first=$$!; \
 	$(INSTALL_TORCH); $(PIP) -r requirements-demo.txt; installed=$$?; wait $$first; exit $$installed
-	@python -c "import mpitune.sklearn, sklearn.model_selection, sklearn.svm" 2>/dev/null || true
+	@python -c "import sklearn.datasets, mpitune.sklearn.search.searches, mpitune.svm.loaded" 2>/dev/null || true
 	@echo "compiling the training steps, once per machine"
 	@python -m mnist_nn 1 1 $(FIRST)/nn --max-channels 2 --max-hidden-layer 9 --epochs 1 --workers 1 --plot 1 \
 		>/dev/null 2>&1 || true

@@ -16,6 +16,7 @@ from joblib.parallel import get_active_backend
 from sklearn.metrics._scorer import _MultimetricScorer
 
 from mpitune import svm
+from mpitune.engine import worker
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.identity import header_text, identity, require_identity
@@ -238,14 +239,17 @@ class Folds(Experiment):
 
 
 def modules_of(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """What evaluates tasks, and the modules of the estimator's parts that are of known libraries."""
-    modules = {"mpitune.sklearn.fits.evaluator"}  # which imports all that evaluates tasks
+    """What evaluates tasks, and the modules of the estimator's parts that are of known libraries.
+
+    A server of these, which begins before the study, serves the study as well: it lacks nothing that workers need.
+    """
+    modules = {"mpitune.sklearn.fits.evaluator", worker.__name__, __name__}  # the first imports all that evaluates
     for task in tasks[:1]:
         parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
         modules.update(type(part).__module__ for part in parts)
     own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
     if any(name.startswith("sklearn.svm.") for name in own) and svm.is_compiled():
-        own.add("mpitune.svm.candidates")
+        own.add("mpitune.svm.loaded")
     return tuple(sorted(own))
 
 

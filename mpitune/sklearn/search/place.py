@@ -14,7 +14,7 @@ from mpitune.devices.choose import CPU, environment
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import in_child
 from mpitune.ranks.launch import launched
-from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.fits.grouping import Grouping
 
 # CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
 LONG_S = 0.25  # after which the server of workers starts: it imports meanwhile
@@ -35,12 +35,16 @@ def all_here(search: Any) -> bool:
     return inside(search) or (search.workers == 0 and search.results is None and launched().size == 1)
 
 
-def place_of(search: Any, tasks: Sequence[Task]) -> Place:
+def place_of(search: Any, grouping: Grouping) -> Place:
     """Where fits are made. "here first" if they are likely to be short, and nothing asked needs workers."""
     if all_here(search):
         return "here"
-    arguments = (search.results, search.workers, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
+    arguments = (search.results, search.gpu, search.trial_timeout)  # `n_jobs` is a ceiling
     if launched().size > 1 or any(argument is not None for argument in arguments):
+        return "workers"
+    tasks = grouping.tasks
+    # A small grid of SVC is done before the first worker has imported what it needs.
+    if search.workers is not None and not all(grouping.method(task).in_grid for task in grouping.first.values()):
         return "workers"
     X, estimator = tasks[0].args[0], tasks[0].estimator
     if _num_samples(X) > SMALL_SEARCH[0] or math.prod(getattr(X, "shape", ())) > SMALL_SEARCH[1]:

@@ -182,7 +182,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _run(self, tasks: list[Task], params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The result of each task, in their order."""
-        grouping, place = Grouping(tasks, self.share), place_of(self, tasks)
+        place = place_of(self, grouping := Grouping(tasks, self.share))
         limit = SearchLimit(self.timeout, self._began)
         self._plans.append(grouping.plan)
         X, y = tasks[0].args[:2]

@@ -27,7 +27,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
             data, as in `cross_val_score`, has a folder data-DIGEST in it.
         workers: Worker processes of each node, by default one per core, `n_jobs` at most; 0 evaluates in this process,
             for a debugger. A search of few samples in one process without any of these arguments begins in this
-            process, too. Workers do what is left after two CPU seconds: they start meanwhile.
+            process, too, and so does a grid of SVC with `workers`. Workers do what is left after two CPU seconds:
+            they start meanwhile.
         gpu: GPUs of each node ("0,1", "all") for estimators that compute there; by default none is used.
         trial_timeout: Seconds after which a fold's worker is killed; its score is `error_score`, and the rest goes on.
         share: Whether candidates share fits where the result is that of single fits, up to rounding (see

@@ -27,7 +27,9 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import mpitune.joblib  # noqa: F401 - registers the backend
+from mpitune import svm
 from mpitune.errors import UsageError
+from mpitune.processes.fork_server import ForkServer
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.search.place import place_of
 from mpitune.sklearn.search.signature import THEIRS
@@ -112,8 +114,11 @@ SCALED = Pipeline([("scaler", StandardScaler()), ("svc", SVC())])
         ("here first", SVC(), {"C": [0.1, 1.0]}, {}),
         ("here first", SCALED, {"svc__C": [0.1, 1.0]}, {}),
         ("here first", SVC(), {"C": [0.1, 1.0]}, {"n_jobs": 2}),
+        ("here first", SVC(), {"C": [0.1, 1.0]}, {"workers": 2}),
+        ("workers", SVC(), {"C": [0.1, 1.0]}, {"workers": 2, "share": False}),
         ("here", SVC(), {"C": [0.1, 1.0]}, {"workers": 0}),
-        *(("workers", SVC(), {"C": [1.0]}, asked) for asked in ({"workers": 1}, {"gpu": "none"}, {"results": "r"})),
+        ("workers", KNeighborsClassifier(), {"n_neighbors": [1]}, {"workers": 1}),
+        *(("workers", SVC(), {"C": [1.0]}, asked) for asked in ({"gpu": "none"}, {"results": "r"})),
         ("workers", SVC(), {"C": [1.0]}, {"trial_timeout": 60.0}),
         ("workers", Sleepy(), {"naps": [0.0]}, {}),
         ("workers", Pipeline([("step", Gram()), ("svc", SVC())]), {"svc__C": [0.1]}, {}),
@@ -125,9 +130,9 @@ def test_a_search_begins_here_only_where_its_fits_are_likely_to_be_short(
     place: str, model: Any, grid: Any, how: Any
 ) -> None:
     search, grouping, _ = caught(GridSearchCV(model, grid, cv=3, **how))
-    assert place_of(search, grouping.tasks) == place
+    assert place_of(search, grouping) == place
     many = [replace(task, args=(np.zeros((50_000, 4)), None)) for task in grouping.tasks]
-    assert place_of(search, many) == ("here" if place == "here" else "workers")
+    assert place_of(search, grouping.only(many)) == ("here" if place == "here" else "workers")
 
 
 @pytest.mark.parametrize(("soon", "left"), [(0.5, 9), (4.5, 6), (5.5, 3), (99.0, 0)])
@@ -149,6 +154,25 @@ def test_workers_do_what_this_process_did_not_end_in_time(
     )
     same(GridSearchCV(model, grid, cv=3).fit(X, Y), theirs.GridSearchCV(model, grid, cv=3).fit(X, Y))
     assert sum(given) == left
+
+
+def test_workers_are_forks_of_the_server_that_began_in_the_first_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has all that they need, so the study begins no other; a grid's compiled code is loaded there as well."""
+    begun: list[ForkServer] = []
+
+    class Noted(ForkServer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            begun.append(self)
+
+    monkeypatch.setattr("mpitune.processes.fork_server.ForkServer", Noted)
+    monkeypatch.setattr("mpitune.processes.fork_server._servers", {})
+    monkeypatch.setattr("mpitune.sklearn.search.place.LONG_S", 0.0)
+    monkeypatch.setattr("mpitune.sklearn.search.place.SOON", 0.0)
+    GridSearchCV(SVC(), {"C": [0.1, 1.0], "gamma": [0.1, 1.0]}, cv=3, workers=1).fit(X, Y)
+    assert len(begun) == 1 and begun[0].is_alive
+    assert ("mpitune.svm.loaded" in begun[0].modules) == svm.is_compiled()
+    begun[0].close()
 
 
 def test_the_first_searches_do_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

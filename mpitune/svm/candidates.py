@@ -263,7 +263,9 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
                 if answer.left[c]:
                     yield fold.alone(number, split, unfitted)
                     continue
-                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, known)}, later)
+                # Where rounding decides, labels are computed by LIBSVM's own code, from its own multipliers.
+                asked = known[1:] if c in answer.unsure else known
+                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, asked)}, later)
                 model._warn_from_fit_status()
                 yield Fitted(number, split, model, None, x_validation, seconds)
 

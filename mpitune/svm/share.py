@@ -9,14 +9,15 @@ import numpy as np
 
 from mpitune.svm import libsvm
 from mpitune.svm.data import Data, Matrix
-from mpitune.svm.decide.sources import KernelSource
+from mpitune.svm.decide.sources import DoubleSource, KernelSource
 from mpitune.svm.solver.binary import Paths
 
 if TYPE_CHECKING:
     from mpitune.svm.solved import Replacement, Solved
 
 DOUBT = 1.5  # times the tolerance: how far LIBSVM's decision values may be from others, nearly always
-PATIENCE = 50  # iterations for each sample, after which a label that the tolerance decides is not worth more
+ROUNDING = 1e-9  # of the multipliers' sum, times the largest kernel value: by which values in double may differ
+PATIENCE = 50, 100_000  # iterations for each sample, and in all: where both are passed, a label is not worth more
 
 
 def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
@@ -59,9 +60,10 @@ class LibsvmShare:
     def settle(self, solved: Sequence[Solved], penalties: np.ndarray) -> None:
         """Have LIBSVM's solutions where a label of a scored sample may depend on how far LIBSVM goes."""
         wanted: dict[tuple[int, int], dict[int, list[int]]] = {}  # by problem, training set: penalties
+        doubts: dict[int, list[tuple[int, int]]] = {}  # by training set: problems and penalties, by number
         for n, own in enumerate(solved):
             assert own.scored is not None
-            for q, c in own.scored.doubtful(DOUBT * self._tolerance):
+            for q, c in doubts.setdefault(n, own.scored.doubtful(DOUBT * self._tolerance)):
                 problem = own.solutions.problems[own.numbers[q]]
                 if own.solutions.converged[c] and (problem, c) not in own.exact:
                     wanted.setdefault(problem, {}).setdefault(n, []).append(c)
@@ -69,12 +71,17 @@ class LibsvmShare:
         for problem, numbers in wanted.items():
             for n, which in numbers.items():
                 q = solved[n].numbers.index(solved[n].solutions.problems.index(problem))
-                for c, rows, betas, rho, iterations in self._solved(solved[n], problem, penalties, which, PATIENCE):
+                for c, rows, betas, rho, iterations in self._solved(solved[n], problem, penalties, which, wait=False):
                     replaced.setdefault(n, []).append((q, c, rows, betas, rho, iterations))
         for n, others in replaced.items():
             part = solved[n].scored
             assert part is not None
             part.replace(others)
+        double = DoubleSource(self._data.samples, self._function, self._data.x)
+        for n, some in doubts.items():
+            part = solved[n].scored
+            if part is not None and some:
+                part.sharpen(some, double, ROUNDING * self._largest)
 
     def _pair(self, problem: tuple[int, int]) -> libsvm.Pair:
         """The pair, kept with its kernel values while there is room."""
@@ -89,12 +96,12 @@ class LibsvmShare:
         return pair
 
     def _solved(
-        self, solved: Solved, problem: tuple[int, int], penalties: np.ndarray, numbers: Sequence[int], patience: int = 0
+        self, solved: Solved, problem: tuple[int, int], penalties: np.ndarray, numbers: Sequence[int], wait: bool = True
     ) -> list[tuple[int, np.ndarray, np.ndarray, float, int]]:
         """LIBSVM's solutions of a pair for ascending penalties.
 
         For each its number, the rows of the samples, y * alpha, the threshold, and the number of iterations. Those that
-        take more iterations than ``patience`` for each sample are left out, if it is not 0.
+        take more iterations than PATIENCE are left out, unless they are to ``wait`` for.
         """
         training, samples = solved.training, self._data.samples
         labels = samples.labels[training.indices]
@@ -103,7 +110,7 @@ class LibsvmShare:
         weights, of_class = training.sample_weight[own], training.class_weight[labels[own]]
         pair, rows, result = self._pair(problem), samples.row_of[indices], []
         betas, rho, iterations, reached = np.empty(0), 0.0, 0, True
-        limit = patience * len(own) or -1
+        limit = -1 if wait else max(PATIENCE[0] * len(own), PATIENCE[1])
         for c in numbers:
             if reached:  # else no multiplier has ever been at its bound, and none will be at a larger one
                 bounds = weights * (penalties[c] * of_class)
@@ -113,5 +120,5 @@ class LibsvmShare:
             if iterations == limit:
                 break  # a larger C takes more
             result.append((c, rows, betas, rho, iterations))
-            solved.exact.add((problem, c))
+            solved.exact[problem, c] = rho
         return result

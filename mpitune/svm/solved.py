@@ -35,7 +35,8 @@ class Solved:
         classes: indices of the classes that occur in it.
         left: bool (n_penalties,), whether the fit is left to LIBSVM as a whole; see `libsvm`.
         scored: what is known of the samples that `solve` was told of.
-        exact: problems, and numbers of penalties, of which LIBSVM's own solution is there.
+        exact: LIBSVM's thresholds, where its own solution is there, by problem and number of the penalty.
+        unsure: numbers of penalties where a label of ``scored`` depends on how decision values are rounded.
     """
 
     solutions: Solutions
@@ -43,7 +44,8 @@ class Solved:
     training: TrainingSet
     classes: np.ndarray
     left: np.ndarray
-    exact: set[tuple[tuple[int, int], int]] = field(default_factory=set)
+    exact: dict[tuple[tuple[int, int], int], float] = field(default_factory=dict)
+    unsure: set[int] = field(default_factory=set)
     scored: KnownPart | None = None
 
     @cached_property
@@ -118,7 +120,8 @@ class Solved:
             positive = labels[here] == a
             coefficients[b - 1, here[positive]] = weights[positive]
             coefficients[a, here[~positive]] = weights[~positive]
-            intercepts[p], steps[p] = -solutions.rhos[m][which], solutions.steps[m][c]
+            intercepts[p] = -self.exact.get((solutions.problems[m], c), solutions.rhos[m][which])
+            steps[p] = solutions.steps[m][c]
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(labels[support], kind="stable")]
         return {
@@ -173,17 +176,29 @@ class KnownPart:
         return [(int(q), int(c)) for q, c in np.argwhere(found)]
 
     def replace(self, others: list[Replacement]) -> None:
-        """Have other solutions, also in the training set's own."""
-        solutions, source, numbers = self._solved.solutions, self._solved.source, self._solved.numbers
-        new = Solutions(solutions.samples, 1)
-        for _, _, rows, weights, rho, _ in others:
-            new.add(rows, weights, rho)
-        values = np.empty((len(others), len(self._indices)))
-        for part, some in source.decisions(new, solutions.samples.row_of[self._indices[self._order]]):
-            values[:, part] = some.T
-        for (q, c, rows, weights, rho, iterations), own in zip(others, values, strict=True):
-            solutions.replace(numbers[q], c, rows, weights, rho, iterations)
-            self._values = np.insert(self._values, self._solved.places[q, c], own, axis=0)
+        """Have other solutions, in the training set's own; their values are those of `sharpen`."""
+        for q, c, rows, weights, rho, iterations in others:
+            self._solved.solutions.replace(self._solved.numbers[q], c, rows, weights, rho, iterations)
+            self._values = np.insert(self._values, self._solved.places[q, c], 0.0, axis=0)
+
+    def sharpen(self, some: list[tuple[int, int]], source: KernelSource, rounding: float) -> None:
+        """Have values of solutions, by problem and penalty, from a ``source`` in double.
+
+        Note the penalties where one is 0 but for ``rounding``, in relation to the sum of its multipliers.
+        """
+        solved, places = self._solved, self._solved.places
+        solutions, new = solved.solutions, Solutions(solved.solutions.samples, 1)
+        for q, c in some:
+            m = solved.numbers[q]
+            which = solutions.solution_of[m][c]
+            new.add(solutions.rows[m], solutions.weights[m][:, which], solutions.rhos[m][which])
+        values = np.empty((len(some), len(self._indices)))
+        for part, own in source.decisions(new, solutions.samples.row_of[self._indices[self._order]]):
+            values[:, part] = own.T
+        for (q, c), row, weights in zip(some, values, new.weights, strict=True):
+            self._values[places[q, c]] = row
+            if np.abs(row).min() <= rounding * np.abs(weights).sum():
+                solved.unsure.add(c)
 
     def decisions(self, c: int) -> np.ndarray:
         """Decision values float64 (n, n_pairs) at penalty c."""

@@ -221,6 +221,26 @@ def test_labels_that_the_tolerance_decides_are_libsvms(table):
         np.testing.assert_array_equal(labels, as_sklearn(fitted.model).predict(x[validation]))
 
 
+def test_labels_that_rounding_decides_are_libsvms():
+    """Decision values of samples of whole numbers are often 0 but for rounding."""
+    x, y = np.random.default_rng(0).normal(size=(90, 2)).round(), np.arange(90) % 2
+    splits, penalties = list(StratifiedKFold(3).split(x, y)), (0.003, 0.01)
+    for fitted in fit_grid(sklearn.svm.SVC(kernel="linear"), [{"C": C} for C in penalties], x, y, splits):
+        train, validation = splits[fitted.split]
+        theirs = sklearn.svm.SVC(C=penalties[fitted.candidate], kernel="linear").fit(x[train], y[train])
+        np.testing.assert_array_equal(fitted.model.predict(fitted.x_validation), theirs.predict(x[validation]))
+
+
+def test_of_few_samples_libsvms_solution_is_awaited():
+    """A label that the tolerance decides is LIBSVM's also where it takes more than 50 iterations for each sample."""
+    x, y = np.random.default_rng(0).normal(size=(4060, 2)), np.arange(4060) % 2
+    train, validation = np.arange(60), np.arange(60, 4060)
+    (fitted,) = fit_grid(sklearn.svm.SVC(C=1000.0, gamma=0.1), [{}], x, y, [(train, validation)])
+    theirs = sklearn.svm.SVC(C=1000.0, gamma=0.1).fit(x[train], y[train])
+    assert fitted.model.n_iter_.tolist() == theirs.n_iter_.tolist() and theirs.n_iter_[0] > 50 * len(train)
+    np.testing.assert_array_equal(fitted.model.predict(fitted.x_validation), theirs.predict(x[validation]))
+
+
 def test_classes_of_equal_size_that_are_far_apart():
     """Thresholds and decision values are as small as the kernel's values, and decide nevertheless."""
     x, y = load_digits(return_X_y=True)

@@ -208,13 +208,14 @@ class Loop(MODULE.FMinIter):
             self.trials.attachments.update(attachments)
             if kept.texts and not exact and not self._told_texts:
                 self._told_texts = True
-                print(f"trials of an earlier process have texts for {named(kept.texts)}", file=sys.stderr)
+                print(f"trials of an earlier process have lists and texts for {named(kept.texts)}", file=sys.stderr)
         doc["state"] = JOB_STATE_DONE if error is None else JOB_STATE_ERROR
         if error is not None:
             MODULE.logger.error("job exception: %s", error[1])
             doc["misc"]["error"] = error
-        if raised and not self.catch_eval_exceptions:
-            self.raised = unpacked_error(raised)
+        if error is not None and result.ending.kept is not None and not self.catch_eval_exceptions:
+            earlier = f"trial {doc['tid']} has raised {error[0]} in another process: {error[1]}"
+            self.raised = unpacked_error(raised) if raised else RuntimeError(earlier)
             return True
         self._bar.update(error is None)
         if ends_turn:

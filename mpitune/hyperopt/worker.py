@@ -33,7 +33,7 @@ class Kept(msgspec.Struct):
     result: dict[str, Any]
     attachments: dict[str, Any]  # by the names that `Trials` has
     binary: dict[str, bytes]  # attachments that are bytes
-    texts: list[str]  # of both: those that are texts here
+    texts: list[str]  # of both: those that JSON has otherwise
     error: tuple[str, str] | None  # its class and text
 
 
@@ -102,7 +102,7 @@ class InWorker:
         binary = {name: value for name, value in attachments.items() if type(value) is bytes}
         others = {name: value for name, value in attachments.items() if name not in binary}
         several = {**result, **others}.items()
-        texts = [name for name, value in several if type(value) is not str and isinstance(plain(value), str)]
+        texts = [name for name, value in several if not (isinstance(value, np.generic) or is_json(value))]
         kept = Kept(begun, coarse_utcnow(), plain(result), plain(others), binary, texts, error)
         exact = raised or binary or not is_json([result, others])  # more than a journal can say
         loss = float(result["loss"]) if result.get("status") == STATUS_OK else float("nan")

@@ -226,6 +226,11 @@ class Controller(TuneController):
     def add_trial(self, trial: RayTrial) -> None:
         self._numbers.setdefault(trial.trial_id, len(self._numbers))
         trial.custom_dirname = trial.custom_dirname or str(trial).replace("/", "_")
+        if not trial.relative_logdir:  # else Ray makes one up where another run has it
+            used = {other.relative_logdir for other in self._trials}
+            name = trial._generate_dirname()
+            trial.relative_logdir = f"{name}_{trial.trial_id}" if name in used else name
+            trial.storage.trial_dir_name = trial.relative_logdir
         super().add_trial(trial)
 
     def _proposed(self, trial: RayTrial) -> Proposed:
@@ -239,7 +244,8 @@ class Controller(TuneController):
         checkpoint, limit = trial.latest_checkpoint_result, self._limit(trial)
         origin = "" if checkpoint is None else "/".join(Path(checkpoint.checkpoint.path).parts[-2:])
         is_staged = self._pauses or self._copied or trial.max_failures != 0
-        ours = trial_of(number, params, n if is_staged else None, given={"from": origin, "limit": limit})
+        given = {"from": origin, "limit": limit and list(limit)}
+        ours = trial_of(number, params, n if is_staged else None, given=given)
         self._open[ours.key] = trial
         stage = Stage(
             trial.trainable_name, trial.trial_id, how, checkpoint, trial.stopping_criterion, trial.checkpoint_freq,

@@ -20,6 +20,7 @@ from mpitune.processes.keeper import scratch_folder
 
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
 made_up: set[str] = set()  # names of studies that the script has not named
+stands_in = False  # in this process
 _started = False
 _folder = ""
 
@@ -93,8 +94,8 @@ def stand_in(*, started: bool = False) -> None:
     """From now on Ray's core means this, in this process."""
     from ray.train._internal import storage
 
-    global _started
-    _started = started
+    global _started, stands_in
+    _started, stands_in = started, True
     own = {
         "init": _init, "shutdown": _shutdown, "is_initialized": lambda: _started, "put": put, "get": get,
         "cluster_resources": _resources, "available_resources": _resources, "get_gpu_ids": _gpu_ids,

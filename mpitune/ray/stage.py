@@ -139,11 +139,12 @@ class InWorker:
 
     def begin(self, data: Data) -> InWorker:
         """In the worker, which has the arrays."""
-        core.stand_in(started=True)
-        self._trainables, values, begun, take_over = read_call(self.packed, data)
+        self._data = data
+        _, _, begun, take_over = read_call(self.packed, data)
         self._deciding = Deciding(begun)
-        take_over()
-        core.values.update(values)
+        if not core.stands_in:  # else this is the script's process, or a trial's
+            core.stand_in(started=True)
+            take_over()
         return self
 
     def on_news(self, content: bytes) -> None:
@@ -154,12 +155,17 @@ class InWorker:
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
-            before, session._session, folder = session._session, None, os.getcwd()
+            before, session._session, folder, values = session._session, None, os.getcwd(), dict(core.values)
             try:
+                # Made anew: what a trial does to its globals is nothing to the next one, as in Ray.
+                self._trainables, own, *_ = read_call(self.packed, self._data)
+                core.values.update(own)
                 yield self._evaluated(trial, pickle.loads(self._stages[trial.key]))
             finally:
                 os.chdir(folder)
                 session._session = before  # of a trial that this one is a part of
+                core.values.clear()
+                core.values.update(values)
 
     def _evaluated(self, trial: Trial, stage: Stage) -> Evaluation:
         results: list[tuple[dict[str, Any], str | None]] = []

@@ -169,6 +169,7 @@ def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
         storage.storage_filesystem, storage.storage_fs_path = LocalFileSystem(), os.path.abspath(str(options.results))
         storage.experiment_dir_name = "ray"
         make_folder(Path(storage.experiment_fs_path))
+        storage._create_validation_file()  # by which workers know that they see it
         if tuner.exists():  # for `Tuner.restore`
             with written_whole(Path(storage.experiment_fs_path, tuner.name)) as file:
                 file.write(tuner.read_bytes())

@@ -38,12 +38,12 @@ class _Made:
     """A sweep of this process.
 
     Attributes:
-        folder: keeps its trials where no results folder does, for a second agent.
+        folder: keeps its trials for a second agent, once an agent has run without a results folder.
         n_asked: how many trials its agents have run.
     """
 
     config: dict[str, Any]
-    folder: tempfile.TemporaryDirectory[str]
+    folder: tempfile.TemporaryDirectory[str] | None = None
     n_asked: int = 0
 
     def read(self, starts: bool) -> Read:
@@ -82,6 +82,10 @@ class Called(Runs):
                 self.function()
             except _Stopped:
                 pass
+            except SystemExit as ended:  # which is a success without a status
+                if ended.code:
+                    wandb.finish(exit_code=1)
+                    raise
             except Exception as error:
                 wandb.finish(exit_code=1)
                 if "No API key configured" in str(error):
@@ -162,7 +166,7 @@ def sweep(sweep: Any, entity: str | None = None, project: str | None = None, pri
         ) from error
     if isinstance(content, dict):
         content |= {name: given for name, given in (("entity", entity), ("project", project)) if given}
-    made = _Made(content, tempfile.TemporaryDirectory(prefix="sweep-"))
+    made = _Made(content)
     made.read(starts=False)
     text = json.dumps([len(_sweeps), content], sort_keys=True)
     sweep_id = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -212,6 +216,8 @@ def agent(
         raise UsageError(f"wandb.agent: a sweep by {method} has no end: give count=50, or run_cap in its configuration")
     made.n_asked = n_trials or made.n_asked
     options = own_folder(options or RunOptions(quiet=True), name)
-    options = replace(options, results=options.results or Path(made.folder.name))
+    if options.results is None:
+        made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")
+        options = replace(options, results=Path(made.folder.name))
     objective = Program(config, read[2], name) if function is None else Called(function, read, name)
     searched(read, objective, n_trials, msgspec.structs.replace(own, window=window or own.window), options)

@@ -77,7 +77,7 @@ def _mongo(options: RunOptions, window: int | None, package: Any) -> None:
 
 def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
     """Let sweeps that the script makes itself use all workers, without the server."""
-    of_server = {name: getattr(package, name) for name in ("agent", "sweep", "login")}
+    of_server = {name: getattr(package, name) for name in ("agent", "sweep", "login", "init")}
 
     def sweep(*args: Any, **more: Any) -> str:
         from mpitune.sweeps.agents import sweep as here
@@ -99,6 +99,14 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
             print(f"wandb.login: {error}; runs of sweeps are offline", file=sys.stderr)
             return False
 
+    def init(*args: Any, **more: Any) -> Any:
+        try:
+            return of_server["init"](*args, **more)
+        except package.errors.UsageError as error:
+            if "No API key configured" not in str(error) or more.get("mode") == "online":
+                raise
+            return of_server["init"](*args, **{**more, "mode": "offline"})
+
     def controller(*args: Any, **more: Any) -> None:
         raise UsageError("wandb.controller needs W&B's server: leave it out, wandb.agent is all")
 
@@ -111,6 +119,7 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
 
     package.Api = Api
     package.sweep, package.agent, package.login, package.controller = sweep, agent, login, controller
+    package.init = init
 
 
 def _ray(options: RunOptions, window: int | None, package: Any) -> None:

@@ -102,15 +102,31 @@ def test_a_folder_continues_it_in_another_process(seeded: bool, tmp_path: Path) 
 def test_a_folder_says_what_it_has_as_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def objective(x: float) -> Any:
         files = {"model": b"\x00\xff", "other": {1, 2}}
-        return {"loss": np.float32(x), "status": STATUS_OK, "made": Path("/a"), "attachments": files}
+        result = {"loss": np.float32(x), "status": STATUS_OK, "made": Path("/a"), "deep": {"array": np.ones(2)}}
+        return {**result, "attachments": files}
 
     options = RunOptions(gpu="none", workers=0, quiet=True, results=tmp_path / "r")
     for n, made in enumerate((Path("/a"), "/a")):
         trials = Trials()
         again(**call(objective, n=2, trials=trials), options=options)
-        assert trials.results[1]["made"] == made and ("texts for made, " in capsys.readouterr().err) == bool(n)
+        assert trials.results[1]["made"] == made and ("texts for made, deep, " in capsys.readouterr().err) == bool(n)
         attachments = trials.trial_attachments(trials.trials[1])
         assert attachments["model"] == b"\x00\xff" and attachments["other"] == ("{1, 2}" if n else {1, 2})
+
+
+def test_what_has_ended_it_ends_it_again(tmp_path: Path) -> None:
+    def objective(x: float) -> float:
+        if x > 0.5:
+            raise ValueError("on purpose")
+        return x
+
+    options, counts = RunOptions(gpu="none", workers=0, quiet=True, results=tmp_path / "r"), []
+    for says in ("^on purpose", "has raised <class 'ValueError'> in another process: on purpose"):
+        trials = Trials()
+        with pytest.raises((ValueError, RuntimeError), match=says):
+            again(**call(objective, n=12, trials=trials), options=options)
+        counts.append(len(trials._dynamic_trials))
+    assert counts[0] == counts[1] < 12
 
 
 def test_a_saved_file_and_a_folder_go_on_together(tmp_path: Path) -> None:

@@ -102,6 +102,13 @@ def within(config):
     return {"loss": grid.get_best_result("loss", "min").metrics["loss"] + config["x"]}
 
 fit("within", within, x, 2)
+seen = []
+def alone(config, given):
+    seen.append(given.append(1))
+    return {"loss": len(seen) + len(given)}
+
+grid = fit("alone", tune.with_parameters(alone, given=[]), x, 3)
+assert [trial.metrics["loss"] for trial in grid] == [2, 2, 2], "a trial has seen what another one left"
 analysis = tune.run(curve, config=x, num_samples=2, metric="loss", mode="min", verbose=0,
     stop=lambda trial_id, result: result["training_iteration"] >= 3)
 assert [trial.last_result["training_iteration"] for trial in analysis.trials] == [3, 3]
@@ -125,8 +132,9 @@ def run(
 @pytest.mark.slow
 def test_what_scripts_do_is_as_ray_says_and_the_same_on_two_ranks(program: Any, tmp_path: Path) -> None:
     said, _ = run(program, tmp_path / "one", FEATURES, "--workers", "2")
-    assert len(said) == 8
-    assert run(program, tmp_path / "two", FEATURES, "--workers", "1", ranks=2)[0] == said
+    assert len(said) == 9
+    how = ["--workers", "1", "--results", "kept"]
+    assert run(program, tmp_path / "two", FEATURES, *how, ranks=2)[0] == said
 
 
 ALONE = (
@@ -160,6 +168,9 @@ from ray.tune.schedulers import MedianStoppingRule
 fit("named", curve, x, 4, {"name": "mine"})
 again = tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=curve)
 show("restored", again.fit())
+bands = HyperBandScheduler("training_iteration", max_t=4)
+fit("bands", saving, x, 3, {"name": "bands"}, scheduler=bands)
+show("bands again", tune.Tuner.restore(os.path.abspath("storage/bands"), trainable=saving).fit())
 if os.environ.get("TOO") == "errored":
     tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=curve, restart_errored=True).fit()
 if "TOO" in os.environ:
@@ -172,6 +183,7 @@ if "TOO" in os.environ:
 def test_a_study_by_its_name_goes_on_and_is_restored(program: Any, tmp_path: Path) -> None:
     said, _ = run(program, tmp_path, QUICK, "--workers", "2")
     assert said["named"] == said["restored"] and len(said["named"]) == 4
+    assert said["bands"] == said["bands again"]
     journal = tmp_path / "storage/mine/mpitune/journal.jsonl"
     lines = [line for line in journal.read_text().splitlines() if '"key"' in line]
     assert len(lines) == 4, "the restored study has evaluated trials again"

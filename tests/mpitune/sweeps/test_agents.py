@@ -48,8 +48,11 @@ def short():
     wandb.log({{"loss": wandb.config.n}})
     wandb.summary["loss"] = -wandb.config.n
 
+    raise SystemExit  # as a program ends
+
 grid = {{"method": "grid", "metric": {{"name": "loss"}}, "parameters": {{"n": {{"values": [1, 2]}}}}}}
 wandb.agent(wandb.sweep(lambda: grid), short)
+wandb.init().finish()  # without a key
 wandb.agent("abcd1234", train, count=5)
 """
 
@@ -84,7 +87,7 @@ def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: 
     ]
     assert ends[1:] == ["-1.0", "-2.0"]
     runs = list(tmp_path.glob("wandb/offline-run-*"))
-    assert len(runs) == 2 * 10 and list(tmp_path.glob("wandb/sweep-*/config-*.yaml"))
+    assert len(runs) == 2 * 10 + 3 and list(tmp_path.glob("wandb/sweep-*/config-*.yaml"))
 
 
 HERE = RunOptions(gpu="none", workers=0, quiet=True)

@@ -184,7 +184,8 @@ class KnownPart:
     def sharpen(self, some: list[tuple[int, int]], source: KernelSource, rounding: float) -> None:
         """Have values of solutions, by problem and penalty, from a ``source`` in double.
 
-        Note the penalties where one is 0 but for ``rounding``, in relation to the sum of its multipliers.
+        Note the penalties where one is 0 but for ``rounding``, in relation to the sum of the multipliers; with the RBF
+        kernel, whose values are all positive, of each multiplier times its value of the kernel.
         """
         solved, places = self._solved, self._solved.places
         solutions, new = solved.solutions, Solutions(solved.solutions.samples, 1)
@@ -192,12 +193,15 @@ class KnownPart:
             m = solved.numbers[q]
             which = solutions.solution_of[m][c]
             new.add(solutions.rows[m], solutions.weights[m][:, which], solutions.rhos[m][which])
-        values = np.empty((len(some), len(self._indices)))
+        for rows, weights, rhos in list(zip(new.rows, new.weights, new.rhos, strict=True)):
+            new.add(rows, np.abs(weights[:, 0]), -abs(rhos[0]))
+        values = np.empty((2 * len(some), len(self._indices)))
         for part, own in source.decisions(new, solutions.samples.row_of[self._indices[self._order]]):
             values[:, part] = own.T
-        for (q, c), row, weights in zip(some, values, new.weights, strict=True):
-            self._values[places[q, c]] = row
-            if np.abs(row).min() <= rounding * np.abs(weights).sum():
+        for n, (q, c) in enumerate(some):
+            self._values[places[q, c]] = values[n]
+            size = values[len(some) + n] if source.function.name == "rbf" else np.abs(new.weights[n]).sum()
+            if (np.abs(values[n]) <= rounding * size).any():
                 solved.unsure.add(c)
 
     def decisions(self, c: int) -> np.ndarray:

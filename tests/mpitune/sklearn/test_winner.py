@@ -362,8 +362,8 @@ def test_the_journal_says_what_the_search_says(tmp_path: Path) -> None:
     history = read_study(tmp_path / "1")
     study = report_of(tmp_path / "1", history, Folds(), None)
     assert study.winner is not None and study.winner.refitted == 0 != study.winner.candidate
-    assert "refitted parameters" in [fact.name for fact in facts_of(study, [])]
+    assert "refitted parameters" in [fact.name for fact in facts_of(study)]
     (bars,) = winner_panel(study)
     assert isinstance(bars, Bars) and "the default" in bars.bars and len(bars.marked) == len(study.winner.as_good)
     study = report_of(tmp_path / "1", replace(history, complete=False), Folds(), None)
-    assert "best score's parameters" in [fact.name for fact in facts_of(study, [])]
+    assert "best score's parameters" in [fact.name for fact in facts_of(study)]

@@ -21,7 +21,7 @@ SIGNATURES = """
 import sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
-from mpitune.svm import SVC, Data, TrainingSet, fit_grid, solve, warm_up
+from mpitune.svm import SVC, Data, TrainingSet, fit_grid, loaded, solve
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import kernel_minus_one, squared_distances
 
@@ -34,7 +34,6 @@ def known():  # signatures of kept functions in modules that are imported
         if value.stats.cache_path and not module_name.startswith("numba")
     }
 
-warm_up()
 before = known()
 assert len(before) > 5, before
 x, y = np.random.default_rng(0).normal(size=(300, 4)), np.arange(300) % 3

@@ -88,7 +88,9 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
     for name in params:
         taken = name in columns or name in own_columns
-        columns[f"{name} (parameter)" if taken else name] = _column([trial.params.get(name) for trial, _ in trials])
+        columns[f"{name} (parameter)" if taken else name] = _options(
+            study, (trial.params.get(name) for trial, _ in trials)
+        )
     for name in values:
         taken = name in columns or name in own_columns
         columns[f"{name} (value)" if taken else name] = _column([r.values.get(name) for _, r in trials])
@@ -100,7 +102,8 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         "begins": _numbers(begins.get(trial.key, math.nan) for trial, _ in trials) if time else None,
         "params": study.parameters,
         "candidates": {
-            name: _column([candidate.params.get(name) for candidate in study.candidates]) for name in study.parameters
+            name: _options(study, (candidate.params.get(name) for candidate in study.candidates))
+            for name in study.parameters
         },
         "values": _numbers(math.nan if candidate.value is None else candidate.value for candidate in study.candidates),
         "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
@@ -117,6 +120,11 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
             "deaths": [[n, round(at, 3), cause[:300]] for n, slot in enumerate(slots) for at, cause in slot.deaths],
         }  # fmt: skip
     return msgspec.json.encode(whole).decode()
+
+
+def _options(study: ReportedStudy, values: Iterable[Any]) -> dict[str, Any] | msgspec.Raw:
+    """A column of a parameter, whose texts have digits only where two would be the same without."""
+    return _column([study.texts.get(value, value) if isinstance(value, str) else value for value in values])
 
 
 def _known(name: str, values: Sequence[Any]) -> dict[str, Any]:

@@ -36,4 +36,4 @@ tests=(figures joblib/test_joblib.py optimize/test_strategies.py optuna/test_con
     report/test_page.py sklearn/test_one_answer.py sklearn/test_searches.py sklearn/sharing/test_plan.py
     storage/test_records.py svm/test_search.py svm/test_svc.py sweeps/test_reading.py track)
 python -m pytest -n 4 -q -W ignore -m "not slow" "${but[@]}" -p no:cacheprovider \
-    "${tests[@]/#/tests/mpitune/}" tests/mnist_svm/test_figures.py
+    "${tests[@]/#/tests/mpitune/}" tests/mnist_svm/test_report.py

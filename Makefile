@@ -40,10 +40,10 @@ demo: .venv/demo
 	@echo
 	@echo "The figures are in results/demo_svm/figures and results/demo_nn/figures."
 
-# Six tests at a time on two cores, since most of them wait half of their time.
+# Four tests at a time on two cores, since most of them wait half of their time.
 test: .venv/dev
 	python -m mpitune.svm.compiling
-	python -m pytest -n 6 -m "not slow and not cluster"
+	python -m pytest -n 4 -m "not slow and not cluster"
 
 SITE := results/site
 docs: .venv/dev

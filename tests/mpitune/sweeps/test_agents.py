@@ -66,6 +66,7 @@ def _begun_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     door.studies_in.clear()
 
 
+@pytest.mark.slow
 def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     for name, how, ranks in (("here", "0", 0), ("two", "2", 0), ("two", "1", 2)):

@@ -40,7 +40,7 @@ demo: .venv/demo
 	@echo
 	@echo "The figures are in results/demo_svm/figures and results/demo_nn/figures."
 
-# Four tests at a time on two cores, since most of them wait half of their time.
+# Four tests at a time on two cores, as many of them wait. With six, all take a quarter longer.
 test: .venv/dev
 	python -m mpitune.svm.compiling
 	python -m pytest -n 4 -m "not slow and not cluster"

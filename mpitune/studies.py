@@ -241,6 +241,11 @@ def leads() -> bool:
     return threading.get_ident() in _leaders
 
 
+def stays() -> bool:
+    """Whether a call of another library is its own, as it is made within a trial, or in a child of the script."""
+    return leads() or in_child()
+
+
 def _begin_child() -> None:
     """In a fork no other thread lives that may have had the lock."""
     if not leads():

@@ -21,14 +21,13 @@ from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_R
 from hyperopt.base import SONify
 
 from mpitune.errors import UsageError, named
-from mpitune.experiment import Objective, WorkerContext
 from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, said
 from mpitune.identity import header_text, identity, without_address
-from mpitune.optimize.door import Led, agreed, known_settings, own_folder, require_script, say_kept
+from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
+from mpitune.optimize.search import known_settings
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.window import Proposed
 from mpitune.options import RunOptions
-from mpitune.port import Reporting
 from mpitune.processes.process import sendable, unpacked_error
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import last_line
@@ -64,12 +63,6 @@ class Minimizing(Led):
     first: int  # number of its first trial
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Loop | None = field(default=None, metadata={"changes_results": False})
-
-    def objective(self, worker: WorkerContext) -> Objective:
-        return self.in_worker.begin(worker.data)
-
-    def reporting(self) -> Reporting:
-        return Reporting(goal=self.objectives[0], files=("trials.csv",))
 
 
 class Loop(MODULE.FMinIter):

@@ -109,7 +109,7 @@ class Service:
     @property
     def is_open(self) -> bool:
         """Whether this thread may have calls made: not in a worker, a fork or another child, nor within a study."""
-        return not in_child() and not studies.leads()
+        return not studies.stays()
 
     def works_for_others(self, caller: threading.Thread | None) -> bool:
         """Whether calls of other threads than this one are open, which still live."""

@@ -14,16 +14,16 @@ import numpy as np
 
 from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError, named
-from mpitune.experiment import Data, Experiment
+from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.kept import kept_by
 from mpitune.optimize.search import slots_here
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.values import refuse_faults
 from mpitune.optimize.window import Source, rounds
 from mpitune.options import RunOptions
-from mpitune.port import Scheduling
+from mpitune.port import Reporting, Scheduling
 from mpitune.ranks import launch
-from mpitune.storage.history import read_header, read_journal
+from mpitune.storage.history import read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
 from mpitune.studies import join, on_all_ranks
@@ -58,12 +58,16 @@ class Led(Experiment):
     kind = "search"
     fix = ""  # where an answer cannot be sent
 
+    in_worker: Any  # what evaluates trials, once it has begun with the data
     leader: Any  # a `Leading`; None but on rank 0
     objectives: tuple[str, ...]
     window: int
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "leader": None}
+
+    def objective(self, worker: WorkerContext) -> Objective:
+        return self.in_worker.begin(worker.data)
 
     def searches(self) -> Iterable[Rounds]:
         return [rounds(self.leader, self.window)]
@@ -99,6 +103,9 @@ class Led(Experiment):
         called = {name: inspect.unwrap(function) for name, function in functions.items()}
         return values_read(called) | called
 
+    def reporting(self) -> Reporting:
+        return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
+
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
         goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
         history = read_journal(folder)  # which has those of earlier calls of the script, too
@@ -125,12 +132,6 @@ def own_folder(options: RunOptions, study: Hashable) -> RunOptions:
     number = studies.setdefault(study, known + 1)
     results = Path(options.results) / f"study-{number}" if number > 1 else options.results
     return replace(options, results=results, restart=options.restart and number > known)
-
-
-def known_settings(options: RunOptions) -> dict[str, Any]:
-    """What the journal in the results folder says of the study that is continued; nothing where one begins."""
-    header = None if options.results is None or options.restart else read_header(options.results)
-    return {} if header is None else header["settings"]
 
 
 def require_script(options: RunOptions) -> None:

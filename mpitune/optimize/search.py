@@ -320,12 +320,17 @@ def _at_once(slots: Sequence[int], devices: Need, nodes: Need) -> int:
     return len(slots) // nodes if nodes else sum(n // devices for n in slots) or len(slots)
 
 
+def known_settings(options: RunOptions) -> dict[str, Any]:
+    """What the journal in the results folder says of the study that is continued; nothing where one begins."""
+    header = None if options.results is None or options.restart else read_header(options.results)
+    return {} if header is None else header["settings"]
+
+
 def _known_size(options: RunOptions) -> int:
     """That of the window, which the journal in the results folder says; 0 where there is none."""
     if options.results is None or options.restart:
         return 0
-    header = read_header(options.results)
+    size = known_settings(options).get("window")
     if (trials := options.results / TRIALS).is_symlink():
         raise UsageError(f"{trials} is a link: put the folder that it leads to there, or name another results folder")
-    size = 0 if header is None else header["settings"].get("window")
     return size if isinstance(size, int) else 0

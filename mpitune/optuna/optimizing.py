@@ -22,9 +22,8 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from mpitune.errors import UsageError
-from mpitune.experiment import Objective, WorkerContext
-from mpitune.optimize.door import Led, agreed, known_settings, own_folder, require_script, say_kept
-from mpitune.optimize.search import slots_here
+from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
+from mpitune.optimize.search import known_settings, slots_here
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
@@ -32,7 +31,6 @@ from mpitune.options import RunOptions
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
-from mpitune.port import Reporting
 from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import sendable
 from mpitune.studies import n_ranks, run_study
@@ -56,14 +54,8 @@ class Optimizing(Led):
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Leader | None = field(default=None, metadata={"changes_results": False})
 
-    def objective(self, worker: WorkerContext) -> Objective:
-        return self.in_worker.begin(worker.data)
-
     def news_for_workers(self) -> Sequence[bytes]:
         return () if self.leader is None else self.leader.asking.news()
-
-    def reporting(self) -> Reporting:
-        return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
 
 
 def optimize(

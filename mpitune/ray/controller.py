@@ -125,6 +125,7 @@ class Controller(TuneController):
         self.extras: dict[str, tuple[bytes, Any]] = {}  # of a stage what a journal has not: its error, and its results
         self.raised: Exception | None = None
         self._numbers, self._stages = dict[str, int](), dict[str, int]()  # by id: of the trial, and of its next stage
+        self._folders = set[str]()  # of trials
         self._open = dict[str, RayTrial]()  # by key of the stage
         self._going_on: list[RayTrial] = []  # whose next stage comes first
         how["storage"].syncer.sync_timeout = 0  # no limit: clocks may jump
@@ -227,10 +228,10 @@ class Controller(TuneController):
         self._numbers.setdefault(trial.trial_id, len(self._numbers))
         trial.custom_dirname = trial.custom_dirname or str(trial).replace("/", "_")
         if not trial.relative_logdir:  # else Ray makes one up where another run has it
-            used = {other.relative_logdir for other in self._trials}
             name = trial._generate_dirname()
-            trial.relative_logdir = f"{name}_{trial.trial_id}" if name in used else name
-            trial.storage.trial_dir_name = trial.relative_logdir
+            name = f"{name}_{trial.trial_id}" if name in self._folders else name
+            trial.relative_logdir = trial.storage.trial_dir_name = name
+            self._folders.add(name)
         super().add_trial(trial)
 
     def _proposed(self, trial: RayTrial) -> Proposed:

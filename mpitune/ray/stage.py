@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -130,21 +130,23 @@ class InWorker:
     """Evaluates stages.
 
     Attributes:
-        packed: trainables by name, values of `ray.put`, and what decides, without their large arrays.
+        packed: trainables by name, and values of `ray.put`, without their large arrays.
+        begun: the scheduler and the stopper, packed, before the first trial.
+        take_over: lets studies within a trial run there.
     """
 
     packed: bytes
+    begun: bytes
+    take_over: Callable[[], None]
     keeps_worker = True
     _stages: dict[str, bytes] = field(default_factory=dict)
 
     def begin(self, data: Data) -> InWorker:
         """In the worker, which has the arrays."""
-        self._data = data
-        _, _, begun, take_over = read_call(self.packed, data)
-        self._deciding = Deciding(begun)
+        self._data, self._deciding = data, Deciding(self.begun)
         if not core.stands_in:  # else this is the script's process, or a trial's
             core.stand_in(started=True)
-            take_over()
+            self.take_over()
         return self
 
     def on_news(self, content: bytes) -> None:
@@ -158,7 +160,7 @@ class InWorker:
             before, session._session, folder, values = session._session, None, os.getcwd(), dict(core.values)
             try:
                 # Made anew: what a trial does to its globals is nothing to the next one, as in Ray.
-                self._trainables, own, *_ = read_call(self.packed, self._data)
+                self._trainables, own = read_call(self.packed, self._data)
                 core.values.update(own)
                 yield self._evaluated(trial, pickle.loads(self._stages[trial.key]))
             finally:

@@ -22,20 +22,19 @@ from ray.tune.tune_config import ResumeConfig
 
 from mpitune.devices.choose import CPU, choose
 from mpitune.errors import Caller, StudyError, UsageError, called_from
-from mpitune.experiment import Objective, WorkerContext
-from mpitune.optimize.door import Led, agreed, known_settings, own_folder
-from mpitune.optimize.search import slots_here
+from mpitune.optimize.door import Led, agreed, own_folder
+from mpitune.optimize.search import known_settings, slots_here
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
-from mpitune.port import Reporting, Scheduling
+from mpitune.port import Scheduling
 from mpitune.processes.pickles import packed_call
-from mpitune.processes.process import in_child, sendable
+from mpitune.processes.process import sendable
 from mpitune.ray import core
 from mpitune.ray.controller import Controller
 from mpitune.ray.stage import InWorker
 from mpitune.storage.files import make_folder, written_whole
-from mpitune.studies import leads, run_study
+from mpitune.studies import run_study, stays
 from mpitune.trial import Evaluation, Result, Trial, Window
 
 
@@ -53,9 +52,6 @@ class Tuning(Led):
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Controller | None = field(default=None, metadata={"changes_results": False})
 
-    def objective(self, worker: WorkerContext) -> Objective:
-        return self.in_worker.begin(worker.data)
-
     def scheduling(self) -> Scheduling:
         how: dict[str, Any] = {} if self.leader is None else {"gang": self.leader.gang}
         return Scheduling(preload=("mpitune.ray.stage",), prints_plainly=True, **how)
@@ -67,9 +63,6 @@ class Tuning(Led):
         super().examine(trial, evaluation, kept)
         if refused := (evaluation.ending.kept or {}).get("refused"):
             raise UsageError(refused)
-
-    def reporting(self) -> Reporting:
-        return Reporting(goal=self.objectives[0] if self.objectives else "", files=("trials.csv",))
 
 
 def take_over(options: RunOptions, window: int | None) -> None:
@@ -114,10 +107,10 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
     Raises SystemExit, after a line, for what cannot be honoured: `Tuner.fit` makes a TuneError of any exception.
     """
     trainables = {name: get_trainable_cls(name) for name in controller.functions}
-    content = trainables, core.values, controller.deciding, functools.partial(take_over, options, None)
+    begin = controller.deciding, functools.partial(take_over, options, None)
     try:
-        if leads() or in_child():
-            return _serially(controller, InWorker(packed_call(content, controller.arrays)))
+        if stays():
+            return _serially(controller, InWorker(_packed(trainables, controller), *begin))
         with called_from(Caller.SCRIPT):
             controller.require_possible()
             require_whole("window", window, 1)
@@ -128,10 +121,14 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             n_slots, controller.seed = agreed(options, known.get("seed", seed_here()))
             size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
-            worker = InWorker(packed_call(content, controller.arrays))
+            worker = InWorker(_packed(trainables, controller), *begin)
             run_study(Tuning(*controller.described(), controller.seed, size, worker, controller), options)
     except (UsageError, StudyError) as error:
         _refused(error)
+
+
+def _packed(trainables: dict[str, Any], controller: Controller) -> bytes:
+    return packed_call((trainables, core.values), controller.arrays)
 
 
 def _refused(error: UsageError | StudyError) -> NoReturn:

@@ -12,15 +12,10 @@ from typing import Any
 
 from mpitune.errors import Caller, UsageError, called_from
 from mpitune.options import RunOptions
-from mpitune.processes.process import OnImport, in_child
-from mpitune.studies import leads
+from mpitune.processes.process import OnImport
+from mpitune.studies import leads, stays
 
 Door = Callable[[RunOptions, int | None, Any], None]  # its options, --window, the package
-
-
-def stays() -> bool:
-    """Whether a call is the package's own, as it is made within a trial, or in a child."""
-    return leads() or in_child()
 
 
 def _optuna(options: RunOptions, window: int | None, package: Any) -> None:

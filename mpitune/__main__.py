@@ -19,7 +19,6 @@ TOOLS = {
     "status": "how far a study is, and what has failed",
     "report": "one page about a study",
     "doctor": "what would go wrong in a job, with its fix",
-    "export": "a study for other tools: csv, json, optuna",
 }
 SCRIPTS = {
     "script.py": "run this script: its calls by joblib (n_jobs) are made on all nodes",

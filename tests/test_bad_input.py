@@ -20,7 +20,7 @@ from mpitune import cli
 from mpitune.errors import Exit
 from mpitune.storage.history import NAME
 from mpitune.storage.journal import Journal
-from mpitune.tools import doctor, export, report, status
+from mpitune.tools import doctor, report, status
 from tests.helpers import HEADER, write_files
 
 
@@ -35,7 +35,6 @@ def nn(arguments: Sequence[str]) -> int:
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
     "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
     "ddp": ddp.main, "report": report.main,
-    "export": export.main,
 }  # fmt: skip
 
 DIGITS = "--dataset digits --gpu none --workers 1"
@@ -106,8 +105,6 @@ REFUSED = {
     "ddp --network search": "--network search needs --from RESULTS",
     "ddp --network kubeflow --from toys": "name two networks",
     "report absent": "absent holds no study",
-    "export absent": "absent holds no study",
-    "export toys --to smoke": "'smoke' is not one of csv",
 }
 
 WORDS = {"EMPTY": "", "NOT-UTF8": os.fsdecode(b"\xff\xfe"), "NEWLINE": "a\nb", "NINES": "9" * 5000}

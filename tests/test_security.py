@@ -30,7 +30,7 @@ from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folde
 from mpitune.storage.history import NAME, read_journal, read_study
 from mpitune.storage.journal import is_running
 from mpitune.storage.lines import read_header
-from mpitune.tools import export, report, status
+from mpitune.tools import report, status
 from tests.helpers import PATIENCE, ROOT, journal_of, maps_of_sharers, start, studied, wait_for_lines
 from tests.install.rooms import rooms
 
@@ -145,7 +145,7 @@ def test_only_files_are_opened_as_a_journal(tmp_path: Path, capsys: Any) -> None
             with pytest.raises((UsageError, OSError)) as raised:
                 read(folder)
             assert "\n" not in str(raised.value), kind
-        for program in (status.main, report.main, export.main):
+        for program in (status.main, report.main):
             assert program([str(folder)]) == Exit.USAGE, kind
             assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "victim").exists()
@@ -164,14 +164,13 @@ def test_links_in_a_folder_are_not_followed_for_writing(tmp_path: Path) -> None:
     (folder / "arrays").unlink()
     (tmp_path / "theirs").write_text("as it was")
     (folder / "figures").symlink_to(elsewhere)
-    for name in ("trials.csv", "report.html", "export.csv"):
+    for name in ("trials.csv", "report.html"):
         (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(tmp_path / ("nowhere" if name == "export.csv" else "theirs"))
+        (folder / name).symlink_to(tmp_path / "theirs")
     studied(folder, 2, array_size=3)
     with pytest.raises(OSError, match="figures is a link"), written_whole(folder / "figures" / "curve.svg"):
         pass
-    assert export.main([str(folder)]) == Exit.USAGE
-    assert (tmp_path / "theirs").read_text() == "as it was" and not (tmp_path / "nowhere").exists()
+    assert (tmp_path / "theirs").read_text() == "as it was"
     assert not (folder / "trials.csv").is_symlink() and len(list(elsewhere.iterdir())) == 1
     (tmp_path / "link").symlink_to(elsewhere)
     with written_whole(tmp_path / "link" / "curve.svg") as file:  # whose folder is no study's

@@ -1,1 +1,1 @@
-"""Studies for other tools."""
+"""Studies that are read again: `mpitune.load`."""

@@ -101,14 +101,12 @@ class ExportedStudy:
         folder: Its results folder.
         header: What its journal begins with, such as the settings.
         trials: Of a search by their numbers, else in the order in which they are in the journal.
-        objectives: Values that were searched for, True for those maximized; {} where the journal does not say.
         began: When its first run did, such as "2026-11-28T07:30:00"; "" where the journal does not say.
     """
 
     folder: Path
     header: Mapping[str, Any]
     trials: Sequence[ExportedTrial]
-    objectives: Mapping[str, bool]
     began: str = ""
 
     @property
@@ -188,4 +186,4 @@ def _read(folder: Path) -> ExportedStudy:
         for number, key, some in every
     ]
     began = str(history.runs[0].get("time", "")) if history.runs else ""
-    return ExportedStudy(folder, history.header, trials, history.goals, began)
+    return ExportedStudy(folder, history.header, trials, began)

@@ -1,1 +1,1 @@
-"""Follows a study while it runs, and exports it."""
+"""Follows a study while it runs, in other tools."""

@@ -16,7 +16,6 @@ import pytest
 from mpitune import Choice, Float, Int, RunOptions, Space, When, search
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError
-from mpitune.exchange.formats import to_optuna
 from mpitune.limit import SearchLimit
 from mpitune.optimize.strategies import (
     ASHA,
@@ -359,10 +358,6 @@ def test_constraints_and_attributes_are_part_of_a_result(tmp_path: Path) -> None
     candidates = read_candidates(history, goal := Goal("loss", False))
     best = ReportedStudy(tmp_path / "rTrue", history, goal, candidates).best
     assert best is not None and best.value == right
-    to_optuna(read(tmp_path / "rTrue"), tmp_path / "log")
-    file = optuna.storages.journal.JournalFileBackend(str(tmp_path / "log"))
-    there = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(file))
-    assert there.best_value == right
     how = dict(n_trials=20, enqueue=[{"x": 0.25}], adapt=True)
     wider = searched(objective, {"x": Float(0, 2)}, strategy=sampler, results=tmp_path / "rFalse", **how)
     assert [t.user_attrs["over"][0] for t in wider.trials] == [0.5 - np.float32(x_of(t)) for t in wider.trials]

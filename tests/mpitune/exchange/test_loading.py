@@ -1,10 +1,7 @@
-"""Exports, each opened by the tool that it is for, and `mpitune.load`."""
+"""`mpitune.load`, and the names that MLflow takes."""
 
-import csv
-import json
 import math
 import re
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +11,15 @@ import numpy as np
 import pytest
 
 import mpitune
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import UsageError
 from mpitune.exchange.loading import LoadedStudy
 from mpitune.optimize.strategies.halving import Hyperband
 from mpitune.storage.journal import Journal
-from mpitune.tools.export import main
 from mpitune.track.writers import _taken
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import HEADER
 
-pytestmark = pytest.mark.xdist_group("export")  # one process makes the studies that they share
+pytestmark = pytest.mark.xdist_group("loading")  # one process makes the studies that they share
 HOSTILE = "../../<script>, \"quoted\"\n'or' $x$"
 
 
@@ -61,11 +57,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with closing(Journal(folder, {**HEADER, "goal": "minimize loss"})) as journal:
         journal.append(results)
     return folder
-
-
-def exported(folder: Path, to: str, into: Path, *options: str) -> Path:
-    assert main([str(folder), "--to", to, "--into", str(into), *options]) == Exit.DONE
-    return into
 
 
 def test_load_gives_a_table_and_arrays(written: Path, searched: tuple[Path, Any]) -> None:
@@ -112,50 +103,6 @@ def test_load_has_all_columns_and_nan_where_nothing_is(tmp_path: Path, n: int) -
         mpitune.load(tmp_path / "nowhere")
 
 
-def test_tables(written: Path, searched: tuple[Path, Any], tmp_path: Path) -> None:
-    with open(exported(written, "csv", tmp_path / "a.csv"), newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["key"] for row in rows] == ["a/0", "a/1", HOSTILE] and rows[1]["value_loss"] == "inf"
-    assert rows[2]["value_loss"] == "" and rows[0]["peak_bytes"] == str(1 << 30)
-    content = json.loads(exported(written, "json", tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
-    assert content["trials"][1]["values"] == {"loss": "inf"} and content["header"]["settings"]["experiment"] == "toy"
-    content = json.loads(exported(searched[0], "json", tmp_path / "s.json").read_text())
-    assert content["objectives"] == {"loss": False} and content["trials"][0]["steps"]["1"]["other"] == 2.0
-
-
-def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp_path: Path, capsys: Any) -> None:
-    optuna = pytest.importorskip("optuna")
-
-    def opened(path: Path) -> Any:
-        backend = optuna.storages.journal.JournalFileBackend(str(path))
-        return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
-
-    folder, ours = searched
-    study = opened(exported(folder, "optuna", tmp_path / "s.log"))
-    assert [t.user_attrs["made"] for t in study.trials] == [[n, "é"] for n in range(6)]
-    assert study.best_trial.number == ours.best.number
-    assert [t.value for t in study.trials if t.state.name == "COMPLETE"] == [
-        t.values["loss"] for t in ours.trials if t.state == "complete"
-    ]
-    assert study.best_trial.params == dict(ours.best.params) and study.direction.name == "MINIMIZE"
-    pruned = [(t.value, t.user_attrs["loss"]) for t in study.trials if t.state.name == "PRUNED"]
-    assert pruned and all(last == loss for last, loss in pruned), "as Optuna itself keeps those that it has pruned"
-    assert {t.state.name for t in study.trials} == {"COMPLETE", "PRUNED"} and study.metric_names == ["loss"]
-    assert study.trials[0].intermediate_values[1] == ours.trials[0].steps[1]["loss"]
-    with closing(Journal(tmp_path / "r", HEADER)):
-        pass
-    capsys.readouterr()
-    assert main([str(tmp_path / "r"), "--to", "optuna", "--into", str(tmp_path / "x")]) == Exit.USAGE
-    assert "does not say what is searched for" in capsys.readouterr().err
-    study = opened(exported(written, "optuna", tmp_path / "a.log"))
-    assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
-    assert study.trials[2].user_attrs["run/key"] == HOSTILE and study.trials[0].duration.total_seconds() == 2
-    assert study.direction.name == "MINIMIZE"
-    said = {"run/key": "a/0", "run/place": "node<b>/1/2/cuda:GPU-1", "run/seconds": 2.0, "run/peak_bytes": 1 << 30}
-    values = {"loss": 0.25, "seconds": 99.0, "error": 8.0}
-    assert study.best_trial.user_attrs == {**said, **values}, "what was measured hides no value"
-
-
 @pytest.mark.parametrize(
     ("name", "known"),
     [
@@ -166,28 +113,3 @@ def test_optuna_reads_its_journal(written: Path, searched: tuple[Path, Any], tmp
 def test_names_that_mlflow_does_not_take_are_there_by_codes(name: str, known: str) -> None:
     long = _taken("n" * 300)
     assert _taken(name) == known and len(long) <= 250 and long != _taken("n" * 301)
-
-
-def test_what_is_not_installed_is_one_line(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "optuna"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    assert main([str(written), "--to", "optuna", "--into", str(tmp_path / "x")]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "mpitune[export]" in said and not (tmp_path / "x").exists()
-
-
-def test_nothing_is_overwritten_and_mistakes_are_one_line(written: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "there").write_text("kept")
-    for words, text in (
-        ((written, "--into", tmp_path / "there"), "exists: give another name"),
-        ((tmp_path / "nowhere",), "holds no study"),
-        ((written, "--to", "excel"), "'excel' is not one of csv"),
-        ((written, "--into", tmp_path / "there" / "x"), "cannot be written"),
-    ):
-        assert main([*map(str, words)]) == Exit.USAGE
-        said = capsys.readouterr()
-        assert text in said.err and said.err.count("\n") == 1, said.err
-    assert (tmp_path / "there").read_text() == "kept"

@@ -1,6 +1,6 @@
 """A study as one page to look at: `python -m mpitune report RESULTS`, and report.html at the end of every study.
 
-    journal -> candidates.py, timeline.py, importance.py: what happened
+    journal -> candidates.py, importance.py: what happened
     parts.py: what any study says     Experiment.reporting().sections: what an experiment adds
     chart_data.py: what report.js draws
     page.py: all of it -> report.html

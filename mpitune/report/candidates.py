@@ -1,4 +1,4 @@
-"""A journal as a report sees it: candidates, the best of them, the failures, the time it took."""
+"""A journal as a report sees it: candidates, the best of them, the failures, what it took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from mpitune.figures.panels import Section
 from mpitune.figures.winner import Winner, best_of, mean_of, winner_among
 from mpitune.identity import texts_of
-from mpitune.report.timeline import Timeline, timeline_of
 from mpitune.storage.history import History
 from mpitune.trial import (
     COMPLETE,
@@ -175,33 +174,38 @@ class ReportedStudy:
             return f"stopped by {self.history.stopped}"
         return "complete" if self.history.complete else "running" if self.running else "unfinished"
 
-    @cached_property
-    def timeline(self) -> Timeline | None:
-        """What each slot did; None where the journal does not say it."""
-        return timeline_of(self.history)
-
     @property
     def wall_seconds(self) -> float:
-        """Of all runs, as far as known."""
-        return (
-            self.timeline.seconds if self.timeline else math.fsum(run.get("seconds", 0.0) for run in self.history.runs)
-        )
+        """Of all runs, as far as known: one that was killed has no end."""
+        return math.fsum(run.get("seconds", 0.0) for run in self.history.runs)
+
+    @property
+    def utilisation(self) -> float | None:
+        """The share of the time of all slots in which trials ran; None where it is not known."""
+        runs = self.history.runs
+        if self.history.deaths or self.history.header.get("before") or not all("seconds" in run for run in runs):
+            return None
+        of_slots = math.fsum(run["seconds"] * len(run.get("slots", ())) for run in runs)
+        return self.busy_seconds / of_slots if of_slots else None
 
     @cached_property
     def busy_seconds(self) -> float:
         """Of work, over all slots."""
         return math.fsum(result.seconds for result in self.history.results.values())
 
-    def best_so_far(self) -> list[tuple[float, float]]:
-        """The Unix time and the value of each candidate that was better than all before it."""
-        if self.goal is None:
-            return []
-        best: list[tuple[float, float]] = []
-        for candidate in sorted(self.valued, key=lambda candidate: candidate.ended):
+    def best_so_far(self) -> list[tuple[int, float]]:
+        """The number, in the order in which they ended, and the value of each that was better than all before it."""
+        best: list[tuple[int, float]] = []
+        for n, candidate in enumerate(self.in_time, 1):
             value = candidate.value if candidate.state == COMPLETE and candidate.value is not None else math.nan
-            if math.isfinite(value) and (not best or self.goal.better(value, best[-1][1])):
-                best.append((candidate.ended, value))
+            if self.goal and math.isfinite(value) and (not best or self.goal.better(value, best[-1][1])):
+                best.append((n, value))
         return best
+
+    @property
+    def in_time(self) -> list[Candidate]:
+        """Those with a value, in the order in which they ended."""
+        return sorted(self.valued, key=lambda candidate: candidate.ended)
 
 
 def read_candidates(

@@ -1,4 +1,4 @@
-"""What report.js draws from: columns of trials and candidates, charts, slots, as JSON, gzipped and in base64."""
+"""What report.js draws from: columns of trials and candidates, and charts, as JSON, gzipped and in base64."""
 
 from __future__ import annotations
 
@@ -71,17 +71,13 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
     trials = [(study.history.trials[key], result) for key, result in study.history.results.items()]
     params = list(dict.fromkeys(name for trial, _ in trials for name in trial.params))
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
-    time, goal = study.timeline, study.goal
-    slots = time.slots if time else []
-    bars = [(bar, slot.place) for slot in slots for bar in slot.bars if bar.kind != "lost"]
-    begins = {bar.key: bar.begin for bar, _ in bars}
-    places = {bar.key: place for bar, place in bars}  # with the name of the job, where several have joined
+    goal = study.goal
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     own_columns: dict[str, Any] = {
         **_known("fold", [trial.segment.fold for trial, _ in trials]),
         "seconds": _numbers(result.seconds for _, result in trials),
         **_known("peak MiB", [r.peak_bytes and round(r.peak_bytes / (1 << 20)) for _, r in trials]),
-        "place": _texts(places.get(trial.key) or str(result.place) for trial, result in trials),
+        "place": _texts(str(result.place) for _, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
         "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
     }
@@ -99,7 +95,6 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         "name": study.history.header["settings"]["experiment"],
         "goal": goal and {"name": goal.name, "maximize": goal.maximize, "percent": goal.percent},
         "trials": columns,
-        "begins": _numbers(begins.get(trial.key, math.nan) for trial, _ in trials) if time else None,
         "params": study.parameters,
         "candidates": {
             name: _options(study, (candidate.params.get(name) for candidate in study.candidates))
@@ -109,16 +104,6 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
         "charts": charts.drawn,
     }
-    if time:
-        whole["time"] = {
-            "slots": [slot.place for slot in slots],
-            "runs": time.runs,
-            "lost": [
-                [n, round(bar.begin, 3), round(bar.end, 3), bar.key]
-                for n, slot in enumerate(slots) for bar in slot.bars if bar.kind == "lost"
-            ],
-            "deaths": [[n, round(at, 3), cause[:300]] for n, slot in enumerate(slots) for at, cause in slot.deaths],
-        }  # fmt: skip
     return msgspec.json.encode(whole).decode()
 
 

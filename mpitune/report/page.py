@@ -101,7 +101,7 @@ def _study(study: ReportedStudy) -> dict[str, Any]:
     ]
     candidates = [*parts.winner_of(study), *parts.history_of(study), *parts.learning_of(study)]
     links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
-    links += [("history", "Candidates"), ("time", "Timeline"), ("failures", f"Failures ({len(study.failures)})")]
+    links += [("history", "Candidates"), ("failures", f"Failures ({len(study.failures)})")]
     links += [("trials", "Trials"), ("about", "Settings")]
     return {
         "links": links,
@@ -109,7 +109,6 @@ def _study(study: ReportedStudy) -> dict[str, Any]:
         "notes": parts.notes_of(study),
         "sections": sections,
         "candidates": [_panel(panel, charts) for panel in [*candidates, parts.importance(study)]],
-        **parts.time_of(study),
         **parts.failures_of(study),
         "about": parts.about_of(study),
         "data": chart_data.packed(chart_data.study_json(study, charts)),

@@ -15,7 +15,6 @@ from mpitune.errors import duration
 from mpitune.figures.panels import Bars, Fact, Lines, Note, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
-from mpitune.report.timeline import REASONS
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
 from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED
@@ -30,11 +29,11 @@ MOST_DEATHS = 1000  # rows of their table
 
 def facts_of(study: ReportedStudy) -> list[Fact]:
     """The first screen: the best parameters, the goal's value, the experiment's facts, what it took."""
-    history, time = study.history, study.timeline
+    history, busy = study.history, study.utilisation
     total = history.runs[-1].get("n_trials") if history.runs else None
     second = sum(result.attempt > 1 and not result.failed for result in history.results.values())
     window = window_of(history.header)
-    slots = f", {_count(len(time.slots), 'slot')} busy {time.utilisation:.0%} of the time" if time else ""
+    slots = "" if busy is None else f", which kept the slots busy for {busy:.0%} of the time"
     return [
         *_answer(study),
         *(fact for section in study.sections for fact in section.facts),
@@ -153,26 +152,19 @@ def importance(study: ReportedStudy) -> Panel:
 
 
 def history_of(study: ReportedStudy) -> list[Panel]:
-    """The best value so far over the time of running. Nothing where times are not known."""
-    points, goal, time = study.best_so_far(), study.goal, study.timeline
-    if not points or goal is None or time is None:
+    """The best value so far, by the number of candidates that have ended."""
+    best, goal = study.best_so_far(), study.goal
+    if not best or goal is None:
         return []
-    unit, unit_seconds = _unit_of(time.seconds)
-    dots = [
-        (time.running(candidate.ended) / unit_seconds, candidate.value)
-        for candidate in study.candidates
-        if candidate.value is not None and math.isfinite(candidate.value)
-    ]
+    values = [(float(n), one.value) for n, one in enumerate(study.in_time, 1) if one.value is not None]
+    dots = [(n, value) for n, value in values if math.isfinite(value)]
     drawn = dots[:: -(-len(dots) // MOST_DOTS)]
-    about = f"{goal.name}: the best so far as a line, candidates as dots"
+    about = f"{goal.name}: the best so far as a line, candidates as dots, in the order in which they ended"
     about += f"; {len(drawn):,} of {len(dots):,} are drawn." if len(drawn) < len(dots) else "."
-    x, y = [time.running(ended) / unit_seconds for ended, _ in points], [value for _, value in points]
-    line = [*x, max(at for at, _ in dots)], [*y, y[-1]]
-    shown = [at for at, _ in drawn], [value for _, value in drawn]
-    curves = {"best so far": line}
-    return [
-        Lines("History of the best", about, f"{unit} of running", goal.name, curves, goal.percent, shown, steps=True)
-    ]
+    steps = [*best, (len(values), best[-1][1])]
+    curves = {"best so far": ([n for n, _ in steps], [value for _, value in steps])}
+    shown = [n for n, _ in drawn], [value for _, value in drawn]
+    return [Lines("History of the best", about, "candidates", goal.name, curves, goal.percent, shown, steps=True)]
 
 
 def learning_of(study: ReportedStudy) -> list[Panel]:
@@ -197,36 +189,6 @@ def learning_of(study: ReportedStudy) -> list[Panel]:
     return [Lines("Learning curves", about, "step", goal.name, some, goal.percent, faint=pruned)]
 
 
-def _unit_of(seconds: float) -> tuple[str, float]:
-    """A unit in which so many seconds read well, and its seconds."""
-    return ("seconds", 1.0) if seconds < 300 else ("minutes", 60.0) if seconds < 3 * 3600 else ("hours", 3600.0)
-
-
-def time_of(study: ReportedStudy) -> dict[str, Any]:
-    """The timeline of every slot, and why slots were idle."""
-    history, time = study.history, study.timeline
-    if time is None:
-        about = (
-            "The journal does not say when trials ended, so there is no timeline."
-            if history.results
-            else "No trial has ended so far."
-        )
-        return {"timeline": False, "timeline_about": about, "idle": []}
-    idle = [
-        (name, f"{seconds / (time.slot_seconds or 1.0):.1%}", duration(seconds), REASONS[name])
-        for name, seconds in time.idle.items()
-    ]
-    about = f"{len(time.slots)} slots over {duration(time.seconds or 1.0)}; trials ran in {time.utilisation:.1%} of "
-    about += "their time."
-    if history.jobs:
-        about += f" The {len(history.jobs) - 1} jobs that have joined are laid as they were."
-    elif len(time.runs) > 1:
-        about += f" The {len(time.runs)} runs are laid end to end; dashed lines part them."
-    if time.killed and not history.jobs:
-        about += " A run was killed or still goes on: its last result stands for its end."
-    return {"timeline": True, "timeline_about": about, "idle": idle}
-
-
 def failures_of(study: ReportedStudy) -> dict[str, Any]:
     """Failed trials with their last lines, and workers that died."""
     failed = study.failures
@@ -245,8 +207,11 @@ def failures_of(study: ReportedStudy) -> dict[str, Any]:
     about = f"{len(failed)} trials failed twice. " + "; ".join(f"{n} times: {text}" for text, n in kinds.most_common(5))
     if len(failed) > MOST_FAILURES:
         about += f". The first {MOST_FAILURES} are listed."
-    slots = study.timeline.slots if study.timeline else ()
-    deaths = [(slot.place, duration(at), cause[:300]) for slot in slots for at, cause in slot.deaths]
+    first = study.history.runs[0].get("began", 0.0) if study.history.runs else 0.0
+    deaths = [
+        ("/".join(map(str, death.place)), duration(max(0.0, death.time - first)), death.cause[:300])
+        for death in study.history.deaths
+    ]
     return {
         "failures": shown,
         "failures_about": about,

@@ -98,7 +98,6 @@
         this[panel.kind](element, panel);
       }
       if (this.n > 1 && finite(data.values).length) this.explore();
-      if (data.time && data.time.slots.length) this.timeline();
       this.table();
     }
 
@@ -356,94 +355,6 @@
       if (this.scatter) this.scatter.draw();
       if (this.scatter && this.scatter.chart) brush(this.scatter.chart);
       this.filter();
-    }
-
-    // -- the timeline: bars that are closer than a pixel become one
-
-    timeline() {
-      const { data } = this, { slots, runs, lost, deaths } = data.time, trials = data.trials;
-      const total = runs[runs.length - 1][1] || 1;
-      const [unit, size] = total < 300 ? ["seconds", 1] : total < 3 * 3600 ? ["minutes", 60] : ["hours", 3600];
-      const slotOf = new Map(slots.map((name, n) => [name, n]));
-      const bars = slots.map(() => []);
-      for (let i = 0; i < this.rows; i++) {
-        const begin = data.begins[i], slot = slotOf.get(at(trials.place, i));
-        if (begin !== null && slot !== undefined) bars[slot].push([begin, begin + at(trials.seconds, i), at(trials.failure, i) ? 1 : 0, at(trials.trial, i)]);
-      }
-      for (const [slot, begin, end, key] of lost) bars[slot].push([begin, end, 2, key]);
-      for (const of of bars) of.sort((a, b) => a[0] - b[0]);
-      const names = ["trial", "failed", "lost with its worker"];
-      const window_ = { from: 0, to: total };
-      const merged = () => {
-        const near = (window_.to - window_.from) / 1500, found = [];
-        bars.forEach((of, slot) => {
-          let last = null;
-          for (const [begin, end, kind, key] of of) {
-            if (end < window_.from || begin > window_.to) continue;
-            const near_last = last && last[3] === kind && begin - last[2] * size < near;
-            if (near_last && (end - begin < near || last[2] * size - last[1] * size < 4 * near)) {
-              last[2] = end / size;
-              last[5]++;
-            } else {
-              last = [slot, begin / size, end / size, kind, key, 1];
-              found.push(last);
-            }
-          }
-        });
-        return found;
-      };
-      const tall = slots.length > 40;
-      const element = this.find(".chart.time");
-      element.style.height = `${Math.min(40, slots.length) * 20 + 100}px`;
-      const draw = (params, api) => {
-        const from = api.coord([api.value(1), api.value(0)]), to = api.coord([api.value(2), api.value(0)]), height = Math.max(2, api.size([0, 1])[1] * 0.75);
-        const shape = echarts.graphic.clipRectByRect({ x: from[0], y: from[1] - height / 2, width: Math.max(1, to[0] - from[0]), height }, params.coordSys);
-        return shape && { type: "rect", shape, style: { fill: [style("--blue"), style("--red"), style("--orange")][api.value(3)] } };
-      };
-      const chart = new Chart(element, `timeline of ${slots.length} slots`, () => {
-        const kept = merged();
-        const died = ([, slot, cause]) => `${html(slots[slot])}<br>a worker died: ${html(cause)}`;
-        const worked = ([slot, begin, end, kind, key, n]) => [
-          html(slots[slot]),
-          `${n > 1 ? `${n} trials from ${html(key)} on` : html(key)}: ${names[kind]}`,
-          `${number((end - begin) * size)} s`,
-        ].join("<br>");
-        return {
-          grid: { left: 150, right: 20, top: 8, bottom: 76 },
-          tooltip: { formatter: (p) => (p.seriesIndex ? died(p.value) : worked(p.value)) },
-          xAxis: { type: "value", min: 0, max: total / size, name: `${unit} of running`, nameLocation: "middle", nameGap: 24, axisLabel: { formatter: number } },
-          yAxis: { type: "category", data: slots, inverse: true, axisLabel: { width: 136, overflow: "truncate" } },
-          dataZoom: [
-            {
-              type: "slider", xAxisIndex: 0, bottom: 8, height: 22, showDataShadow: false, filterMode: "none",
-              startValue: window_.from / size, endValue: window_.to / size, labelFormatter: number,
-            },
-            { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false },
-            ...(tall ? [{ type: "slider", yAxisIndex: 0, right: 0, width: 14, filterMode: "none", startValue: 0, endValue: 39 }] : []),
-          ],
-          series: [
-            {
-              type: "custom", renderItem: draw, data: kept, encode: { x: [1, 2], y: 0 }, progressive: 0,
-              markLine: {
-                silent: true, symbol: "none", label: { show: false }, lineStyle: { color: style("--ink"), type: "dashed" },
-                data: runs.slice(1).map(([begin]) => ({ xAxis: begin / size })),
-              },
-            },
-            {
-              type: "scatter", symbol: "path://M0,0L2,0L5,3L8,0L10,0L6,5L10,10L8,10L5,7L2,10L0,10L4,5Z", symbolSize: 11,
-              itemStyle: { color: style("--red") }, data: deaths.map(([slot, when, cause]) => [when / size, slot, cause]),
-            },
-          ],
-        };
-      }, (made) => {
-        let wait = 0;
-        made.on("datazoom", () => { clearTimeout(wait); wait = setTimeout(() => {
-          const zoom = made.getOption().dataZoom[0];
-          [window_.from, window_.to] = [(zoom.start / 100) * total, (zoom.end / 100) * total];
-          made.setOption({ series: [{ data: merged() }] });
-        }, 120); });
-      });
-      this.slots = chart;
     }
 
     // -- the table of all trials

@@ -1,8 +1,5 @@
-"""What a report reads out of a journal: candidates, the best one, times of slots, importance."""
+"""What a report reads out of a journal: candidates, the best one, importance."""
 
-import json
-from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +8,12 @@ from sklearn.linear_model import LinearRegression
 
 from mpitune.figures.panels import Lines
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
-from mpitune.report.chart_data import Charts, study_json
 from mpitune.report.importance import importance_of
 from mpitune.report.page import report_of
 from mpitune.report.parts import learning_of, notes_of
-from mpitune.report.timeline import timeline_of
 from mpitune.storage.history import History, read_study
-from mpitune.storage.journal import Journal
 from mpitune.trial import Ending, Segment
-from tests.mpitune.report.journals import BEGAN, SLOTS, death, header, many, trial_line, write
+from tests.mpitune.report.journals import header, many, trial_line, write
 
 LOSS = Goal("loss", maximize=False)
 
@@ -91,73 +85,6 @@ def test_a_curve_for_each_trial_that_says_steps_and_the_pruned_are_faint(tmp_pat
     assert curves.curves == {"trial 0": ([1, 2, 3], [0.5, 0.3, 0.2]), "trial 1 (pruned)": ([1], [0.9])}
 
 
-def test_a_trial_of_a_job_that_joined_has_the_place_of_its_slot_in_the_timeline(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path, header())):
-        pass
-    for n, job in enumerate(("one", "two")):
-        write(tmp_path / "jobs" / job, [trial_line(f"t{n}", {"x": n}, {"loss": 1.0}, begin=0, end=1)])
-    shown = json.loads(study_json(read(read_study(tmp_path)), Charts()))
-    place = shown["trials"]["place"]
-    assert [place["of"][at] for at in place["at"]] == [f"{job}/{SLOTS[0]}" for job in ("one", "two")]
-    assert set(place["of"]) <= set(shown["time"]["slots"])
-
-
-def test_the_time_of_each_slot_is_work_or_has_a_reason(tmp_path: Path) -> None:
-    lines = [
-        trial_line("a", {"x": 1}, {"loss": 1.0}, begin=5, end=25),
-        trial_line("b", {"x": 2}, {"loss": 1.0}, begin=27, end=60),
-        trial_line("c", {"x": 3}, {"loss": 1.0}, begin=10, end=20, slot=1),
-        trial_line("d", {"x": 4}, {"loss": 1.0}, begin=45, end=50, slot=1),
-    ]
-    history = write(tmp_path, lines, deaths=[death(1, 40, 15, "d", "killed by SIGKILL")])
-    time = timeline_of(history)
-    assert time is not None and not time.killed and time.runs == [(0.0, 100.0)]
-    first, second, third = time.slots
-    assert [first.idle, second.idle, third.idle] == [
-        pytest.approx({"start": 5, "wait": 2, "restart": 0, "tail": 0, "report": 40}),
-        pytest.approx({"start": 10, "wait": 5, "restart": 5, "tail": 10, "report": 40}),
-        pytest.approx({"start": 0, "wait": 0, "restart": 0, "tail": 60, "report": 40}),
-    ]
-    assert [(bar.kind, bar.end - bar.begin) for bar in second.bars] == [("done", 10), ("lost", 15), ("done", 5)]
-    assert second.deaths == [(40.0, "killed by SIGKILL")]
-    assert time.utilisation == pytest.approx((53 + 30) / 300)
-    assert sum(slot.busy + sum(slot.idle.values()) for slot in time.slots) == pytest.approx(300)
-
-
-def test_a_trial_that_failed_with_its_worker_ends_with_the_last_death(tmp_path: Path) -> None:
-    """The journal has no time of its own for it, and the others' times are still used."""
-    lines = [
-        trial_line("a", {"x": 1}, {"loss": 0.5}, begin=5, end=25),
-        trial_line("b", {"x": 2}, {}, begin=0, end=3, ended=0.0, error="killed by SIGSEGV", attempt=2),
-        trial_line("c", {"x": 3}, {"loss": 0.4}, begin=25, end=60),
-    ]
-    deaths = [death(1, 10, 4, "b", "killed by SIGSEGV"), death(2, 20, 3, "b", "killed by SIGSEGV")]
-    history = write(tmp_path, lines, deaths=deaths)
-    time = timeline_of(history)
-    assert time is not None
-    assert [(bar.kind, bar.begin, bar.end) for bar in time.slots[1].bars] == [("lost", 6, 10)]
-    assert [(bar.kind, bar.begin, bar.end) for bar in time.slots[2].bars] == [("failed", 17, 20)]
-    assert read(history).best_so_far() == [(BEGAN + 25, 0.5), (BEGAN + 60, 0.4)]
-
-
-def test_runs_are_laid_end_to_end_and_a_killed_one_ends_with_its_last_result(tmp_path: Path) -> None:
-    write(tmp_path, [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=1, end=11)], seconds=None)
-    later = [trial_line("b", {"x": 2}, {"loss": 1.0}, begin=1002, end=1010)]
-    time = timeline_of(write(tmp_path, later, began=BEGAN + 1000, seconds=12.0))
-    assert time is not None and time.killed
-    assert time.runs == [(0.0, 11.0), (11.0, 23.0)]
-    assert [(bar.key, bar.begin, bar.end) for bar in time.slots[0].bars] == [("a", 1, 11), ("b", 13, 21)]
-
-
-def test_results_that_came_together_do_not_overlap(tmp_path: Path) -> None:
-    """Clocks of hosts differ, and a journal may be of several: bars of one slot never lie on each other."""
-    lines = [trial_line(f"t{n}", {"x": n}, {"loss": 1.0}, begin=9, end=10) for n in range(5)]
-    time = timeline_of(write(tmp_path, lines))
-    assert time is not None
-    bars = time.slots[0].bars
-    assert all(one.end <= other.begin for one, other in pairwise(bars))
-
-
 def test_what_matters_is_found_to_matter(tmp_path: Path) -> None:
     """The loss of `many` depends on the rate most, then on the width, on nothing else."""
     study = read(many(300, tmp_path))
@@ -197,6 +124,7 @@ def test_the_best_so_far_only_improves_in_per_cent_where_it_is_a_fraction(
     assert [value for _, value in study.best_so_far()] == ([0.5, 0.3, 0.2] if percent else [1.5, 1.0, 0.7, 0.3, 0.2])
 
 
-def test_a_study_without_times_of_its_results_has_no_timeline(tmp_path: Path) -> None:
-    lines = [trial_line("a", {"x": 1}, {"loss": 1.0}, begin=0, end=1, ended=0.0)]
-    assert timeline_of(write(tmp_path, lines)) is None
+def test_how_busy_the_slots_were_is_said_where_it_is_known(tmp_path: Path) -> None:
+    lines = [trial_line(f"t{n}", {"x": n}, {"loss": 1.0}, begin=0, end=50, slot=n) for n in range(3)]
+    assert read(write(tmp_path / "a", lines, seconds=100.0)).utilisation == 0.5
+    assert read(write(tmp_path / "b", lines, seconds=None)).utilisation is None, "it was killed"

@@ -71,13 +71,6 @@ class Port:
         """
         return ""
 
-    def counted(self) -> tuple[int | None, int | None]:
-        """How many trials are done and how many there will be at most, where people count otherwise than the engine.
-
-        So does a search whose trials have stages. None: as the engine counts.
-        """
-        return None, None
-
     def matching(self, earlier: Sequence[Earlier]) -> Matching:
         """Which results of earlier studies count here, the oldest study first. Called on rank 0, before `searches`.
 

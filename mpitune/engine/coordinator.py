@@ -125,9 +125,8 @@ class Coordinator:
 
     def overview(self) -> Overview:
         """How the study stands, for people."""
-        done, most = self._study.port.counted()
-        total = self._scheduling.n_trials if most is None else most
-        return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total, done=done)
+        total = self._scheduling.n_trials
+        return overview(self._study, self.dispatch, self._clock(), failed=self.n_failed, total=total)
 
     def handle(self, sender: int, message: ToCoordinator) -> None:
         match message:

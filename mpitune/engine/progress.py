@@ -49,7 +49,7 @@ class Running:
 class Overview:
     """A study at one moment."""
 
-    done: int  # trials that are done, as people count them
+    done: int  # trials, or stages of them, that are done
     failed: int  # of those that are done, without those of other jobs
     total: int  # trials that there will be, as far as is known now
     more: bool  # there may be more than `total`
@@ -58,26 +58,20 @@ class Overview:
     waiting: Mapping[str, int]  # what other slots do, such as "starting", and how many do it
     running: Sequence[Running]  # trials that are being computed, the longest first, `MOST_SHOWN` at most
     left: float | None  # seconds until all known trials are done, a guess; None where that is not known
-    stages: int | None = None  # of trials, that are known; None where a trial is evaluated at once
 
 
-def overview(
-    study: Coordinated, dispatch: Dispatch, now: float, *, failed: int, total: int | None, done: int | None = None
-) -> Overview:
-    """The study now, by the coordinator's clock; see `Overview`.
-
-    `total`: None where that is not known. `done`: trials, where what the study asks for are stages of them.
-    """
-    n_asked = study.n_asked if done is None else done
+def overview(study: Coordinated, dispatch: Dispatch, now: float, *, failed: int, total: int | None) -> Overview:
+    """The study now, by the coordinator's clock; see `Overview`. `total`: None where that is not known."""
+    n_asked = study.n_asked
     states = list(dispatch.slots.values())
     computing = sorted((state for state in states if state.is_computing), key=lambda state: state.assigned[0].since)
     others = [state.step.unit for state in states if state.assigned and state.step and not state.is_computing]
     unasked = max(0, (total or 0) - n_asked)
     left = None
-    if done is None and not study.waits:  # else other jobs do a part, of whose pace nothing is known here
+    if not study.waits:  # else other jobs do a part, of whose pace nothing is known here
         left = _time_left(dispatch, now, unasked=unasked, n_open=n_asked - study.n_done)
     return Overview(
-        done=study.n_done if done is None else done,
+        done=study.n_done,
         failed=failed,
         total=n_asked + unasked,
         more=total is None,
@@ -86,7 +80,6 @@ def overview(
         waiting=dict(Counter(others)),
         running=[_running(state, now) for state in computing[:MOST_SHOWN]],
         left=left,
-        stages=None if done is None else study.n_done,
     )
 
 
@@ -250,8 +243,7 @@ def _bar() -> Any:
 
 def note_of(seen: Overview) -> str:
     """What an overview says beside its counts of trials, in a line."""
-    words = [] if seen.stages is None else [f"{seen.stages} stage{'s' * (seen.stages != 1)}"]
-    words += [f"{seen.failed} failed"] if seen.failed else []
+    words = [f"{seen.failed} failed"] if seen.failed else []
     words += [f"{seen.n_running} running"] if seen.n_running else []
     words += [f"{n} {what}" for what, n in seen.waiting.items()]
     if seen.left and seen.done < seen.total:  # none is left by the guess where the last trials take longer

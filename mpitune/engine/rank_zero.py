@@ -188,8 +188,8 @@ class RankZero:
         })  # fmt: skip
         size, seen = self.part.transport.size, coordinator.overview()
         log.info(
-            "%d slot%s on %d node%s; %d of %d trials%s known", len(slots), "s" * (len(slots) != 1), size,
-            "s" * (size != 1), seen.done, seen.total, f" and {seen.stages} stages" if seen.stages else "",
+            "%d slot%s on %d node%s; %d of %d trials known", len(slots), "s" * (len(slots) != 1), size,
+            "s" * (size != 1), seen.done, seen.total,
         )  # fmt: skip
         return coordinator
 

@@ -22,6 +22,7 @@ from mpitune.optimize.spaces import Point, Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, number_of
 from mpitune.optimize.strategies.from_optuna import with_constraints
+from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.values import InvalidReturnValue, refuse_faults, require_same_names
 from mpitune.optimize.window import Proposed, rounds
@@ -45,39 +46,6 @@ class WorkersPart:
     job: str = ""  # see `AttemptFolder`
 
 
-class Counts:
-    """How many trials of a search are done, for people: the engine counts stages of trials."""
-
-    def __init__(self) -> None:
-        self._schedulers: Sequence[TrialScheduler] = ()
-        self._begun: set[int] = set()
-        self._open: dict[str, int] = {}  # number of the trial by the key of its stage
-        self._total: int | None = None
-
-    def begin(self, schedulers: Sequence[TrialScheduler], n_trials: int | None) -> None:
-        """Count the trials of these schedulers, n_trials at most."""
-        self._schedulers = schedulers
-        self._total = None if all(scheduler.at_once for scheduler in schedulers) else n_trials
-
-    def add(self, trials: Iterable[Trial]) -> None:
-        stages = {trial.key: number_of(trial) for trial in trials if trial.segment.stage is not None}
-        self._open.update(stages)
-        self._begun.update(stages.values())
-
-    def remove(self, trial: Trial) -> None:
-        self._open.pop(trial.key, None)
-
-    def __call__(self) -> tuple[int | None, int | None]:
-        """See `Port.counted`."""
-        if not self._begun:
-            return None, self._total
-        return len(self._begun - self.going()), self._total or len(self._begun)
-
-    def going(self) -> set[int]:
-        """Numbers of the trials that go on, or may."""
-        return set(self._open.values()).union(*(scheduler.undecided() for scheduler in self._schedulers))
-
-
 @dataclass(frozen=True)
 class LeadersPart:
     """What rank 0 needs."""
@@ -88,7 +56,6 @@ class LeadersPart:
     results: Path | None
     gang_of: Callable[[Mapping[str, Any]], Gang] | None  # of the parameters; None where each trial has one device
     alike: Alike | None = None  # None: all are alike
-    counts: Counts = field(default_factory=Counts)
     carried: list[Carried] = field(default_factory=list)  # one, where there are earlier studies
     reported: list[SearchStudy] = field(default_factory=list)  # one, once it has ended with a folder
 
@@ -146,15 +113,16 @@ class Tuning(Experiment):
         assert self.plan is not None
         problem = replace(self.task.problem, known=self._known)
         told, schedulers = _Callbacks(problem, self.plan), self.plan.strategy.begin(problem)
-        self.plan.counts.begin(schedulers, problem.n_trials)
         sources = (_SchedulerSource(scheduler, problem, self.plan, told) for scheduler in schedulers)
         return [rounds(source, problem.window) for source in sources]
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(gang=self._gang, preload=(__name__,), together=bool(self.together))
-
-    def counted(self) -> tuple[int | None, int | None]:
-        return (None, None) if self.plan is None else self.plan.counts()
+        problem, plan = self.task.problem, self.plan
+        whole = plan is not None and isinstance(plan.strategy, Sampling)
+        return Scheduling(
+            n_trials=problem.n_trials if whole else None, gang=self._gang, preload=(__name__,),
+            together=bool(self.together),
+        )  # fmt: skip
 
     def on_results(self, results: Iterable[Result]) -> str:
         return "" if self.plan is None else self.plan.limit.ended_by()
@@ -211,21 +179,29 @@ class _SchedulerSource:
         self._scheduler, self._problem, self._plan, self._told = scheduler, problem, plan, told
         self.least = 0 if scheduler.at_once else problem.together or 1
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
+        self._n_open, self._stages = 0, dict[int, list[Outcome]]()  # of trials that may go on, by their numbers
 
     def ask(self, most: int) -> list[Proposed]:
-        if self._told.stop:
-            return []
-        trials = self._scheduler.ask(self.least if self._problem.together and self.least else most)
-        self._plan.counts.add(trials)
-        self._told.call_back(self._scheduler)
+        least = self.least if self._problem.together and self.least else most
+        trials = [] if self._told.stop else self._scheduler.ask(least)
+        self._n_open += len(trials)
+        if not self._n_open:  # it has ended, and what was pruned goes on no more
+            for number in sorted(self._stages):
+                self._told.call_back(number, self._stages.pop(number))
         costs = ((batch, batch[0].segment) for batch in self._groups(trials))
         return [Proposed(batch, max(1, first.until - first.start)) for batch, first in costs]
 
     def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
         for trial, result in zip(proposed.batch, results, strict=True):
             self._scheduler.tell(trial, Feedback.of(result, self._problem))
-            self._plan.counts.remove(trial)
-            self._told.add(self._scheduler, Outcome(trial, result))
+            self._n_open -= 1
+            if not self._plan.callbacks:
+                continue
+            self._stages.setdefault(number := number_of(trial), []).append(Outcome(trial, result))
+            if trial.segment.last or result.failed:
+                self._told.call_back(number, self._stages.pop(number))
+                if self._told.stop and self._scheduler.at_once:  # all are asked for: those that wait are not begun
+                    self._plan.limit.reached = self._plan.limit.reached or "a callback"
         return False
 
     def _groups(self, trials: Sequence[Trial]) -> list[Batch]:
@@ -265,28 +241,17 @@ class _Callbacks:
     """What the callbacks of a search hear, of all its schedulers."""
 
     def __init__(self, problem: Problem, plan: LeadersPart):
-        self._problem, self._plan = problem, plan
-        self._open: dict[int, list[Outcome]] = {}  # of trials whose end the callbacks have not heard of
-        self._records: dict[int, TrialRecord] = {}  # of the others
+        self._problem, self._callbacks = problem, plan.callbacks
         self._study = SearchStudy([], problem.objectives, plan.results)
+        self._records: dict[int, TrialRecord] = {}
         self.stop = False  # said by one
 
-    def add(self, scheduler: TrialScheduler, outcome: Outcome) -> None:
-        if self._plan.callbacks:
-            number = number_of(outcome.trial)
-            self._open.setdefault(number, []).append(outcome)
-            self.call_back(scheduler, [number] if outcome.trial.segment.last or outcome.result.failed else [])
-
-    def call_back(self, scheduler: TrialScheduler, ended: Sequence[int] = ()) -> None:
-        """Tell the callbacks of trials that have ended, and of those that are pruned by now."""
-        pruned = self._open.keys() - ended - self._plan.counts.going() if len(self._open) > len(ended) else ()
-        for number in (*ended, *sorted(pruned)):
-            (self._records[number],) = records(self._open.pop(number), self._problem.space.params_of)
-            self._study.trials = list(self._records.values())
-            for callback in self._plan.callbacks:
-                self.stop |= bool(callback(self._study, self._records[number]))
-        if self.stop and scheduler.at_once:  # all trials are asked for: those that wait are not begun
-            self._plan.limit.reached = self._plan.limit.reached or "a callback"
+    def call_back(self, number: int, stages: Sequence[Outcome]) -> None:
+        """Tell them of a trial that has ended."""
+        (self._records[number],) = records(stages, self._problem.space.params_of)
+        self._study.trials = list(self._records.values())
+        for callback in self._callbacks:
+            self.stop |= bool(callback(self._study, self._records[number]))
 
 
 def _is_plain(kind: Any) -> bool:

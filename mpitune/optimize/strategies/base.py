@@ -185,10 +185,6 @@ class TrialScheduler(ABC):
     def tell(self, trial: Trial, feedback: Feedback) -> None:
         """Hear what became of one."""
 
-    def undecided(self) -> set[int]:
-        """Numbers of trials that have been told and will go on, or may once others are told too."""
-        return set()
-
 
 class Strategy(ABC):
     """How to search. A frozen dataclass, whose repr tells one from another."""

@@ -7,7 +7,6 @@ keeps none is trained from its beginning in each stage, which costs at most eta 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,10 +139,6 @@ class _Bracket(TrialScheduler):
         if trial.segment.last or feedback.losses is None:
             self._points.tell(trial, feedback)
 
-    def undecided(self) -> set[int]:
-        told = (t.segment for t, feedback in self._feedback if feedback.losses is not None)
-        return {segment.number for segment in told if segment.number is not None and not segment.last}
-
 
 class _OneByOne(TrialScheduler):
     """Schedulers of which each begins when the one before has ended, or waits for what it has asked for."""
@@ -161,9 +156,6 @@ class _OneByOne(TrialScheduler):
 
     def tell(self, trial: Trial, feedback: Feedback) -> None:
         self._of.pop(trial.key).tell(trial, feedback)
-
-    def undecided(self) -> set[int]:
-        return set().union(*(scheduler.undecided() for scheduler in self._schedulers))
 
 
 @dataclass(frozen=True)
@@ -183,7 +175,7 @@ class _Promoting(TrialScheduler):
 
     def __init__(self, points: Points, rungs: Sequence[int], eta: int):
         self._points, self._rungs, self._eta = points, rungs, eta
-        self._open, self._ended = set[str](), False
+        self._open = set[str]()
         self._feedback: list[list[tuple[Trial, Feedback]]] = [[] for _ in rungs]
         self._promoted: list[set[int]] = [set() for _ in rungs]
 
@@ -199,7 +191,6 @@ class _Promoting(TrialScheduler):
                 break
             trials.append(trial)
             self._open.add(trial.key)
-        self._ended = not self._open
         return trials
 
     def tell(self, trial: Trial, feedback: Feedback) -> None:
@@ -215,12 +206,6 @@ class _Promoting(TrialScheduler):
                 self._promoted[stage].add(number_of(trial))
                 return _staged(number_of(trial), trial.params, stage + 1, self._rungs)
         return None
-
-    def undecided(self) -> set[int]:
-        """Those that may be among the best of their stage when all trials have come to it."""
-        most = max((self._points.n_trials or sys.maxsize) // self._eta, not self._any_complete())
-        stages = range(0 if self._ended else len(self._rungs) - 1)
-        return {number_of(trial) for stage in stages for trial in self._best(stage, most)}
 
     def _any_complete(self) -> bool:
         return any(feedback.losses is not None for _, feedback in self._feedback[-1])

@@ -83,9 +83,6 @@ class _Population(TrialScheduler):
     def tell(self, trial: Trial, feedback: Feedback) -> None:
         self._losses[number_of(trial)] = feedback.loss
 
-    def undecided(self) -> set[int]:
-        return set(self._points) if self._generation * self._how.every < self._how.max_steps else set()
-
     def _replace(self) -> None:
         """The last take over the parameters and checkpoints of the first, and explore from there."""
         before = self._generation - 1

@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 
-from mpitune import Float
-from mpitune.engine import progress, worker
+from mpitune.engine import worker
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.messages import AT_WORK, STARTING, Returned, Stepped, WorkerProgress
-from mpitune.engine.progress import AT_TRIALS, Overview, StatusFile, note_of, read_status_file
+from mpitune.engine.progress import AT_TRIALS, StatusFile, note_of, read_status_file
 from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
-from mpitune.optimize.strategies import Halving, PopulationBased
 from mpitune.port import Scheduling
 from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
 from tests.helpers import PATIENCE, TOYS, at_a_terminal, begun, start, wait_for_lines
-from tests.mpitune.optimize.objectives import searched
 
 
 def once(trials: list[Trial]) -> Any:
@@ -115,34 +112,3 @@ def test_a_file_of_a_stranger_is_no_status(tmp_path: Path) -> None:
     for content in (b"", b"[1]", b"{}", b'{"time": 3, "doing": "x"}', b"\xff", b"[" * 100_000):
         (tmp_path / "status.json").write_bytes(content)
         assert read_status_file(tmp_path) is None
-
-
-def half(trial: Any) -> Any:
-    for step in range(trial.start, 9):
-        yield {"step": step + 1, "loss": trial.params["x"] / (step + 1)}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "n_trials", "stages"),
-    [
-        ("random", 6, None), (Halving(9, sampler="tpe"), 9, 13), (PopulationBased(9, every=3), 4, 12),
-    ],
-)  # fmt: skip
-def test_progress_counts_the_trials_that_were_asked_for(
-    strategy: Any, n_trials: int, stages: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the first look on, and never fewer than before; stages stand beside. A guess of the time only without."""
-    seen: list[Overview] = []
-
-    def write(file: StatusFile, doing: str, overview: Overview) -> None:
-        seen.append(overview)
-
-    monkeypatch.setattr(StatusFile, "write", write)
-    monkeypatch.setattr(progress, "FILE_SECONDS", 0.0)
-    objective = half if stages else lambda trial: trial.params["x"]
-    study = searched(objective, {"x": Float(0, 1)}, strategy=strategy, n_trials=n_trials, window=2)
-    assert len(study) == n_trials and len(seen) > 3
-    assert {one.total for one in seen} == {len(study)}, "not those of a round"
-    assert [one.done for one in seen] == sorted(one.done for one in seen) and seen[-1].done == len(study)
-    assert seen[-1].stages == stages and all(one.left is None for one in seen if one.stages is not None)
-    assert ("stages" in note_of(seen[-1])) == (stages is not None)

@@ -86,7 +86,7 @@ class Scheduling:
     None of it changes results. Its functions must not import heavy libraries.
 
     Attributes:
-        n_trials: the number of trials of the study, for the progress bar; None if it cannot be known.
+        n_trials: the number of trials of the study, for people; None if it cannot be known.
         cost: the expected time of a trial, in any unit. Costly batches are handed out first.
         gang: the slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
             The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
-import pty
 import random
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -109,25 +105,6 @@ def start(folder: Path, *arguments: Any, ranks: int = 0) -> subprocess.Popen[str
     """A study of toys in the background, with two CPU workers for each rank."""
     options = ("--gpu", "none", "--workers", "2", "--results", folder)
     return begun(*TOYS, *arguments, *options, ranks=ranks, start_new_session=True)
-
-
-def at_a_terminal(
-    *arguments: str, columns: int = 80, heard: Callable[[bytes], object] = lambda said: None
-) -> tuple[str, int]:
-    """What a Python program says at a terminal, of which `heard` is told as it comes, and its exit status."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
-    command = [sys.executable, *arguments]
-    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as job:
-        os.close(theirs)
-        said = b""
-        with suppress(OSError):  # which is how a terminal ends
-            while part := os.read(ours, 1 << 16):
-                said += part
-                heard(said)
-    os.close(ours)
-    return said.decode(), job.returncode
 
 
 def wait_until(true: Callable[[], bool], timeout: float = PATIENCE) -> bool:

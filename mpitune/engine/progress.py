@@ -1,7 +1,4 @@
-"""What rank 0 tells people of a running study: a log, or a bar on a terminal.
-
-A small file tells `mpitune status`.
-"""
+"""What rank 0 tells people of a running study: lines of the log, and a small file for `mpitune status`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,10 +20,8 @@ from mpitune.errors import duration, printable, printable_lines
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import host_name
 from mpitune.storage.files import STATUS_FILE, read_at_most, written_whole
-from mpitune.storage.waiting import spoken
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
-FRAME_SECONDS = 0.5
 FILE_SECONDS = 1.0
 AT_TRIALS = "running"
 MOST_SHOWN = 50  # running trials of an overview, the longest first
@@ -117,9 +111,7 @@ def _time_left(dispatch: Dispatch, now: float, *, unasked: int, n_open: int) -> 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # a log that cannot be written ends no study
-            # stderr is looked up each time: a progress bar replaces it
             print(printable_lines(self.format(record)), file=sys.stderr)
-        spoken()
 
 
 def start_logging(rank: int, options: RunOptions) -> None:
@@ -187,14 +179,11 @@ class Progress:
     def __init__(self, quiet: bool, file: StatusFile):
         self._quiet, self._file = quiet, file
         self._drawn, self._written = time.monotonic(), -FILE_SECONDS
-        self._bar: Any = None
-        if sys.stderr.isatty() and not quiet:
-            self._bar = _bar()
 
     def update(self, overview: Callable[[], Overview], last: bool = False) -> None:
         """Show how the study stands, if that is due or it is the last time."""
         now = time.monotonic()
-        draw = not self._quiet and (last or now - self._drawn >= (FRAME_SECONDS if self._bar else LINE_SECONDS))
+        draw = not self._quiet and (last or now - self._drawn >= LINE_SECONDS)
         write = now - self._written >= FILE_SECONDS
         if not draw and not write:
             return
@@ -204,41 +193,8 @@ class Progress:
             self._file.write(AT_TRIALS, seen)
         if draw:
             self._drawn = now
-            self._draw(seen)
-
-    def _draw(self, seen: Overview) -> None:
-        note = note_of(seen)
-        if self._bar is None:
+            note = note_of(seen)
             log.info("%d of %d trials%s", seen.done, seen.total, f", {note}" if note else "")
-        else:
-            spoken()
-            self._bar.note = note
-            self._bar.update(self._bar.task_ids[0], completed=seen.done, total=seen.total, refresh=True)
-
-    def close(self) -> None:
-        if self._bar:
-            self._bar.stop()
-
-
-def _bar() -> Any:
-    """A bar on stderr with what its `note` says below, in as many lines as that takes."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-    from rich.text import Text
-
-    class BarWithNote(Bar):
-        note = ""
-
-        def get_renderables(self) -> Iterator[Any]:
-            yield from super().get_renderables()
-            yield Text(self.note)
-
-    columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
-    bar = BarWithNote(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
-    bar.add_task("trials")
-    bar.start()
-    return bar
 
 
 def note_of(seen: Overview) -> str:

@@ -37,7 +37,7 @@ from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused
 from mpitune.storage.provenance import code_and_libraries, digest
-from mpitune.storage.waiting import waiting, working
+from mpitune.storage.waiting import waiting
 from mpitune.track.tracker import require
 from mpitune.trial import Place
 
@@ -68,7 +68,7 @@ def run(
         kept = stack.enter_context(ExitStack())
         stack.push(partial(_settle, transport))
         part = _RanksPart(experiment, name, options, transport, time.monotonic(), host, stack, kept)
-        with working(f"{name} starts", transport.rank):
+        with waiting(f"{name} starts", logging.DEBUG if transport.rank else logging.INFO):
             if transport.size > 1:
                 versions_here = code_and_libraries(*_modules_of(type(experiment)))
                 agree_on_versions(transport, host, versions_here)
@@ -187,7 +187,7 @@ class _RanksPart(Part):
             if self.transport.rank == 0:
                 check(nodes, options)
                 require(options.track)
-                with working("the data are loaded", rank=0):
+                with waiting("the data are loaded", logging.INFO):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)
                 if keeps:

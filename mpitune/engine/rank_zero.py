@@ -31,7 +31,7 @@ from mpitune.storage.history import History, counted, read_study
 from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import commit, versions
 from mpitune.storage.table import kind_of, last_line
-from mpitune.storage.waiting import working
+from mpitune.storage.waiting import waiting
 from mpitune.track.tracker import Tracker, close
 from mpitune.trial import Outcome, Result
 
@@ -96,10 +96,7 @@ class RankZero:
         coordinator = self._coordinator(study)
         progress = Progress(self.part.options.quiet, status)
         self.trackers.extend(Tracker(track, folder) for track in self.part.options.track)
-        try:
-            loop(self.part.transport, agent, coordinator, progress)
-        finally:
-            progress.close()
+        loop(self.part.transport, agent, coordinator, progress)
         complete = study.finished
         if not complete and not (coordinator.ended_by and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
@@ -112,7 +109,7 @@ class RankZero:
         if finish:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
-            with working(doing, rank=0), written_into(folder):
+            with waiting(doing, logging.INFO), written_into(folder):
                 self.part.experiment.report(outcomes, study.conclusions(), self.data, folder)
         if not complete:
             ending["stopped"] = coordinator.ended_by
@@ -121,7 +118,7 @@ class RankZero:
         if finish:
             stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)
-            with working("report.html is written", rank=0):
+            with waiting("report.html is written", logging.INFO):
                 finish(folder, read_study(folder), self.part.experiment, self.data)
             print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}

@@ -1,83 +1,49 @@
-"""Say what the main thread does where it cannot say it itself: one thread that looks on."""
+"""Say what the main thread waits for where it cannot say it itself: one thread that looks on."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
 
-SILENCE = 8.5  # seconds without a line, after which `working` speaks: looked at once a second, so within ten
-
-
-@dataclass
 class _Wait:
-    """The messages about a block. is_due: whether there is one after so many seconds."""
+    """A block that is waited for: what is said of it, and for how long it has lasted."""
 
-    words: str
-    level: int
-    is_due: Callable[[int], bool]
-    seconds: int = 0
+    def __init__(self, words: str, level: int):
+        self.words, self.level, self.seconds = words, level, 0
 
 
 _waits: list[_Wait] = []  # of the main thread, the innermost last
 _watch: threading.Thread | None = None
-_spoken = time.monotonic()
-
-
-def spoken() -> None:
-    """People have just been told something, by whomever."""
-    global _spoken
-    _spoken = time.monotonic()
 
 
 @contextmanager
-def waiting(words: str) -> Iterator[None]:
-    """Log a warning when the block takes longer than ten seconds, every half minute again, and once it has ended.
+def waiting(words: str, level: int = logging.WARNING) -> Iterator[None]:
+    """Log a line when the block takes longer than ten seconds, every half minute again, and once it has ended.
 
-    For blocks of the main thread that wait for the system and compute nothing. The main thread may be inside a call
-    that does not return, so another one speaks. It counts its own seconds, as a suspended process waits for nothing.
+    The main thread may be inside a call of the system that does not return, so another one speaks. It counts its own
+    seconds, as a suspended process waits for nothing.
 
     Args:
         words: As in "results folder r has not answered".
+        level: Of the lines.
     """
-    with _watched(_Wait(words, logging.WARNING, lambda seconds: seconds >= 10 and seconds % 30 == 10)) as wait:
-        yield
-    if wait.seconds >= 10:
-        log.warning("%s for %d s, and now has", words, wait.seconds)
-
-
-@contextmanager
-def working(words: str, rank: int) -> Iterator[None]:
-    """Log what the main thread does whenever nothing was logged for ten seconds; at a terminal after a second, too.
-
-    Args:
-        words: As in "the data are loaded".
-        rank: of this process; only rank 0 speaks.
-    """
-    level = logging.INFO if rank == 0 else logging.DEBUG
-    first = 1 if sys.stderr.isatty() else 0
-    with _watched(_Wait(words, level, lambda seconds: seconds == first or time.monotonic() - _spoken >= SILENCE)):
-        yield
-
-
-@contextmanager
-def _watched(wait: _Wait) -> Iterator[_Wait]:
     global _watch
     if _watch is None:
         _watch = threading.Thread(target=_look_on, name="waiting", daemon=True)
         _watch.start()
-    _waits.append(wait)
+    _waits.append(wait := _Wait(words, level))
     try:
-        yield wait
+        yield
     finally:
         _waits.pop()
+    if wait.seconds >= 10:
+        log.log(level, "%s: it has taken %d s", words, wait.seconds)
 
 
 def _look_on() -> None:
@@ -86,7 +52,6 @@ def _look_on() -> None:
         waits = _waits[::-1]
         for wait in waits:
             wait.seconds += 1
-        for wait in waits:
-            if wait.is_due(wait.seconds):
-                log.log(wait.level, "%s for %d s", wait.words, wait.seconds)
-                break
+        said = next((wait for wait in waits if wait.seconds >= 10 and wait.seconds % 30 == 10), None)
+        if said is not None:
+            log.log(said.level, "%s for %d s", said.words, said.seconds)

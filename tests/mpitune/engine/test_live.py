@@ -15,10 +15,9 @@ from mpitune.engine.progress import AT_TRIALS, StatusFile, note_of, read_status_
 from mpitune.engine.slots import Resources
 from mpitune.engine.study import Study
 from mpitune.port import Scheduling
-from mpitune.ranks.launch import host_name
 from mpitune.storage.journal import Journal
 from mpitune.trial import Place, Result, Trial
-from tests.helpers import PATIENCE, TOYS, at_a_terminal, begun, start, wait_for_lines
+from tests.helpers import PATIENCE, start, wait_for_lines
 
 
 def once(trials: list[Trial]) -> Any:
@@ -73,39 +72,6 @@ def test_a_worker_sends_one_step_a_second_at_most(monkeypatch: pytest.MonkeyPatc
         report(step, 250, "lap")
         now += 0.01
     assert sent == [WorkerProgress("lap", float(step), 250.0) for step in (1, 101, 201)]
-
-
-WORKS = """
-import sys, time
-from pathlib import Path
-from mpitune.engine.progress import start_logging
-from mpitune.options import RunOptions
-from mpitune.storage.waiting import working
-start_logging(0, RunOptions())
-with working("the data are loaded", int(sys.argv[1])):
-    end = time.monotonic() + float(sys.argv[2])
-    while not Path(sys.argv[3]).exists() and time.monotonic() < end:
-        time.sleep(0.02)
-"""
-
-
-def test_at_a_terminal_the_first_words_come_after_a_second(tmp_path: Path) -> None:
-    """Rank 0's, as its main thread is busy; where nobody sits nothing is said for ten seconds."""
-    go = tmp_path / "go"
-    said, status = at_a_terminal("-c", WORKS, "0", "300", str(go), heard=lambda said: b"\n" in said and go.touch())
-    assert f"rank 0 {host_name()} the data are loaded for 1 s" in said and status == 0
-    assert begun("-c", WORKS, "0", "1.6", tmp_path / "never").communicate(timeout=PATIENCE)[1] == ""
-
-
-@pytest.mark.slow
-def test_a_narrow_terminal_has_room_for_all_of_it(tmp_path: Path) -> None:
-    study = (*TOYS, "9", "--seconds", "1", "--steps", "20", "--gpu", "none", "--workers", "1")
-    said, status = at_a_terminal(*study, "--results", str(tmp_path / "r"))
-    assert (
-        status == 0
-        and re.search("[1-8]/9", said)
-        and re.search(r"1 running, [0-9.]+ s left.*longest: t\d at.*lap\s+\d+ of 20", said, re.DOTALL)
-    ), said
 
 
 def test_a_file_of_a_stranger_is_no_status(tmp_path: Path) -> None:

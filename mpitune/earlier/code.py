@@ -13,10 +13,14 @@ from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
+from mpitune.identity import identity
 from mpitune.source import is_own, text_of, text_of_file
 
 MOST_ITEMS = 1000  # of a list or dict; longer ones are data
 MOST_THINGS = 10_000  # that are looked at
+MOST_BYTES = 1 << 22  # of an array; larger ones take their time
 IS = "= "  # how a value begins, which is its own digest
 MAY_BE_TIME = 1e9  # numbers from here on may be times, which differ each time
 _HOLDERS = ("sklearn.", "argparse", "types")  # of modules whose objects are walked
@@ -76,7 +80,9 @@ def _walk(called: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> str:
-    """Numbers where they are few, else a digest, as of texts; "" for what may be a time, and all else."""
+    """Numbers where they are few, else a digest, as of texts and arrays; "" for what may be a time, and all else."""
+    if isinstance(value, np.ndarray | np.generic):
+        return "" if value.nbytes > MOST_BYTES or value.dtype.hasobject else f"#{identity(value)[:16]}"
     some = value if type(value) in (tuple, list) else (value,)
     if len(some) > MOST_ITEMS or not all(type(one) in (bool, int, float, str) for one in some):
         return ""

@@ -101,7 +101,7 @@ class Led(Experiment):
     def called(self) -> dict[str, Any]:
         functions = {} if self.leader is None else self.leader.functions
         called = {name: inspect.unwrap(function) for name, function in functions.items()}
-        return values_read(called) | called
+        return called | values_read(called)
 
     def reporting(self) -> Reporting:
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))

@@ -284,6 +284,7 @@ def reads_cell(top: float) -> Callable[[Trial], float]:
 
 READS: dict[str, tuple[Any, str]] = {
     "global": (lambda n: globals().update(hi=n) or reads_globals, "hi (was 1.0, is 5.0)"),
+    "array": (lambda n: globals().update(hi=np.full(3, n)) or reads_globals, "hi"),
     "time": (lambda n: globals().update(hi=n + time.time()) or reads_globals, ""),
     "namespace": (lambda n: globals().update(hi=0, given=SimpleNamespace(low=1 / n, unread=n)) or reads_globals,
                   "SimpleNamespace.low (was 1.0, is 0.2)"),

@@ -8,6 +8,7 @@ hears of that stage, and Ray's own scheduler goes on from there.
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Sequence
@@ -33,17 +34,19 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 from ray.tune.search import Searcher
+from ray.tune.search.sample import Domain
 from ray.tune.stopper import NoopStopper
 from ray.tune.utils import flatten_dict
 
 from mpitune.errors import UsageError, needs
-from mpitune.identity import header_text, label_of
+from mpitune.identity import header_text, identity, label_of, without_address
 from mpitune.optimize.plain import whole
 from mpitune.optimize.strategies.base import trial_of
 from mpitune.optimize.window import Proposed
 from mpitune.processes.process import packed, unpacked_error
 from mpitune.ray import stage as stages
 from mpitune.ray.stage import Event, Stage
+from mpitune.source import is_own
 from mpitune.trial import Gang, Result, Trial, seed_of
 
 CONTINUE = TrialScheduler.CONTINUE
@@ -91,6 +94,11 @@ class Heard:
         return bool(self._own(trial_id, result))
 
 
+def _held(function: Any) -> dict[str, Any]:
+    """The closure of a function; nothing of a class."""
+    return dict(inspect.getclosurevars(function).nonlocals) if inspect.isfunction(function) else {}
+
+
 def bare(result: dict[str, Any]) -> dict[str, Any]:
     """A result without its parameters."""
     return {name: value for name, value in result.items() if name.partition("/")[0] != "config"}
@@ -120,7 +128,7 @@ class Controller(TuneController):
             self._scheduler_alg = Heard(scheduler, 0, self._news[1])
         if self._has_stopper:
             self._stopper = Heard(stopper, 1, self._news[1])
-        self.functions: dict[str, Any] = {}  # trainables by name
+        self.trainables: dict[str, Any] = {}  # by name
         self.arrays: dict[str, np.ndarray] = {}  # large ones that they hold
         self.extras: dict[str, tuple[bytes, Any]] = {}  # of a stage what a journal has not: its error, and its results
         self.raised: Exception | None = None
@@ -147,8 +155,21 @@ class Controller(TuneController):
 
     def setup_experiments(self, experiments: Sequence[Any], total_num_samples: int) -> None:
         self._space = experiments[0].spec.get("config") or {}
-        self.functions = {each.spec["run"]: get_trainable_cls(each.spec["run"]) for each in experiments}
+        self.trainables = {each.spec["run"]: get_trainable_cls(each.spec["run"]) for each in experiments}
         super().setup_experiments(experiments, total_num_samples)
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """What the user has written, with the values of `with_parameters`."""
+        found: dict[str, Any] = {}
+        for name, kind in self.trainables.items():
+            own = next((one for one in kind.__mro__ if is_own(one.__module__)), None)
+            found[name] = own or getattr(kind, "_trainable_func", kind)
+            methods = [part for one in kind.__mro__ for part in vars(one).values()]
+            for function in filter(inspect.isfunction, [*methods, *_held(found[name]).values()]):
+                if (registry := (held := _held(function)).get("parameter_registry")) is not None:
+                    found |= {key: registry.get(held["prefix"] + key) for key in held["keys"]}
+        return found
 
     @property
     def timeout(self) -> float | None:
@@ -168,7 +189,7 @@ class Controller(TuneController):
 
     def described(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         """For the journal's header: the space, what proposes and decides, and what is searched for."""
-        space = [f"{name}: {header_text(value)}" for name, value in sorted(flatten_dict(self._space).items())]
+        space = [f"{name}: {_of_space(value)}" for name, value in sorted(flatten_dict(self._space).items())]
         mode = getattr(self._scheduler, "_mode", None) or getattr(self._search_alg, "mode", None)
         goals = [f"{mode}imize {self._metric}"] if self._metric and mode else []
         return tuple(space), ", ".join(map(_said, (self._search_alg, self._scheduler))), tuple(goals)
@@ -357,6 +378,13 @@ def seed_searcher(searcher: Any, seed: int) -> None:
     if seed_in(getattr(searcher, "_sampler", None)) is None:
         reseed(searcher, f"{seed}/searcher")
     return None
+
+
+def _of_space(value: Any) -> str:
+    """A text that only an equal part of a space has."""
+    if not isinstance(value, Domain):
+        return header_text(value)
+    return without_address(f"{type(value).__name__} {value.domain_str:.100} #{identity(value)[:12]}")
 
 
 def _said(part: Any) -> str:

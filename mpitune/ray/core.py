@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -15,18 +16,19 @@ from ray._private import worker as of_ray
 from ray._private.state import GlobalState
 
 from mpitune.devices.choose import usable_cores, visible_gpus
-from mpitune.errors import UsageError
+from mpitune.errors import StudyError, UsageError
 from mpitune.processes.keeper import scratch_folder
 
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
 made_up: set[str] = set()  # names of studies that the script has not named
 stands_in = False  # in this process
+refusals: list[str] | None = None  # in a trial: what it was told, whatever it made of that
 _started = False
 _folder = ""
 
 
 class NotHere(UsageError):
-    """A call of Ray needs a cluster."""
+    """A call of Ray in a trial needs a cluster."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Put:
 
 
 def put(value: Any, **options: Any) -> Put:
-    """Keep a value."""
+    """Keep a value; one that is kept is itself, as for `tune.with_parameters`."""
+    if isinstance(value, Put):
+        return value
     own = Put(max(values, default=-1) + 1)
     values[own.number] = value
     return own
@@ -51,11 +55,22 @@ def get(refs: Any, **options: Any) -> Any:
 
 
 def not_here(*args: Any, **options: Any) -> NoReturn:
-    """Raises NotHere."""
-    raise NotHere(
+    """Raises NotHere in a trial, which ends the study; SystemExit in the script, after a line."""
+    error = NotHere(
         "the script asks for a task, an actor or the cluster of Ray, which mpitune does not start: call the function "
-        "itself, and leave to mpitune what runs where (of Ray's core, init, put, get and shutdown are here)"
+        "itself (of a trainer of Ray Train its loop), and leave to mpitune what runs where; of Ray's core, init, put, "
+        "get and shutdown are here"
     )
+    if refusals is None:
+        refuse(error)
+    refusals.append(str(error))
+    raise error
+
+
+def refuse(error: UsageError | StudyError) -> NoReturn:
+    """End the script with this line. `except Exception`, as Ray and scripts have it, would hide an exception."""
+    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
+    raise SystemExit(int(error.status)) from error
 
 
 def _init(*args: Any, **options: Any) -> contextlib.AbstractContextManager[None]:
@@ -103,6 +118,7 @@ def stand_in(*, started: bool = False) -> None:
     for name, meaning in own.items():
         setattr(ray, name, meaning)
     of_ray.Worker.check_connected = GlobalState._check_connected = not_here
+    of_ray.Worker.current_node_id = of_ray.Worker.current_task_id = property(not_here)
     storage._get_ray_train_session_dir = session_folder
     named = storage.StorageContext.get_experiment_dir_name
 

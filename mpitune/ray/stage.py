@@ -158,6 +158,8 @@ class InWorker:
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
             before, session._session, folder, values = session._session, None, os.getcwd(), dict(core.values)
+            refusals = core.refusals
+            core.refusals = [] if refusals is None else refusals
             try:
                 # Made anew: what a trial does to its globals is nothing to the next one, as in Ray.
                 self._trainables, own = read_call(self.packed, self._data)
@@ -166,19 +168,19 @@ class InWorker:
             finally:
                 os.chdir(folder)
                 session._session = before  # of a trial that this one is a part of
+                core.refusals = refusals
                 core.values.clear()
                 core.values.update(values)
 
     def _evaluated(self, trial: Trial, stage: Stage) -> Evaluation:
         results: list[tuple[dict[str, Any], str | None]] = []
-        cause, raised, refused = "", b"", ""
+        cause, raised = "", b""
         try:
             end = self._run(stage, results)
         except Exception as error:
             error = skip_exceptions(error)
             end, cause, raised = RAISED, own_traceback(error), packed_error(error, own_traceback(error))
-            refused = str(error) if isinstance(error, core.NotHere) else ""
-        kept = {"end": end, "results": plain(results), "refused": refused}
+        kept = {"end": end, "results": plain(results), "refused": next(iter(core.refusals or ()), "")}
         messages = packed((trial.key, raised, results if can_be_sent(results) else None))
         last = own_metrics(results[-1][0]) if results else {}
         steps = {int(r[TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
@@ -204,7 +206,8 @@ class InWorker:
                     return FINISHED
                 end = self._end(stage, own, result, deciding)
                 own_part = {name: value for name, value in result.items() if name != "config"}
-                results.append((own_part, self._saved(trainable, stage, result, end)))
+                results.append((own_part, None))  # saving may fail
+                results[-1] = own_part, self._saved(trainable, stage, result, end)
             return end
         finally:
             threads = session.get_session()

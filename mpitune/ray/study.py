@@ -10,12 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from pyarrow.fs import LocalFileSystem
 from ray.tune.impl.tuner_internal import TunerInternal
-from ray.tune.registry import get_trainable_cls
 from ray.tune.search import Searcher
 from ray.tune.tune import run as run_of_ray
 from ray.tune.tune_config import ResumeConfig
@@ -33,7 +32,9 @@ from mpitune.processes.process import sendable
 from mpitune.ray import core
 from mpitune.ray.controller import Controller
 from mpitune.ray.stage import InWorker
+from mpitune.settings import result_settings
 from mpitune.storage.files import make_folder, written_whole
+from mpitune.storage.history import require_same_study
 from mpitune.studies import run_study, stays
 from mpitune.trial import Evaluation, Result, Trial, Window
 
@@ -92,7 +93,7 @@ def _let_restored_go_on() -> None:
 
     def fit_resume(self: TunerInternal, trainable: Any, space: Any) -> Any:
         if self._resume_config.errored != ResumeConfig.ResumeType.SKIP:
-            _refused(UsageError(
+            core.refuse(UsageError(
                 "Tuner.restore has resume_errored or restart_errored, but a trial that has failed stays so: leave them "
                 "out, or give FailureConfig(max_failures=...) to the study"
             ))  # fmt: skip
@@ -106,34 +107,33 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
 
     Raises SystemExit, after a line, for what cannot be honoured: `Tuner.fit` makes a TuneError of any exception.
     """
-    trainables = {name: get_trainable_cls(name) for name in controller.functions}
     begin = controller.deciding, functools.partial(take_over, options, None)
     try:
         if stays():
-            return _serially(controller, InWorker(_packed(trainables, controller), *begin))
+            return _serially(controller, InWorker(_packed(controller), *begin))
         with called_from(Caller.SCRIPT):
             controller.require_possible()
             require_whole("window", window, 1)
-            for name, trainable in trainables.items():
+            for name, trainable in controller.trainables.items():
                 sendable(f"the trainable {name}", trainable, "make it within the function, or in setup()")
-            options = _own_folder(options, controller)
+            named, options = options.results is None, _own_folder(options, controller)
             known = known_settings(options)
             n_slots, controller.seed = agreed(options, known.get("seed", seed_here()))
             size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
-            worker = InWorker(_packed(trainables, controller), *begin)
-            run_study(Tuning(*controller.described(), controller.seed, size, worker, controller), options)
+            worker = InWorker(_packed(controller), *begin)
+            tuning = Tuning(*controller.described(), controller.seed, size, worker, controller)
+            if known and named and options.results:
+                fix = "give RunConfig another name, or --restart to set that study aside"
+                own = result_settings(tuning)
+                require_same_study(options.results, {name: known.get(name) for name in own}, own, fix=fix)
+            run_study(tuning, options)
     except (UsageError, StudyError) as error:
-        _refused(error)
+        core.refuse(error)
 
 
-def _packed(trainables: dict[str, Any], controller: Controller) -> bytes:
-    return packed_call((trainables, core.values), controller.arrays)
-
-
-def _refused(error: UsageError | StudyError) -> NoReturn:
-    print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-    raise SystemExit(int(error.status)) from error
+def _packed(controller: Controller) -> bytes:
+    return packed_call((controller.trainables, core.values), controller.arrays)
 
 
 def _serially(controller: Controller, worker: InWorker) -> None:
@@ -158,8 +158,10 @@ def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
     storage = controller._storage
     is_named = storage.experiment_dir_name not in core.made_up
     if options.results is None:
-        is_kept = is_named and storage.storage_filesystem.type_name == "local"
-        return replace(options, results=Path(storage.experiment_fs_path, "mpitune") if is_kept else None)
+        if not is_named or storage.storage_filesystem.type_name != "local":
+            return options
+        results = Path(storage.experiment_fs_path, "mpitune")
+        return own_folder(replace(options, results=results), results)
     options = own_folder(options, ("ray", storage.experiment_fs_path))
     if not is_named:
         tuner = Path(storage.experiment_fs_path, "tuner.pkl")

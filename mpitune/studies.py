@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -45,12 +45,11 @@ def advice() -> str:
     return f"Correct that and run it again{then}."
 
 
-def on_all_ranks(*but: str, elsewhere: Mapping[str, str] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def on_all_ranks(*but: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorates what every rank of a user's script calls.
 
     Where rank 0 alone runs the script, the others are asked to call it, too, without the keyword arguments `but`. What
-    ends the script there is said in plain words, also an argument that it does not have: `elsewhere` says what to give
-    in place of those that others have.
+    ends the script there is said in plain words, also an argument that it does not have.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
@@ -63,8 +62,7 @@ def on_all_ranks(*but: str, elsewhere: Mapping[str, str] | None = None) -> Calla
             for_others = {name: value for name, value in named.items() if name not in but}
             with outliving(), errors_in_one_line(), alone():
                 if (name := next((name for name in kwargs if name not in known), None)) is not None:
-                    fix = (elsewhere or {}).get(name) or mended(name, known)
-                    raise UsageError(f"{function.__name__}() has no argument {name}: {fix}")
+                    raise UsageError(f"{function.__name__}() has no argument {name}: {mended(name, known)}")
                 ask(functools.partial(called, *positional, **for_others))
                 return function(*positional, **named)
 

@@ -1,7 +1,7 @@
 """Objectives that are programs: `python train.py --lr {lr}`.
 
-Its last line of output that is a JSON object is the result, or a file that it writes. Output and exit status are
-kept; a program that takes too long is killed with all that it started.
+Its last line of output that is a JSON object is the result. Output and exit status are kept; a program that takes too
+long is killed with all that it started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.processes.keeper import has_keeper
 from mpitune.processes.process import die_with
 from mpitune.source import counting
-from mpitune.storage.files import read_at_most, regular_file
+from mpitune.storage.files import regular_file
 from mpitune.trial import Evaluation
 
 OUTPUT = "output.txt"  # in the trial's folder
@@ -40,7 +40,6 @@ QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 # Words that only a shell understands, and those that begin with > or <, as 2>&1, or end with a semicolon.
 FOR_SHELL = re.compile(r"(?<!\S)(\|{1,2}|&{1,2}|;)(?!\S)|(?<!\S)([0-9&]?>{1,2}|<)|(?<=\S)(;)(?!\S)")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-MOST_OF_RESULT = 64 << 20  # bytes of a file with values
 LOOK_S = 0.1  # between two looks at whether a program may end
 END_S = 5.0  # for a program that has taken too long to end by itself
 GIVEN = ("number", "seed", "folder", "device", "start", "until", "hosts", "nodes")  # beside the parameters
@@ -54,9 +53,6 @@ class Command:
             start and until for what the trial has (parameters win). No shell is between: a text with `|`, `>` or
             `&&` outside of quotes is refused, write `sh -c '... "$1"' sh {lr}`. In that text itself a shell would read
             a value as code. Parameters that a trial does not have are left out, with the word they stand in.
-        result: File with the values as a JSON object, such as "{folder}/result.json"; by default the last line of
-            its output that is a JSON object.
-        environment: Variables to add, with the same placeholders.
         launcher: What comes before the command in a trial of whole nodes (`search(..., nodes=2)`): {hosts} stands for
             their names with commas between, {nodes} for their number. By default the job's, with one process per node.
     """
@@ -65,8 +61,6 @@ class Command:
         self,
         command: str | Sequence[str],
         *,
-        result: str | None = None,
-        environment: Mapping[str, str] | None = None,
         launcher: str | Sequence[str] | None = None,
     ):
         self.words = words_of(command, "command")
@@ -75,11 +69,7 @@ class Command:
             self._for_shell = word[0] if (word := FOR_SHELL.search(QUOTED.sub("_", command))) else ""
         if not self.words:
             raise UsageError("the command is empty: give one such as 'python train.py --lr {lr}'")
-        self.result, self.environment = result, dict(environment or {})
         self.timeout: float | None = None  # seconds after which it is killed, see `limited`
-        for name, value in self.environment.items():
-            if not isinstance(value, str):
-                raise UsageError(f"environment={{{name!r}: {value!r}}} of the command: give texts")
         self._names()  # raises
         self.launcher = launcher and words_of(launcher, "launcher")
 
@@ -109,8 +99,10 @@ class Command:
     def called(self) -> Mapping[str, Any]:
         """Its words, and the source of each program in Python among them."""
         programs = [Path(word) for word in self.words if word.endswith(".py") and Path(word).is_file()]
-        text = repr([self.words, self.result, sorted(self.environment.items())])
-        return {"command": text, **{path.name: counting(path.read_text(errors="replace")) for path in programs}}
+        return {
+            "command": repr(self.words),
+            **{path.name: counting(path.read_text(errors="replace")) for path in programs},
+        }
 
     def limited(self, seconds: float) -> Command:
         """The same, killed after this time."""
@@ -135,21 +127,9 @@ class Command:
         values: dict[str, Any] = {name: getattr(trial, name, None) for name in GIVEN if name in names}
         values |= {**nodes, **trial.params}
         words = [word for template in templates if (word := _filled(template, values)) is not None]
-        environment = {name: _filled(text, values) or "" for name, text in self.environment.items()}
-        path = Path(_filled(self.result or "", values) or "")
-        before = _state_of(path)
-        if failed := self.run(trial, words, environment):
+        if failed := self.run(trial, words, {}):
             raise RuntimeError(failed)
-        if self.result is None:
-            return _last_object(trial.folder / OUTPUT)
-        try:
-            if before and before == _state_of(path):
-                raise ValueError("what is there was written before")
-            return dict(json.loads(read_at_most(path, MOST_OF_RESULT)))
-        except (OSError, ValueError, TypeError) as error:
-            raise NoValue(
-                f'its command left no values as JSON in {path} ({error}): write one, such as {{"loss": 0.5}}'
-            ) from None
+        return _last_object(trial.folder / OUTPUT)
 
     def run(
         self,
@@ -176,7 +156,7 @@ class Command:
         return failed.replace(str(trial.folder), str(trial._attempt.link))  # which is the same in all attempts
 
     def _names(self) -> set[str]:
-        return {name for text in [*self.words, *self.environment.values(), self.result or ""] for name in _names(text)}
+        return {name for text in self.words for name in _names(text)}
 
 
 def words_of(command: str | Sequence[str], what: str) -> list[str]:
@@ -248,15 +228,6 @@ def _run(
 def _kill(group: int, by: int = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, by)
-
-
-def _state_of(path: Path) -> tuple[int, ...]:
-    """What tells a file from one that was written anew; empty where there is none."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return ()
-    return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _last_line(output: Path) -> str:

@@ -33,17 +33,16 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from mpitune.devices.choose import hosts_here
-from mpitune.errors import mended
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.steps import StepLog, Steps, TrialStopped, is_stop
 from mpitune.optimize.strategies.base import Problem, number_of, trial_of
-from mpitune.optimize.values import InvalidReturnValue, NoAttribute, NoValue, as_json, values_of
+from mpitune.optimize.values import InvalidReturnValue, NoValue, as_json, values_of
 from mpitune.processes.keeper import scratch_folder
 from mpitune.trial import PLAIN, Batch, Ending, Evaluation, Trial, halves, seed_of
 
@@ -77,16 +76,6 @@ class ObjectiveTrial:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("suggest_"):
-                raise NoAttribute(f"trial.{name} is Optuna's: name it in the space, and read trial.params[...]")
-            if name == "should_prune":
-                raise NoAttribute("trial.should_prune is Optuna's: leave it out, trial.report stops the trial itself")
-            there = [known for known in (*vars(self), *dir(type(self))) if known[0] != "_"]
-            raise AttributeError(f"a trial has no {name}: {mended(name, there)}")
 
     @property
     def number(self) -> int:
@@ -177,18 +166,6 @@ def as_current(trial: ObjectiveTrial) -> Iterator[None]:
         yield
     finally:
         _running = before
-
-
-class Trials(list[ObjectiveTrial]):
-    """What an objective is given with `together`."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name[0] == "_":
-                raise AttributeError(name)
-            fix = "with together= an objective gets a list of trials, and returns a list of what each has"
-            raise NoAttribute(f"it asks a list for {name}: {fix}")
 
 
 class TrialEvaluator:
@@ -303,7 +280,7 @@ class GroupEvaluator(TrialEvaluator):
         with TemporaryDirectory(dir=scratch_folder(), prefix="copies-") as scratch, as_current(_nobody(_no_steps)):
             folders = [AttemptFolder(first._trial, Path(scratch, str(place))) for place in range(n)]
             trials = [placed.get(n) or replace(first, _attempt=own, user_attrs={}) for n, own in enumerate(folders)]
-            returned = self._call(passed := Trials(trials))
+            returned = self._call(passed := list(trials))
         if any(trial is not other for trial, other in zip(trials, passed, strict=True)):
             raise InvalidReturnValue("it changed the order of its list, which says whose a value is: sort a copy")
         what = f"a {type(returned).__name__}"

@@ -45,20 +45,10 @@ from mpitune.trial import Gang
 
 KILL_S = 30.0  # for a command to end that has taken too long
 JOINED_SIZE = 32  # of a window where nobody knows how many jobs will join
-ELSEWHERE = {  # arguments of Optuna, scikit-learn, Ray Tune and Hyperopt, and what to give here
-    **dict.fromkeys(("direction", "directions", "mode", "metric"), 'give minimize="loss" or maximize="accuracy"'),
-    **dict.fromkeys(("n_jobs", "max_concurrent", "num_workers"), "give workers=, as many as run at a time"),
-    **dict.fromkeys(("n_iter", "n_calls", "max_evals", "num_samples"), "give n_trials="),
-    **dict.fromkeys(("sampler", "pruner", "scheduler", "algo"), 'give strategy=, such as "tpe" or ASHA(max_steps=100)'),
-    **dict.fromkeys(("storage", "study_name", "load_if_exists"), "give results=, the folder that keeps the study"),
-    **dict.fromkeys(("config", "param_space", "param_distributions", "params"), "give space=, parameters by name"),
-    **dict.fromkeys(("random_state", "rng", "rstate"), "give seed="),
-    "catch": "leave it out, a trial that fails is recorded and the others go on",
-}
 Need = int | Callable[[Mapping[str, Any]], int]  # of each trial, or of its parameters
 
 
-@on_all_ranks("callbacks", "alike", elsewhere=ELSEWHERE)
+@on_all_ranks("callbacks", "alike")
 def search(
     objective: Any,
     space: Space | Mapping[str, Any],

@@ -38,10 +38,6 @@ class NoValue(InvalidReturnValue):
     fault = Fault.NO_VALUE
 
 
-class NoAttribute(InvalidReturnValue, AttributeError):
-    """An objective asks for what its trial does not have; the text says what to write."""
-
-
 class FolderFault(InvalidReturnValue, StorageError):
     """What this package has in the folder of a trial cannot be read or written."""
 

@@ -179,17 +179,14 @@ def test_commands(tmp_path: Path) -> None:
         "[ $1 != 9 ] || exec sleep 600\n"
         """echo begin; echo "{\\"loss\\": $(($1 + MORE))}"; echo end\n"""
     )
-    command = Command(f"sh {script} {{x}}", environment={"MORE": "{more}"})
+    command = f"env MORE={{more}} sh {script} {{x}}"
     study = searched(command, {"x": Int(0, 2), "more": 1}, strategy="grid", workers=1, results=tmp_path / "r")
     assert [t.state for t in study.trials] == ["complete", "complete", "failed"]
     assert study.best.values == {"loss": 1.0}
-    assert study.trials[2].error.endswith(f"exit status 3: sh {script} 2: no such file")
+    assert study.trials[2].error.endswith(f"exit status 3: env MORE=1 sh {script} 2: no such file")
     with pytest.raises(StudyError, match="no end within 0.5 s"):
         searched(command, {"x": Choice(9), "more": 1}, strategy="grid", workers=1, trial_timeout=0.5)
     assert (tmp_path / "r" / "trials" / "t000001" / "output.txt").read_text().startswith("begin\n")
-    command = Command(["sh", "-c", "echo '{{\"loss\": {x}}}' > {folder}/out.json"], result="{folder}/out.json")
-    study = searched(command, {"x": Int(5, 6)}, strategy="grid")
-    assert study.best.values == {"loss": 5.0}
     for quoted in (  # what is quoted needs no shell
         """awk -v x={x} 'BEGIN {{ if (2 > 1 && x) printf "{{\\"loss\\": %d}}\\n", x }}'""",
         """sh -c 'echo 1 > /dev/null; echo "{{\\"loss\\": {x}}}" | cat'""",
@@ -198,17 +195,14 @@ def test_commands(tmp_path: Path) -> None:
 
 
 def test_a_value_reaches_a_command_as_it_is(tmp_path: Path) -> None:
-    """A shell gets it as a word or a variable."""
+    """A shell gets it as a word."""
     values = ["; touch x", "$(touch x)", "a 'b' \"c\"", "`touch x`\n"]
-    told = 'printf %s "$1" > "$2/word"; printf %s "$X" > "$2/variable"; echo "{{\\"loss\\": {y}}}"'
-    command = Command(["sh", "-c", told, "sh", "{x}", "{folder}"], environment={"X": "{x}"})
+    command = ["sh", "-c", 'printf %s "$1" > "$2/word"; echo "{{\\"loss\\": {y}}}"', "sh", "{x}", "{folder}"]
     space = {"x": Choice(*values), "y": Choice(-1, 2.5)}
     study = searched(command, space, strategy="grid", results=tmp_path / "r")
     assert {t.values["loss"] for t in study.trials} == {-1.0, 2.5}
     for trial in study.trials:
-        for name in ("word", "variable"):
-            written = (tmp_path / "r" / "trials" / f"t{trial.number:06}" / name).read_text()
-            assert written == trial.params["x"]
+        assert (tmp_path / "r" / "trials" / f"t{trial.number:06}" / "word").read_text() == trial.params["x"]
 
 
 @pytest.mark.slow
@@ -252,8 +246,6 @@ X = {"x": Float(0, 1)}
         ({"options": {"restart": True}}, "options={'restart': True}: give a RunOptions"),
         ({"strategy": Grid}, "strategy=Grid: give one with its arguments, such as mpitune.strategies.Grid(...)"),
         ({"strategy": "hyperband"}, "strategy=hyperband: give one with its arguments, such as mpitune.strategies.Hyp"),
-        ({"direction": "minimize"}, 'search() has no argument direction: give minimize="loss" or maximize="accuracy"'),
-        ({"n_jobs": 2}, "search() has no argument n_jobs: give workers="),
         ({"maximise": "loss"}, "search() has no argument maximise: did you mean maximize?"),
         ({"n_trial": 2}, "search() has no argument n_trial: did you mean n_trials?"),
         ({"objective": "train '{x}"}, "cannot be divided into words: no closing quotation"),
@@ -278,8 +270,6 @@ X = {"x": Float(0, 1)}
         ({"space": {"x": Int(1, 9), "y": 3}, "enqueue": [{"y": 4}]}, "has y = 4: leave it out, or give it a range"),
         ({"objective": 5}, "the objective is a int: give a function"),
         ({"objective": lambda trial: None}, "correct the objective: it returned None: return {'loss': ...}"),
-        ({"objective": lambda trial: trial.suggest_float("x", 0, 1)}, "trial.suggest_float is Optuna's: name it in"),
-        ({"objective": lambda trial: trial.should_prune()}, "trial.should_prune is Optuna's: leave it out"),
         ({"objective": lambda trial: {"loss": Tensor()}}, "it returned a Tensor as loss: give a number"),
         ({"objective": lambda trial: {"accuracy": 1.0}}, "it returned accuracy without loss"),
         ({"objective": lambda trial: float("nan")}, "no value: it returned NaN as loss: give float('inf') where"),

@@ -222,7 +222,6 @@ def sorting(trials: Any) -> list[float]:
         ({"objective": lambda trials: [1.0] * 4}, "it returned 4 values for 3 trials: return a list of 3 with"),
         ({"objective": lambda trials: {"loss": [1.0] * 3}}, "it returned a dict: return a list of 3"),
         ({"objective": lambda trials: [None] * 3}, "correct the objective: it returned None: return"),
-        ({"objective": lambda trial: trial.params["x"]}, "it asks a list for params: with together= an objective gets"),
         ({"objective": reporting}, "it reports steps, but trials that train together are evaluated whole: return"),
     ],
 )

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from mpitune.processes.fork_server import OWN_VARIABLES, ForkServer
 from tests.helpers import ROOT, mpirun_command
 
 # Tests of what one machine has not: several hosts, a Slurm, Kubernetes, containers, other MPI libraries.
@@ -31,9 +32,10 @@ settings.load_profile("ours")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a cluster are marked by where they lie.
+    """Tests of a cluster are marked by where they lie, and one process runs those that use the same things.
 
-    One process runs those that share a Slurm or a file's fixtures; hosts of different tests have networks of their own.
+    Such as a Slurm, the fixtures of a file, or a server of workers that has imported what a file needs. Long tests are
+    apart and come first, so that no process waits for another one at the end.
     """
     places = tuple(ROOT / name for name in CLUSTER)
     for item in items:
@@ -41,6 +43,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             shared = "slurm" if "slurm" in getattr(item, "fixturenames", ()) else item.path.stem
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.xdist_group(f"cluster {shared}"))
+        elif not any(item.get_closest_marker(name) for name in ("slow", "xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
+    items.sort(key=lambda item: not (item.get_closest_marker("cluster") or item.get_closest_marker("slow")))
+
+
+# What workers of tests import, nearly all of them some of it.
+PRELOADED = (
+    "joblib", "mpitune.engine.worker", "mpitune.optimize.tuning", "mpitune.sklearn.search.folds", "numpy", "optuna",
+    "sklearn.ensemble", "sklearn.linear_model", "sklearn.model_selection", "sklearn.neighbors", "sklearn.pipeline",
+    "sklearn.preprocessing", "sklearn.svm", "sklearn.tree",
+)  # fmt: skip
+
+
+class Packages(frozenset[str]):
+    """Names of modules. What else there is in their packages a worker imports itself."""
+
+    def issuperset(self, others: Iterable[str]) -> bool:
+        return {name.partition(".")[0] for name in self}.issuperset(name.partition(".")[0] for name in others)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_server() -> Iterator[None]:
+    """Workers of most tests of a process are forks of one server: to begin one takes longer than most tests do.
+
+    A test that changes variables, the folder or the path of modules has a server of its own, as a script has.
+    """
+    place, usual, begin = os.getcwd(), dict(os.environ), ForkServer.__init__
+
+    def begin_with_all(server: ForkServer, modules: Iterable[str], environ: Mapping[str, str]) -> None:
+        changed = {name for name, _ in environ.items() ^ usual.items()} - OWN_VARIABLES
+        packages = {name.partition(".")[0] for name in modules}
+        if os.getcwd() == place and not changed and packages & {name.partition(".")[0] for name in PRELOADED}:
+            modules = {*modules, *PRELOADED}
+        begin(server, modules, environ)
+        server.modules = Packages(server.modules)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForkServer, "__init__", begin_with_all)
+        yield
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from mpitune.sweeps import agents
 from mpitune.sweeps.agents import agent, sweep
 from tests.helpers import table_without_run
 
-pytest.importorskip("wandb")
+# Imported by what tests run: to do so in each process that collects them takes a second.
+pytestmark = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 
 CONFIG: dict[str, Any] = {
     "method": "random",

@@ -17,7 +17,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING, Trials
+from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING
 from hyperopt.base import SONify
 
 from mpitune.errors import UsageError, named
@@ -38,16 +38,6 @@ hyperopts, SIGNATURE = MODULE.fmin, inspect.signature(MODULE.fmin)
 _how: ContextVar[tuple[RunOptions, int | None] | None] = ContextVar("how", default=None)  # the call that begins
 
 
-class SparkTrials(Trials):
-    """hyperopt's, whose trials run here in place of Spark: at most `parallelism` are open."""
-
-    def __init__(self, parallelism: int | None = None, timeout: Any = None, loss_threshold: Any = None, **more: Any):
-        if more:
-            raise UsageError(f"SparkTrials has {named(more)}, but there is no Spark here: leave it out")
-        self.parallelism, self.timeout, self.loss_threshold = parallelism, timeout, loss_threshold
-        super().__init__()
-
-
 @dataclass(frozen=True)
 class Minimizing(Led):
     """One call of `fmin`. The fields before `in_worker` are those of the journal's header."""
@@ -57,12 +47,16 @@ class Minimizing(Led):
     space: str
     strategy: str
     objectives: tuple[str, ...]
-    rstate: str  # whose it is
-    seed: int
+    rstate: int  # digits of its state, or of a seed that the folder keeps
     window: int
-    first: int  # number of its first trial
+    trials: int  # how many it was given
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Loop | None = field(default=None, metadata={"changes_results": False})
+
+    @property
+    def seed(self) -> int:
+        """That of the global random numbers."""
+        return self.rstate
 
 
 class Loop(MODULE.FMinIter):
@@ -77,7 +71,7 @@ class Loop(MODULE.FMinIter):
     loss_threshold: Any
     raised: Exception | None = None
     _best = float("inf")
-    _stopped = _exhausted = _told = _asked = _told_texts = False
+    _stopped = _exhausted = _begun = _asked = _told_texts = False
 
     def exhaust(self) -> Loop:
         """Run all trials; where no call of `fmin` of this module is begun, as by hyperopt."""
@@ -109,15 +103,11 @@ class Loop(MODULE.FMinIter):
         self.least, self.n_left = self.max_queue_len, self.max_evals - len(trials)
         trials.refresh()  # points are counted from now on: they come beside max_evals
         self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._given)
-        if isinstance(trials, SparkTrials):
-            window, self.catch_eval_exceptions = window or trials.parallelism, True
-            self.timeout = trials.timeout or self.timeout
-            self.loss_threshold = trials.loss_threshold if self.loss_threshold is None else self.loss_threshold
         sendable("the objective", function, "make it within the objective")
         in_worker = InWorker.of(self.domain, self.arrays)
         state = getattr(self.rstate, "bit_generator", None)
         seed = int.from_bytes(os.urandom(4), "little") if state is None else int(identity(state.state)[:8], 16)
-        slots, seed = agreed(options, seed if of_script else known.get("seed", seed))
+        slots, seed = agreed(options, seed if of_script else known.get("rstate", seed))
         self.rstate = self.rstate or np.random.default_rng(seed)
         own = self._algorithm.startswith("hyperopt.")
         if slots > 1 and not (window or known or own):
@@ -126,11 +116,10 @@ class Loop(MODULE.FMinIter):
         size = window or known.get("window") or (2 * slots if slots > 1 and own else 1)
         say_kept(function, "return it in the result, beside loss and status", options)
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))
-        whose, first = "of the script" if of_script else "of the folder", min(self._given, default=len(trials._ids))
-        run_study(Minimizing(
-            space, f"{self._algorithm}: {header_text(self.algo)}", ("minimize loss",), whose, seed,
-            max(size, self.least), first, in_worker, self,
-        ), options)  # fmt: skip
+        algo = f"{self._algorithm}: {header_text(self.algo)}"
+        n_given = min(self._given, default=len(trials._ids))
+        goal, size = ("minimize loss",), max(size, self.least)
+        run_study(Minimizing(space, algo, goal, seed, size, n_given, in_worker, self), options)
 
     @property
     def _algorithm(self) -> str:
@@ -148,8 +137,8 @@ class Loop(MODULE.FMinIter):
 
     @property
     def is_late(self) -> bool:
-        """Whether its time is over. A first trial runs, however long the workers take."""
-        return self._told and self.timeout is not None and MODULE.timer() - self.start_time >= self.timeout
+        """Whether its time is over, which begins with the first trial of this process."""
+        return self._begun and self.timeout is not None and MODULE.timer() - self.start_time >= self.timeout
 
     def ask(self, most: int) -> list[Proposed] | None:
         """What hyperopt would enqueue next, if one may begin; None where none that is open counts any more."""
@@ -188,7 +177,8 @@ class Loop(MODULE.FMinIter):
     def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
         """Take in the next result in the order of numbers; returns whether none that is open counts any more."""
         (result,), (doc, ends_turn) = results, self._open.pop(0)
-        self._told = True
+        if doc["tid"] in self.extras and not self._begun:  # which a journal does not have
+            self._begun, self.start_time = True, MODULE.timer() - result.seconds
         if doc["tid"] not in self._given:
             self.trials._insert_trial_docs([doc])
         raised, *exact = self.extras.pop(doc["tid"], (b"",))
@@ -268,10 +258,9 @@ def fmin(*given: Any, window: int | None = None, options: RunOptions | None = No
     require_whole("window", window, 1)
     options = own_folder(options or RunOptions(quiet=True), object())
     require_script(options)
-    known, arguments = known_settings(options), call.arguments
-    if known.get("first") == 0 and arguments.get("trials") is None and arguments.get("trials_save_file"):
-        points = arguments.get("points_to_evaluate") or []  # that file is written again: the journal has what it had
-        arguments["trials"] = MODULE.generate_trials_to_calculate(points)
+    arguments = call.arguments
+    if options.results and arguments.get("trials_save_file"):
+        raise UsageError("trials_save_file and a results folder both keep the trials: leave one of them out")
     if arguments.get("rstate") is None and not os.environ.get("HYPEROPT_FMIN_SEED"):
         arguments["rstate"] = False  # it will be made of a seed that the folder keeps
     token = _how.set((options, window))

@@ -109,7 +109,7 @@ class InWorker:
         values = {} if loss != loss else {"loss": loss}
         cause = error[1] if error else "" if values else f"status {result['status']}, loss {result.get('loss')}"
         return Evaluation(
-            trial.key, values, messages=packed((number, raised, result, attachments)) if exact else b"",
+            trial.key, values, messages=packed((number, raised, *((result, attachments) if exact else ()))),
             ending=Ending("" if values else FAILED, cause, chosen=plain(config), kept=msgspec.to_builtins(kept)),
         )  # fmt: skip
 

@@ -18,19 +18,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mpitune.errors import UsageError, needs
 from mpitune.optimize.door import own_folder
 from mpitune.optimize.objectives import ObjectiveTrial
+from mpitune.optimize.search import search
+from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import launched
+from mpitune.storage.trials import TrialRecord
 from mpitune.sweeps.program import Program, Runs
 from mpitune.sweeps.reading import Read, parsed
-from mpitune.sweeps.searching import searched
 from mpitune.sweeps.stopping import band_behind
-from mpitune.trial import Evaluation
+from mpitune.trial import COMPLETE, Evaluation
 
 
 @dataclass
@@ -210,14 +210,31 @@ def agent(
         )
     require_whole("count", count, 1)
     made, read = _sweeps[name], _sweeps[name].read(starts=function is None)
-    config, own = read[0], read[0].mpitune
-    n_trials = (own.trials or config.run_cap) if count is None else made.n_asked + count
-    if n_trials is None and (method := own.strategy or config.method) != "grid":
-        raise UsageError(f"wandb.agent: a sweep by {method} has no end: give count=50, or run_cap in its configuration")
-    made.n_asked = n_trials or made.n_asked
+    n_trials = read[0].run_cap if count is None else made.n_asked + count
     options = own_folder(options or RunOptions(quiet=True), name)
     if options.results is None:
         made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")
         options = replace(options, results=Path(made.folder.name))
-    objective = Program(config, read[2], name) if function is None else Called(function, read, name)
-    searched(read, objective, n_trials, msgspec.structs.replace(own, window=window or own.window), options)
+    objective = Program(read[0], read[2], name) if function is None else Called(function, read, name)
+    searched(read, objective, n_trials, window, None, options)
+    made.n_asked = n_trials or made.n_asked
+
+
+def searched(
+    read: Read, objective: Any, n_trials: int | None, window: int | None, timeout: float | None, options: RunOptions
+) -> SearchStudy:
+    """The study of what `read` says, whatever runs its trials. Raises what `search` does."""
+    sweep, space, _, strategy = read
+    metric, own = sweep.metric, sweep.mpitune
+    sign, target = -1 if metric.goal == "maximize" else 1, metric.target
+    if n_trials is None and (method := own.strategy or sweep.method) != "grid":
+        raise UsageError(f"a sweep by {method} has no end: give run_cap, --trials 50, or an agent count=50")
+
+    def reached(study: SearchStudy, trial: TrialRecord) -> bool:
+        return target is not None and trial.state == COMPLETE and sign * trial.values[metric.name] <= sign * target
+
+    return search(
+        objective, space, strategy=strategy, n_trials=n_trials, seed=own.seed, window=window, timeout=timeout,
+        minimize=metric.name if sign > 0 else (), maximize=metric.name if sign < 0 else (),
+        devices=own.devices, nodes=own.nodes, callbacks=[] if target is None else [reached], options=options,
+    )  # fmt: skip

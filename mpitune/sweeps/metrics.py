@@ -31,16 +31,19 @@ class Metric:
         steps: Its values by step, those that are finite.
         end: Its value in the summary, or the last one; None where it was never logged.
         others: Names of all numbers that are logged.
+        no_number: What was logged in its place, such as a text; None where that is a number, or nothing.
     """
 
     def __init__(self, name: str, maximize: bool, logged: Logged):
         self.steps: dict[int, float] = {}
         self.others: set[str] = set()
+        self.no_number: Any = None
         ends: dict[bool, Any] = {}
         for other, value, step in logged:
             if isinstance(value, dict):  # of `define_metric(..., summary="min")`
                 value = value.get("max" if maximize else "min", next(iter(value.values()), None))
             if not isinstance(value, int | float) or isinstance(value, bool):
+                self.no_number = value if other == name else self.no_number
                 continue
             self.others |= {other} if other[:1] != "_" else set()
             if other == name:

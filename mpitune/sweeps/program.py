@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from mpitune.errors import named
 from mpitune.optimize.commands import OUTPUT, Command
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.spaces import Space
+from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.storage.files import written_whole
 from mpitune.sweeps.metrics import Metric, link_open_run, metric_in
@@ -86,10 +86,13 @@ class Runs:
         if ARGUMENTS.search(failed):
             return NoValue(f"{failed}: give parameters the names that it reads, or change command in the sweep file")
         if "No API key configured" in failed:
-            return NoValue(f"{failed}: leave mode='online' and wandb.sweep() out of the script, or set WANDB_API_KEY")
+            fix = "leave mode='online', wandb.sweep and wandb.agent out of what a run calls, or set WANDB_API_KEY"
+            return NoValue(f"{failed}: {fix}")
         if failed:
             return RuntimeError(failed)
         name, there = self.sweep.metric.name, sorted(metric.others) if metric else ()
+        if metric is not None and metric.no_number is not None:
+            return NoValue(f"it has logged {name} = {shown(metric.no_number)}: log a number")
         if not there:
             return NoValue(f"it has logged nothing: log {name} by wandb.log, or print it as a line of JSON")
         return NoValue(f"it has logged no {name}, but {named(there)}: name one of these in metric, or log {name}")
@@ -157,8 +160,6 @@ class Program(Runs, Command):
             metric, band = self.look(trial, folder, run, True)
         except OSError as error:  # there is no such program, for instance
             raise RuntimeError(self._named(str(error))) from None
-        finally:
-            self._name_in_output(folder / OUTPUT)
         return self.answer(trial, metric, band, failed)
 
     def _named(self, text: str) -> str:
@@ -167,13 +168,6 @@ class Program(Runs, Command):
             if len(value := os.environ.get(name, "")) >= SHORTEST:
                 text = text.replace(value, f"${{envvar:{name}}}")
         return text
-
-    def _name_in_output(self, output: Path) -> None:
-        with suppress(OSError):  # there is none
-            content = output.read_bytes().decode(errors="surrogateescape")
-            if (text := self._named(content)) != content:
-                with written_whole(output, durable=False) as file:
-                    file.write(text.encode(errors="surrogateescape"))
 
     def _words(self, trial: ObjectiveTrial, folder: Path, filled: Callable[[str], str] = with_variables) -> list[str]:
         """The command of a trial. filled: what makes a word of one that is no macro."""

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -24,19 +23,13 @@ from mpitune.sweeps.stopping import Bands, EarlyTerminate, Positive
 MOST_BY_ALIASES = 100_000  # values of a file, where more than it has characters
 USUAL = "${env}", "${interpreter}", "${program}", "${args}"  # the command
 Paths = dict[str, tuple[str, ...]]
-Seconds = Annotated[float, Meta(gt=0)]
 Whole = Annotated[int, Meta(ge=0)]
 Method = Literal["grid", "random", "bayes"]
 Goal = Literal["minimize", "maximize"]
 Ours = Literal["grid", "random", "sobol", "tpe", "gp", "cmaes"]
 Source = Literal["wandb", "json", "tensorboard"]
-CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": Source, "type": Literal["hyperband"]}
+CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": Source}
 WITHOUT_EFFECT = ("name", "description", "apiVersion", "kind", "controller")
-NOT_HERE = {  # keys of W&B
-    **dict.fromkeys(("job", "image_uri"), "give program"), "scheduler": "give method", "metrics": "give one metric",
-    "impute": "a failed run teaches the search nothing here, leave it out",
-    "impute_while_running": "a value counts when its run has ended, leave it out",
-}  # fmt: skip
 
 
 class Metric(Struct, forbid_unknown_fields=True):
@@ -51,11 +44,7 @@ class Own(Struct, forbid_unknown_fields=True):
     """What stands below the key mpitune."""
 
     strategy: Ours | None = None
-    trials: Positive | None = None
     seed: Whole = 0
-    window: Positive | None = None
-    timeout: Seconds | None = None
-    trial_timeout: Seconds | None = None
     devices: Positive = 1
     nodes: Whole = 0
     read: Source | None = None
@@ -125,19 +114,13 @@ def checked(content: Any) -> Sweep:
         return msgspec.convert({name: content[name] for name in known} if known else content, Sweep)
     except msgspec.ValidationError as error:
         said, _, place = str(error).partition(" - at `$")
-        at = re.findall(r"\w+", place)
-        name, of = next(iter(re.findall(r"`(\w+)`$", said)), ""), ".".join(at) or "it"
-        if "unknown field" in said:
-            fields = [known for each in (Sweep, Metric, Bands, Own) for known in each.__struct_fields__]
-            fix = f"which is not supported: {NOT_HERE[name]}" if name in NOT_HERE else mended(name, fields)
-            raise UsageError(f"{of} has {name!r}: {fix}") from error
-        if "missing required" in said:
-            raise UsageError(f"{of} has no {name}: give it") from error
-        for name in at:
-            content = content[int(name) if isinstance(content, list) else name]
-        choices = CHOICES.get(at[-1] if at else "")
-        fix = f"give {' or '.join(get_args(choices))}" if choices else said[:1].lower() + said[1:].replace("`", "")
-        raise UsageError(f"{of} is {'empty' if content is None else shown(content)}: {fix}") from error
+        at = place.strip(".`") or "it"
+        if unknown := re.search(r"unknown field `(\w+)`", said):
+            part: Any = {"metric": Metric, "early_terminate": Bands, "mpitune": Own}.get(at, Sweep)
+            raise UsageError(f"{at} has {unknown[1]!r}: {mended(unknown[1], part.__struct_fields__)}") from error
+        choices = CHOICES.get(at.rpartition(".")[2])
+        fix = f": give {' or '.join(get_args(choices))}" if choices else ""
+        raise UsageError(f"{at} is wrong, {said[:1].lower()}{said[1:].replace('`', '')}{fix}") from error
 
 
 def _content(path: Path) -> Any:
@@ -196,14 +179,10 @@ def _flat(parameters: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterato
 
 
 def _check_command(command: list[Any], program: str) -> None:
-    """Raise UsageError for a macro that there is not, a program that is not there or lacks W&B."""
+    """Raise UsageError for a macro or a program that there is not."""
     for word in map(str, command):
         for macro in MACRO.finditer(word):
             if not macro[1].startswith("envvar:") and (macro[1] not in MACROS or macro[0] != word):
                 raise UsageError(f"command has {word}: give words of their own, of {named(MACROS)}")
     if "${program}" in command and not os.path.isfile(program):
         raise UsageError(f"program: {program or 'none'} is not in {os.getcwd()}: start where it is, or give its path")
-    if {"${program}", "${interpreter}"} <= {*map(str, command)} and find_spec("wandb") is None:
-        text = Path(program).read_text(errors="replace")
-        if re.search(r"^\s*(import|from) wandb\b", text, re.MULTILINE):
-            raise UsageError(f"{program} imports wandb, which is not installed: pip install wandb")

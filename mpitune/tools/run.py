@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from mpitune.errors import Caller, Exit, StudyError, StudyInterrupted, UsageError, called_from
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.options import RunOptions, seconds
 from mpitune.ranks.launch import launched
 from mpitune.settings import program, setting
+from mpitune.sweeps.agents import searched
 from mpitune.sweeps.program import Program
 from mpitune.sweeps.reading import read
-from mpitune.sweeps.searching import searched
 from mpitune.trial import FAILED
 
 PROG = "python -m mpitune run"
@@ -29,7 +27,7 @@ PROG = "python -m mpitune run"
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(RunOptions):
-    """The command line. What it says wins over the file."""
+    """The command line."""
 
     file: Path = setting(help="sweep file, YAML or JSON")
     trials: int | None = setting(None, "the most trials (default: run_cap of the file)", low=1, metavar="N")
@@ -57,15 +55,8 @@ def _run(options: SweepOptions) -> Exit:
 
 def _searched(options: SweepOptions) -> SearchStudy:
     sweep, _, paths, _ = found = read(options.file)
-    own_keys = sweep.mpitune
     folder = options.results or Path("results", options.file.stem)
     sweep_id = os.environ.get("WANDB_SWEEP_ID") or hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:8]
-    n_trials = options.trials or own_keys.trials or sweep.run_cap
-    if n_trials is None and (method := own_keys.strategy or sweep.method) != "grid":
-        raise UsageError(f"{options.file}: {method} has no end: give run_cap, or --trials 50")
-    gpu = options.gpu or (None if options.workers is None else "none")
-    own = msgspec.structs.replace(
-        own_keys, window=options.window or own_keys.window, timeout=options.timeout or own_keys.timeout,
-        trial_timeout=options.trial_timeout or own_keys.trial_timeout,
-    )  # fmt: skip
-    return searched(found, Program(sweep, paths, sweep_id), n_trials, own, replace(options, results=folder, gpu=gpu))
+    n_trials, gpu = options.trials or sweep.run_cap, options.gpu or (None if options.workers is None else "none")
+    objective, how = Program(sweep, paths, sweep_id), replace(options, results=folder, gpu=gpu)
+    return searched(found, objective, n_trials, options.window, options.timeout, how)

@@ -102,10 +102,10 @@ def random(**changes: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4 is none of this script"),
-    "no end": (lambda: agent(sweep(random()), print), "by random has no end: give count=50"),
+    "no end": (lambda: agent(sweep(random()), print), "by random has no end: give run_cap, "),
     "a count": (lambda: agent(sweep(random()), print, count=0), "count=0: give a whole number"),
     "no program": (lambda: agent(sweep(random()), count=2), "program: none is not in"),
-    "a method": (lambda: sweep(random(method="bayesian")), "wandb.sweep: method is 'bayesian': give grid"),
+    "a method": (lambda: sweep(random(method="bayesian")), "wandb.sweep: method is wrong, .*: give grid or random"),
     "no JSON": (lambda: sweep(random(parameters={"x": {"value": print}})), "is no JSON"),
     "no dictionary": (lambda: sweep("sweep.yaml"), "wandb.sweep"),
     "earlier runs": (lambda: sweep(random(), prior_runs=["a"]), "prior_runs, which are on W&B's server"),

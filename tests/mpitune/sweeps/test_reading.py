@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpitune.errors import UsageError
-from mpitune.sweeps import reading
 from mpitune.sweeps.program import MACROS, arguments
 from mpitune.sweeps.reading import read
 from mpitune.sweeps.stopping import Bands
-from tests.mpitune.sweeps.scripts import WITH_WANDB, written
+from tests.mpitune.sweeps.scripts import written
 
 
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> str:
@@ -26,25 +24,19 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"metod": "grid"}, "it has 'metod': did you mean method?"),
-    ({"method": None}, "it has no method: give it"),
-    ({"method": "custom"}, "method is 'custom': give grid or random or bayes"),
-    ({"metric": {"name": "loss", "goal": "max"}}, "metric.goal is 'max': give minimize or maximize"),
-    ({"metric": {"name": "loss", "impute": "best"}}, "metric has 'impute': which is not supported: a failed"),
-    ({"job": "me/project/job:latest"}, "it has 'job': which is not supported: give program"),
-    ({"scheduler": {"engine": "optuna"}}, "it has 'scheduler': which is not supported: give method"),
-    ({"run_cap": 0}, "run_cap is 0: expected int >= 1"),
-    ({"run_cap": True}, "run_cap is True: expected int"),
-    ({"command": 3}, "command is 3: expected array, got int"),
-    ({"mpitune": {"strategy": "asha"}}, "mpitune.strategy is 'asha': give grid or random or sobol"),
-    ({"mpitune": {"gpus": 2}}, "mpitune has 'gpus': there are method, parameters"),
+    ({"method": None}, "it is wrong, object missing required field method"),
+    ({"method": "custom"}, "method is wrong, invalid enum value 'custom': give grid or random or bayes"),
+    ({"metric": {"name": "loss", "goal": "max"}}, "metric.goal is wrong, invalid enum value 'max': give minimize or"),
+    ({"metric": {"name": "loss", "impute": "best"}}, "metric has 'impute': there are name, goal, target"),
+    ({"run_cap": 0}, "run_cap is wrong, expected int >= 1"),
+    ({"mpitune": {"strategy": "asha"}}, "mpitune.strategy is wrong, invalid enum value 'asha': give grid or random or"),
     ({"early_terminate": {"type": "hyperband"}}, "early_terminate has no band: give min_iter, or max_iter and s"),
-    ({"early_terminate": {"type": "envelope"}}, "early_terminate.type is 'envelope': give hyperband"),
     ({"early_terminate": {"type": "hyperband", "min_iter": 1, "strict": False}}, "early_terminate.strict is false: "),
     ({"command": ["python", "--lr=${lr}"]}, "command has --lr=${lr}: give words of their own, of env, interpreter"),
     ({"metric": None, "method": "bayes"}, "it has no metric, which bayes and early_terminate need: give metric: "),
     ({"program": "trian.py"}, "program: trian.py is not in "),
     ({"program": None}, "program: none is not in "),
-    ({"parameters": {}}, "parameters is {}: expected object of length >= 1"),
+    ({"parameters": {}}, "parameters is wrong, expected object of length >= 1"),
     ({"parameters": {"a": {"value": 1}}}, "the space has no parameters but constants (a)"),
     ({"parameters": {"a.b": {"values": [1]}, "a": {"parameters": {"b": {"value": 1}}}}}, "parameters has a.b twice"),
 ]
@@ -77,14 +69,6 @@ def test_what_is_wrong_with_a_parameter_is_said(
     given: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert refused(tmp_path, monkeypatch, parameters={"lr": given}).startswith(f"parameters.lr{said}")
-
-
-def test_a_script_that_needs_wandb_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "find_spec", lambda name: None if name == "wandb" else find_spec(name))
-    file = written(tmp_path, WITH_WANDB)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="train.py imports wandb, which is not installed: pip install wandb"):
-        read(file)
 
 
 YAML = """
@@ -153,7 +137,7 @@ ITSELF = "parameters: &a {x: {parameters: *a}}\nmethod: grid\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it is empty: expected object"),
+        ("", "it is wrong, expected object, got null"),
         ("a: 1\na: 2\n", "it has a twice"),
         (MANY, "it cannot be read: its aliases stand for more than 100,000 values"),
         (MERGED, "it cannot be read: its aliases stand for more than 100,000 values"),

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 PARTS: dict[str, dict[str, str]] = {
     "sampler": {
         "tpe": "TPESampler", "random": "RandomSampler", "cmaes": "CmaEsSampler", "nsgaii": "NSGAIISampler",
-        "motpe": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler", "grid": "GridSampler",
+        "gp": "GPSampler", "qmc": "QMCSampler",
     },
     "pruner": {
         "median": "MedianPruner", "hyperband": "HyperbandPruner", "asha": "SuccessiveHalvingPruner",

@@ -60,7 +60,7 @@ class Job:
 
     def _word(self, name: str, value: Any) -> str:
         """An override."""
-        return f"{name}={self.space[name].text(value)}"
+        return f"{name}={value}"
 
     def __call__(self, trial: optuna.Trial) -> Any:
         for name, part in self.space.items():

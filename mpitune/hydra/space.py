@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -22,12 +21,10 @@ class Swept:
     Attributes:
         drawn_from: what it is to Optuna.
         values: all of them in Hydra's order, where one may be twice; none of an interval.
-        texts: Hydra's own for the fractions of a range.
     """
 
     drawn_from: BaseDistribution
     values: Sequence[Any] = ()
-    texts: Mapping[float, str] = field(default_factory=dict)
 
     @property
     def ends(self) -> list[Any]:
@@ -35,23 +32,22 @@ class Swept:
         part: Any = self.drawn_from
         return list(part.choices) if isinstance(part, CategoricalDistribution) else [part.low, part.high]
 
-    def text(self, value: Any) -> str:
-        """A value as Hydra reads it. A number of a range has the text of the one that is nearest."""
-        if self.texts:
-            return self.texts[min(self.texts, key=lambda number: abs(number - value))]
-        return str(value)
 
-
-def swept(override: Override) -> Swept:
-    """What an override sweeps. Raises UsageError where that is nothing."""
+def swept(override: Override, is_whole: bool) -> Swept:
+    """What an override sweeps; whether each of its values is tried. Raises UsageError where that is nothing."""
     if override.is_interval_sweep():
         return Swept(_interval(override))
-    if override.is_range_sweep():
-        return _range(override)
-    values = list(override.sweep_iterator())
+    try:
+        values = list(override.sweep_iterator())
+    except (HydraException, ValueError) as error:
+        raise UsageError(f"{override.input_line}: {error}") from error
+    if not values:
+        raise UsageError(f"{override.input_line}: there is no value")
+    if override.is_range_sweep() and not is_whole:
+        return Swept(_steps(override, len(values)))
     texts = map(Transformer.str, values)  # shuffle() has another order whenever it is asked
     choices = [value if isinstance(value, int | float) else text for value, text in zip(values, texts, strict=True)]
-    return Swept(CategoricalDistribution(_some(choices, override)), choices)
+    return Swept(CategoricalDistribution(choices), choices)
 
 
 def _interval(override: Override) -> BaseDistribution:
@@ -64,27 +60,11 @@ def _interval(override: Override) -> BaseDistribution:
     return IntDistribution(low, high, log) if whole else FloatDistribution(low, high, log)
 
 
-def _range(override: Override) -> Swept:
-    """Its numbers. Optuna counts its steps in decimals, Hydra in bits: 0.24 is "0.24000000000000002" there."""
+def _steps(override: Override, n: int) -> BaseDistribution:
+    """So many numbers of a range. Optuna counts its steps in decimals, Hydra in bits."""
     sweep: Any = override.value()
-    try:
-        numbers = [*sweep.range()]
-    except (HydraException, ValueError) as error:
-        raise UsageError(f"{override.input_line}: {error}") from error
-    if isinstance(_some(numbers, override)[0], int):
-        drawn_from: BaseDistribution = IntDistribution(min(numbers), max(numbers), step=abs(sweep.step))
-        values, texts = numbers, {}
-    else:
-        start, step = Decimal(str(sweep.start)), Decimal(str(sweep.step))
-        values = [float(start + n * step) for n in range(len(numbers))]
-        drawn_from = FloatDistribution(min(values), max(values), step=abs(sweep.step))
-        texts = dict(zip(values, map(Transformer.str, numbers), strict=True))
-    if sweep.shuffle:
-        random.shuffle(values)
-    return Swept(drawn_from, values, texts)
-
-
-def _some(values: list[Any], override: Override) -> list[Any]:
-    if not values:
-        raise UsageError(f"{override.input_line}: there is no value")
-    return values
+    start, step = Decimal(str(sweep.start)), Decimal(str(sweep.step))
+    low, high = sorted((start, start + (n - 1) * step))
+    if isinstance(sweep.start, int) and isinstance(sweep.step, int):
+        return IntDistribution(int(low), int(high), step=abs(sweep.step))
+    return FloatDistribution(float(low), float(high), step=float(abs(step)))

@@ -76,15 +76,16 @@ def sweep(
 def _sweep(keys: Keys, context: HydraContext, task: TaskFunction, config: DictConfig, arguments: Sequence[str]) -> None:
     _require_possible(keys, config)
     overrides = _overrides(keys, context, arguments)
+    is_whole = keys["n_trials"] is None  # each combination is a job, which nothing is learned for
     last = {override.get_key_element(): override for override in overrides}  # the last word counts
     before = random.getstate()
     random.seed(keys["seed"] or 0)  # shuffle(...) has the same order when the command is repeated
-    space = {name: swept(override) for name, override in last.items() if override.is_sweep_override()}
+    space = {n: swept(override, is_whole) for n, override in last.items() if override.is_sweep_override()}
     random.setstate(before)
     line = {n: None if n in space else f"{n}={each.get_value_element_as_str()}" for n, each in last.items()}
     study = _study(keys)
     job = Job(
-        context, task, config, space, line, len(study.directions) == 1 and _is_whole(keys), Singleton.get_state(),
+        context, task, config, space, line, len(study.directions) == 1 and is_whole, Singleton.get_state(),
         os.urandom(4).hex() if keys["join"] else "",
     )  # fmt: skip
     n_trials = _begun(study, space, keys)
@@ -170,20 +171,10 @@ def _study(keys: Keys) -> Study:
     names = [str(getattr(direction, "name", direction)) for direction in directions]
     if wrong := [name for name in names if name not in ("minimize", "maximize")]:
         raise UsageError(f"hydra.sweeper.direction={wrong[0]}: give minimize or maximize")
-    sampler = None if _is_grid(keys) else _part("sampler", keys["sampler"], keys["seed"])
     return optuna.create_study(
-        study_name=keys["study_name"], storage=keys["storage"], sampler=sampler,
-        pruner=_part("pruner", keys["pruner"], None), directions=names, load_if_exists=True,
+        study_name=keys["study_name"], storage=keys["storage"], directions=names, load_if_exists=True,
+        sampler=_part("sampler", keys["sampler"], keys["seed"]), pruner=_part("pruner", keys["pruner"], None),
     )  # fmt: skip
-
-
-def _is_grid(keys: Keys) -> bool:
-    return str((keys["sampler"] or {}).get("_target_", "")).endswith(".GridSampler")
-
-
-def _is_whole(keys: Keys) -> bool:
-    """Whether each combination is a job, which nothing is learned for."""
-    return keys["n_trials"] is None or _is_grid(keys)
 
 
 def _part(kind: str, part: Any, seed: int | None) -> Any:
@@ -205,7 +196,7 @@ def _part(kind: str, part: Any, seed: int | None) -> Any:
 
 def _begun(study: Study, space: Mapping[str, Swept], keys: Keys) -> int:
     """How many trials there are to run: all combinations where none are asked for, which then wait in the study."""
-    if not _is_whole(keys):
+    if keys["n_trials"] is not None:
         if not space:
             raise UsageError(
                 "no parameter is swept, so all jobs would be the same: give one such as 'lr=interval(0, 1)'"
@@ -215,7 +206,7 @@ def _begun(study: Study, space: Mapping[str, Swept], keys: Keys) -> int:
         raise UsageError(f"{endless} is an interval, whose values nobody can count: give hydra.sweeper.n_trials=20")
     points = itertools.product(*(part.values for part in space.values()))
     known = bool(study.trials)  # in a storage
-    for point in itertools.islice(points, keys["n_trials"]):
+    for point in points:
         study.enqueue_trial(dict(zip(space, point, strict=True)), skip_if_exists=known)
     return sum(trial.state == TrialState.WAITING for trial in study.trials)
 

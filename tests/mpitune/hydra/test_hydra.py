@@ -138,7 +138,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["hydra.sweeper.timeout=-1"], "hydra.sweeper.timeout=-1"),
     (["hydra.sweeper.gpu=null", "lr=1,2"], "add hydra.sweeper.gpu=none (two workers on a GPU: 'hydra.sweeper."),
     (["hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0: give a whole number of at least 1"),
-    (["hydra/sweeper/sampler=motpe", "hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
+    (["+hydra.sweeper.sampler.n_ehvi_candidates=3"], "TPESampler of Optuna "),
     (["+hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
     (["hydra.sweeper.pruner._target_=no.such"], "no.such cannot be imported"),
     (["lr=0.1", "hydra.sweeper.n_trials=3"], "no parameter is swept, so all jobs would be the same: give one such"),
@@ -223,5 +223,5 @@ def test_a_value_twice_is_two_jobs() -> None:
     from mpitune.hydra.sweeper import _begun
 
     study = pytest.importorskip("optuna").create_study()
-    part = swept(OverridesParser.create().parse_override("lr=0.1,0.1"))
-    assert _begun(study, {"lr": part}, {"n_trials": None, "sampler": None}) == 2 == len(study.trials)
+    part = swept(OverridesParser.create().parse_override("lr=0.1,0.1"), is_whole=True)
+    assert _begun(study, {"lr": part}, {"n_trials": None}) == 2 == len(study.trials)

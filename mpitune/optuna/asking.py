@@ -14,7 +14,6 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution
 from optuna.logging import get_logger
-from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -22,7 +21,7 @@ from mpitune.errors import UsageError
 from mpitune.identity import without_address
 from mpitune.optimize.plain import is_json, plain, whole
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import OURS, as_listed, packed_params, says_all, unpacked_params
+from mpitune.optuna.records import OURS, packed_params, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
 from mpitune.trial import Segment, Trial
 
@@ -181,8 +180,7 @@ class Asking:
                 storage.set_study_system_attr(self._study._study_id, name, value)
         if told.number == len(existing):
             # Not by `add_trial`, which refuses values out of range: GridSampler's, for one, may be.
-            kept = told if isinstance(storage, InMemoryStorage) else as_listed(told)
-            storage.create_new_trial(self._study._study_id, template_trial=kept)
+            storage.create_new_trial(self._study._study_id, template_trial=told)
             return
         trial_id = existing[told.number]._trial_id
         for name, value in told.params.items():

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from mpitune.errors import UsageError, named
 from mpitune.optimize.window import Proposed
 from mpitune.optuna.asking import Asking, log
-from mpitune.optuna.records import json_says, read_kept
+from mpitune.optuna.records import read_kept
 from mpitune.processes.process import unpacked_error
 from mpitune.trial import Result
 
@@ -86,11 +86,11 @@ class Leader:
             cause = kept.cause
             self.stopped |= kept.stopped
             if unsent is not None:
-                self._require_kept(unsent)
-                if isinstance(self.study._storage, InMemoryStorage):
+                in_memory = isinstance(self.study._storage, InMemoryStorage)
+                if self.keeps or not in_memory:
+                    _require_plain(unsent)
+                if in_memory:
                     ended, of_study = unsent, attrs
-                else:  # tuples, of which a database makes lists, as by Optuna alone
-                    ended.params, ended.distributions = unsent.params, unsent.distributions
             elif kept.texts and not self.told_texts:
                 self.told_texts = True
                 print(
@@ -111,18 +111,14 @@ class Leader:
             callback(self.study, copy.deepcopy(self.study.get_trials(deepcopy=False)[number]))
         return self.ended
 
-    def _require_kept(self, ended: FrozenTrial) -> None:
-        """Raise UsageError for choices that a journal or a database cannot hold."""
-        in_memory, plain = isinstance(self.study._storage, InMemoryStorage), str | float | int | None
-        lost = [
-            name for name, drawn in ended.distributions.items() if not (
-                all(isinstance(choice, plain) for choice in getattr(drawn, "choices", ())) if self.keeps
-                else in_memory or json_says(drawn))
-        ]  # fmt: skip
-        if lost:
+
+def _require_plain(trial: FrozenTrial) -> None:
+    """Raise UsageError for choices that a journal or a database cannot hold."""
+    for name, drawn_from in trial.distributions.items():
+        if not all(isinstance(choice, str | float | int | None) for choice in getattr(drawn_from, "choices", ())):
             raise UsageError(
-                f"the choices of {lost[0]} cannot be kept in a file ({ended.distributions[lost[0]]}): give texts or "
-                "numbers, and look up in the objective what they stand for"
+                f"the choices of {name} cannot be kept in a file ({drawn_from}): give texts or numbers, and look up "
+                "in the objective what they stand for"
             )
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from optuna.logging import get_verbosity
 from optuna.progress_bar import _ProgressBar
@@ -114,7 +113,8 @@ def optimize(
     if n_jobs == 1:
         say_idle(options)
     if n_jobs == 1 or keeps_its_best:
-        return study.optimize(func, n_trials, timeout, 1, catch, callbacks, gc_after_trial, show_progress_bar)
+        alone = inspect.unwrap(Study.optimize)  # Optuna's, under python -m mpitune as well
+        return alone(study, func, n_trials, timeout, 1, catch, callbacks, gc_after_trial, show_progress_bar)
     require_whole("window", window, 1)
     if options.adapt:
         raise UsageError("adapt=True is for search(), not for a study of Optuna")
@@ -164,16 +164,7 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
         return (study_here, ()) if is_same(other) else other.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
     how = {Study: reduced, type(study): reduced}
-    try:
-        with ExitStack() as stack:
-            for name, module in list(sys.modules.items()):  # in a worker one with the study would make another
-                if getattr(module, "__name__", "") == name and any(map(is_same, list(vars(module).values()))):
-                    cloudpickle.register_pickle_by_value(module)
-                    stack.callback(cloudpickle.unregister_pickle_by_value, module)
-            content = packed_call(func, arrays, how)
-    except Exception:  # whatever its own pickling raises
-        sendable("the objective", func, FIX, lambda thing: packed_call(thing, {}, how))
-        raise
+    content = sendable("the objective", func, FIX, lambda thing: packed_call(thing, arrays, how))
     sendable("the sampler", study.sampler, FIX)
     sendable("the pruner", study.pruner, FIX)
     return content, arrays

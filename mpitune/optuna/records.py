@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from copy import copy
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -87,24 +85,6 @@ def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistri
         name: [plain(float(drawn_from[name].to_internal_repr(value))), _text_of(drawn_from[name])]
         for name, value in params.items()
     }
-
-
-def json_says(drawn_from: BaseDistribution) -> bool:
-    """Whether JSON has words for it, as it has for tuples: lists."""
-    with suppress(TypeError):
-        return bool(distribution_to_json(drawn_from))
-    return False
-
-
-def as_listed(trial: FrozenTrial) -> FrozenTrial:
-    """The trial as a database of Optuna gives it back, with lists for tuples."""
-    listed = copy(trial)
-    listed.distributions = {n: json_to_distribution(distribution_to_json(d)) for n, d in trial.distributions.items()}
-    listed.params = {
-        name: listed.distributions[name].to_external_repr(drawn.to_internal_repr(trial.params[name]))
-        for name, drawn in trial.distributions.items()
-    }
-    return listed
 
 
 def _text_of(drawn_from: BaseDistribution) -> str:

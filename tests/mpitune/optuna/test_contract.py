@@ -61,31 +61,22 @@ class Holding:
         return looks(trial, self.study)
 
 
-held: optuna.Study
-
-
-def looks_at_global(trial: Trial) -> float:
-    return looks(trial, held)
-
-
 WAYS: dict[str, Callable[[optuna.Study], Callable[[Trial], float]]] = {
     "closure": lambda study: lambda trial: looks(trial, study),
     "default": lambda study: lambda trial, study=study: looks(trial, study),  # type: ignore[misc]
     "partial": lambda study: partial(looks, study=study),
     "self": lambda study: Holding(study).looks,
-    "global of a module": lambda study: looks_at_global,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [HERE, TWO])
 def test_the_study_that_an_objective_holds_is_that_of_its_trial(options: RunOptions) -> None:
-    global held
     for way in WAYS.values():
-        held = study = new()
+        study = new()
         optimize(study, way(study), 20, callbacks=[lambda study, trial: study.set_user_attr("heard", {trial.number})],
                  window=2, options=options)  # fmt: skip
-        assert states(study) == "C" * 6 and study.user_attrs == {"last": {5}, "heard": {5}} and held is study
+        assert states(study) == "C" * 6 and study.user_attrs == {"last": {5}, "heard": {5}}
         optimize(study, square, 4, options=options)  # which begins anew
         assert len(study.trials) == 10
 

@@ -177,8 +177,10 @@ def test_what_json_cannot_say_reaches_the_study(tmp_path: Path) -> None:
     assert states(study) == "CCFCCC" and study.user_attrs["last"] == 5
     assert all(trial.params["sizes"] in ((64,), (64, 32)) for trial in study.trials)
     assert all(trial.user_attrs["model"] == {1: {2}} for trial in study.trials)
-    with pytest.raises(UsageError, match="choices of sizes cannot be kept"):
-        optimize(new(), odd, 6, window=2, options=replace(TWO, results=tmp_path / "r"))
+    in_file, in_folder = new(storage=f"sqlite:///{tmp_path}/s.db"), replace(TWO, results=tmp_path / "r")
+    for study, options in ((new(), in_folder), (in_file, TWO)):
+        with pytest.raises(UsageError, match="choices of sizes cannot be kept"):
+            optimize(study, odd, 6, window=2, options=options)
 
 
 class Always:
@@ -222,21 +224,6 @@ def test_attributes_are_never_compared_but_packed() -> None:
 
     with pytest.raises(UsageError, match=r"given trial \d cannot be sent from its worker \(RecursionError"):
         optimize(new(), circular, 3, options=TWO)
-
-
-@pytest.mark.slow
-def test_tuples_are_lists_in_a_database_as_by_optuna_alone(tmp_path: Path) -> None:
-    def objective(trial: Trial) -> float:
-        return sum(trial.suggest_categorical("h", [(50,), (100, 50)])) + trial.suggest_float("x", 0, 1)
-
-    studies = [
-        new(storage=f"sqlite:///{tmp_path}/{n}.db", sampler=optuna.samplers.RandomSampler(seed=1)) for n in range(2)
-    ]
-    optimize(studies[0], objective, 4, window=2, options=TWO)
-    studies[1].optimize(objective, 4)
-    for study in studies:
-        assert states(study) == "CCCC" and all(type(trial.params["h"]) is list for trial in study.trials)
-    assert studies[0].trials[0].distributions == studies[1].trials[0].distributions
 
 
 def test_attributes_that_are_texts_in_a_folder_are_named_at_the_restart(

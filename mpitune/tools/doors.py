@@ -18,27 +18,31 @@ from mpitune.studies import leads, stays
 Door = Callable[[RunOptions, int | None, Any], None]  # its options, --window, the package
 
 
+def _taken_over(own: Callable[..., Any], here: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a script; within a trial, or in a child of the script, it is the package's own."""
+
+    @functools.wraps(own)
+    def call(*args: Any, **more: Any) -> Any:
+        if stays():
+            return own(*args, **more)
+        with called_from(Caller.SCRIPT):
+            return here(*args, **more)
+
+    return call
+
+
 def _optuna(options: RunOptions, window: int | None, package: Any) -> None:
     """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`."""
-    optunas = package.study.Study.optimize
+    own = package.study.Study.optimize
 
-    @functools.wraps(optunas)
+    @functools.wraps(own)
     def optimize(
-        self: Any,
-        func: Any,
-        n_trials: int | None = None,
-        timeout: float | None = None,
-        n_jobs: int | None = None,
-        *args: Any,
-        **more: Any,
+        self: Any, func: Any, n_trials: Any = None, timeout: Any = None, n_jobs: Any = None, *args: Any, **more: Any
     ) -> None:
-        from mpitune.optuna.optimizing import optimize as on_engine
-        from mpitune.optuna.optimizing import say_idle
+        from mpitune.optuna import optimize as on_engine
 
-        if n_jobs == 1 and not stays():
-            say_idle(options)
-        if n_jobs == 1 or stays():
-            optunas(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
+        if stays():
+            own(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:
             with called_from(Caller.SCRIPT):
                 on_engine(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
@@ -47,60 +51,41 @@ def _optuna(options: RunOptions, window: int | None, package: Any) -> None:
 
 
 def _hyperopt(options: RunOptions, window: int | None, package: Any) -> None:
-    """Let `fmin` use all workers, and `SparkTrials` be trials of theirs."""
+    """Let `fmin` use all workers."""
     from mpitune.hyperopt import minimizing
 
-    @functools.wraps(minimizing.hyperopts)
-    def fmin(*args: Any, **more: Any) -> Any:
-        if stays():
-            return minimizing.hyperopts(*args, **more)
-        with called_from(Caller.SCRIPT):
-            return minimizing.fmin(*args, **more, window=window, options=options)
-
-    package.fmin = minimizing.MODULE.fmin = fmin  # which `Trials.fmin` finds there
-    package.SparkTrials = package.spark.SparkTrials = minimizing.SparkTrials
-
-
-def _mongo(options: RunOptions, window: int | None, package: Any) -> None:
-    """Say what `MongoTrials` needs, before it looks for its database."""
-
-    def refused(*args: Any, **more: Any) -> None:
-        raise UsageError("MongoTrials needs a database and workers that are not here: give Trials(), and --results DIR")
-
-    package.MongoTrials = refused
+    here = functools.partial(minimizing.fmin, window=window, options=options)
+    package.fmin = minimizing.MODULE.fmin = _taken_over(minimizing.hyperopts, here)  # which `Trials.fmin` finds there
 
 
 def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
     """Let sweeps that the script makes itself use all workers, without the server."""
-    of_server = {name: getattr(package, name) for name in ("agent", "sweep", "login", "init")}
+    login, init = package.login, package.init
 
     def sweep(*args: Any, **more: Any) -> str:
         from mpitune.sweeps.agents import sweep as here
 
-        return of_server["sweep"](*args, **more) if stays() else here(*args, **more)
+        return here(*args, **more)
 
     def agent(*args: Any, **more: Any) -> None:
         from mpitune.sweeps.agents import agent as here
 
-        if stays():
-            return of_server["agent"](*args, **more)
-        with called_from(Caller.SCRIPT):
-            here(*args, **more, window=window, options=options)
+        here(*args, **more, window=window, options=options)
 
-    def login(*args: Any, **more: Any) -> bool:
+    def login_or_offline(*args: Any, **more: Any) -> bool:
         try:
-            return bool(of_server["login"](*args, **more))
+            return bool(login(*args, **more))
         except package.errors.UsageError as error:  # there is no key, and nobody to ask
             print(f"wandb.login: {error}; runs of sweeps are offline", file=sys.stderr)
             return False
 
-    def init(*args: Any, **more: Any) -> Any:
+    def init_or_offline(*args: Any, **more: Any) -> Any:
         try:
-            return of_server["init"](*args, **more)
+            return init(*args, **more)
         except package.errors.UsageError as error:
             if "No API key configured" not in str(error) or more.get("mode") == "online":
                 raise
-            return of_server["init"](*args, **{**more, "mode": "offline"})
+            return init(*args, **{**more, "mode": "offline"})
 
     def controller(*args: Any, **more: Any) -> None:
         raise UsageError("wandb.controller needs W&B's server: leave it out, wandb.agent is all")
@@ -112,9 +97,9 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
             except package.errors.UsageError as error:
                 raise UsageError(f"wandb.Api needs W&B's server: {error} Runs of sweeps lie in wandb/") from error
 
-    package.Api = Api
-    package.sweep, package.agent, package.login, package.controller = sweep, agent, login, controller
-    package.init = init
+    package.sweep, package.agent = _taken_over(package.sweep, sweep), _taken_over(package.agent, agent)
+    package.login, package.init = login_or_offline, init_or_offline
+    package.controller, package.Api = controller, Api
 
 
 def _ray(options: RunOptions, window: int | None, package: Any) -> None:
@@ -134,7 +119,6 @@ def _ray_tune(options: RunOptions, window: int | None, package: Any) -> None:
 DOORS: dict[str, Door] = {
     "wandb": _wandb,
     "hyperopt": _hyperopt,
-    "hyperopt.mongoexp": _mongo,
     "optuna": _optuna,
     "ray": _ray,
     "ray.tune": _ray_tune,

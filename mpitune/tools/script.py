@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import functools
 import os
+import runpy
 import sys
 import types
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from mpitune.ranks.launch import hide, launched
 from mpitune.settings import Parser
 
 PROGRAM = "python -m mpitune"
+RUNPY = runpy.run_path.__code__.co_filename
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,37 +109,6 @@ def _replace() -> None:
     sklearn.svm.SVC = mpitune.svm.SVC
 
 
-@dataclass
-class _Program:
-    """What is run as `main`: a script's code, or the module of this name, whose code is found when it begins."""
-
-    main: types.ModuleType
-    name: str
-    code: types.CodeType | None = None
-
-    def execute(self) -> None:
-        """As python would. Raises UsageError where there is no code."""
-        exec(self.code or self._found(), vars(self.main))
-
-    def _found(self) -> types.CodeType:
-        try:
-            spec = find_spec(self.name)  # which imports the packages that it is in
-            if spec is not None and spec.submodule_search_locations is not None:
-                spec = find_spec(f"{self.name}.__main__")
-        except ModuleNotFoundError as error:
-            if not f"{self.name}.".startswith(f"{error.name}."):
-                raise  # of what they import
-            spec = None
-        code_of = getattr(spec and spec.loader, "get_code", None)
-        code: types.CodeType | None = code_of(spec.name) if spec and code_of else None  # an extension module has none
-        if spec is None or code is None:
-            raise UsageError("it has no code to run: give a module, or a package that has __main__.py")
-        own = {"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader, "__file__": spec.origin}
-        vars(self.main).update(own)
-        sys.argv[0] = str(spec.origin)
-        return code
-
-
 def _main(folder: Path, **own: Any) -> types.ModuleType:
     """`__main__` before it is executed: this process finds modules and files as by python."""
     main = types.ModuleType("__main__")
@@ -147,35 +118,36 @@ def _main(folder: Path, **own: Any) -> types.ModuleType:
     return main
 
 
-def _script(path: Path) -> _Program:
+def _script(path: Path) -> Callable[[], None]:
     """Raises UsageError."""
     try:
         # Its `__future__` is its own.
         code = compile(path.read_bytes(), os.path.abspath(path), "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError) as error:
         raise UsageError(f"{path} cannot be run: {error}") from error
-    return _Program(_main(path.parent, __file__=code.co_filename), path.name, code)
+    return functools.partial(exec, code, vars(_main(path.parent, __file__=code.co_filename)))
 
 
-def _module(name: str) -> _Program:
+def _module(name: str) -> Callable[[], None]:
     """A module by the name that `python -m` takes. Raises UsageError."""
     if not all(map(str.isidentifier, name.split("."))):
         raise UsageError(f"-m {name} is no name of a module: give one as for python -m, without .py")
-    program = _Program(_main(Path()), name)
+    _main(Path())
     if find_spec(top := name.partition(".")[0]) is None:  # what is in a package is found by rank 0, which imports it
         raise UsageError(f"there is no module {top}: install it, or start where it is")
-    return program
+    run: Any = runpy
+    return functools.partial(run._run_module_as_main, name)  # which is all of python -m
 
 
-def _run(program: _Program) -> int:
+def _run(execute: Callable[[], None]) -> int:
     """Execute it as `__main__`, as python would, and return its exit status."""
     sys.excepthook = sys.__excepthook__  # not that which ends the other ranks: they are told
     try:
-        program.execute()
+        execute()
     except SystemExit as end:
         return _status(end)
     except UsageError as error:
-        print(f"{program.name}: {error}", file=sys.stderr)
+        print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
         return Exit.USAGE
     except BaseException as error:
         inside = _without_this_file(error.__traceback__)
@@ -188,7 +160,7 @@ def _run(program: _Program) -> int:
 
 
 def _without_this_file(trace: types.TracebackType | None) -> types.TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, RUNPY):
         trace = trace.tb_next
     return trace
 

@@ -73,7 +73,7 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
                 log.error("%s", ended.cause)
         except UsageError as error:
             status = print_error(parser.prog, error, transport.rank)
-        transport.close(status)  # where ranks wait for rank 0, which makes its report
+        transport.close()  # where ranks wait for rank 0, which makes its report
     return status
 
 

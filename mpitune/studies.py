@@ -128,8 +128,6 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             if stopped.number != signal.SIGINT:  # whose exception says it
                 print(f"{name}: {stopped}", file=sys.stderr)
             raise _stop(stopped.number, keep) from None
-    if transport.rank == 0:  # where a rank was lost; all else is for the script to say
-        transport.status = 0 if answer.status == Exit.FAILED_TRIALS else int(answer.status)
     if isinstance(answer, UsageError):
         raise answer
     return _outcomes(answer, keep)

@@ -6,8 +6,8 @@ ranks and launchers get each of the signals to stop; ranks sleep for 5 to 60 s.
 
 The command is run again on another random layout until the study is complete. Then its table must equal that of a run
 that nobody disturbed, and every trial must be in the journal (of one job: once). No process, be it one that a trial has
-started, and no shared memory may be left. Where only ranks other than 0 slept, or workers, their keepers or the servers
-that fork them were killed, an MPI job must have completed the study. Exit status 1 at the first thing that is not so.
+started, and no shared memory may be left. Where only workers, their keepers or the servers that fork them were killed,
+an MPI job must have completed the study. Exit status 1 at the first thing that is not so.
 Open MPI's own daemons now and then stay when they lose a rank while they start it (5.0.11): they are ended.
 """
 
@@ -72,10 +72,9 @@ N_JOBS, AT_A_TIME = 20, 4  # that join a study
 SOON = ("--join", "--heartbeat-timeout", "3")  # of them: one is gone after three times as long
 END_SECONDS, LONG = 30.0, 900.0  # within which all of a wounded job must have ended, and a study
 STOPS = ("TERM", "INT", "USR1")
-OF_A_SLOT = ("worker", "keeper", "server")
+OF_A_SLOT = ("worker", "keeper", "server")  # which end no job
 OF_ALL = ("rank", "launcher", "host", "link", "sleep", *STOPS)
 KINDS, OF_JOINED = (*OF_ALL, *OF_A_SLOT, "any"), (*OF_ALL, "job", "first", "two")
-HARMLESS = ("sleep", *OF_A_SLOT)
 PAUSE = (5.0, 60.0)  # seconds that a rank sleeps, at least and at most
 OF_MPI = ("sm_segment", "vader_segment")  # in /dev/shm
 
@@ -157,7 +156,7 @@ class Chaos:
                 living = []
             if (joins or not living) and self._complete(study):
                 break
-            if jobs and not (living or study.joined) and all(wound in HARMLESS for wound in jobs[-1].wounds):
+            if jobs and not (living or study.joined) and all(wound in OF_A_SLOT for wound in jobs[-1].wounds):
                 raise Broken(
                     f"{study.folder} is not complete although nothing died; to its last job: {jobs[-1].wounds}"
                 )
@@ -216,7 +215,7 @@ class Chaos:
 
     def _end(self, wounds: list[str]) -> None:
         """Wait until nothing is left of the jobs, and let all go on that hangs; for Open MPI's daemons only so long."""
-        seconds = PAUSE[1] + (END_SECONDS if set(wounds) - set(HARMLESS) else 120)
+        seconds = PAUSE[1] + (END_SECONDS if set(wounds) - set(OF_A_SLOT) else 120)
         deadline = time.monotonic() + seconds
         while (left := [p for found in self.hosts.processes().values() for p in found]) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -246,9 +245,7 @@ class Chaos:
             return  # a trial that loses two workers has failed
         if what := self._happen(kind, living, job, host):
             self.faults[what] += 1
-            # Ranks wait for a sleeping rank 0 as long as for a dead one, and for anybody while the job starts.
-            fatal = kind == "sleep" and (host is job.hosts[0] or starting)
-            job.wounds.append("a sleep that may kill" if fatal else kind)
+            job.wounds.append(kind)
 
     def _happen(self, kind: str, living: list[Job], job: Job, host: Host) -> str:
         """Returns what was done, "" for nothing."""

@@ -55,7 +55,7 @@ def start(settings: Settings, began: float) -> int:
     if meeting.transport is not None:
         if status:
             meeting.transport.abort(status)
-        meeting.transport.close(status)
+        meeting.transport.close()
     return status
 
 

@@ -31,6 +31,7 @@ from mpitune.engine.messages import (
     Drained,
     Forget,
     Lend,
+    Lost,
     Returned,
     Run,
     Share,
@@ -47,7 +48,6 @@ from mpitune.errors import UsageError
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.options import RunOptions
 from mpitune.processes.process import start_resource_tracker
-from mpitune.ranks.transport import Lost
 from mpitune.trial import NoRoom, Place, Result
 
 log = logging.getLogger(__name__)

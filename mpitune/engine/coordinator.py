@@ -23,14 +23,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToCoordinator, Told
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Lost, Returned, Stepped, ToCoordinator, Told
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
 from mpitune.engine.study import Coordinated
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
-from mpitune.ranks.transport import Lost
 from mpitune.storage.table import kind_of, last_line
 from mpitune.trial import Batch, NoRoom, Outcome, Place, Result, Trial, halves
 
@@ -286,7 +285,7 @@ class Coordinator:
             self._part_with(slot)
 
     def _lost(self, rank: int) -> None:
-        """A node has gone, and its slots with it. No trial is to blame: its open trials run elsewhere."""
+        """A node takes no part any more. No trial is to blame: its open trials run elsewhere."""
         log.error("rank %d is lost: its work goes to the others", rank)
         self.first_cause = self.first_cause or f"rank {rank} is lost"
         for slot in [slot for slot in self.dispatch.slots if slot[0] == rank]:

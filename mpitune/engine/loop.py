@@ -16,7 +16,7 @@ from mpitune.engine.progress import Progress
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
 from mpitune.processes.stops import is_another
-from mpitune.ranks.transport import GivenUp, Transport
+from mpitune.ranks.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +47,6 @@ def loop(
                 match message:
                     case Run() | Lend() | Share() | Told() | Forget() | Drain() | Stop():
                         agent.handle(message)
-                    case GivenUp():
-                        log.info("this rank was silent for so long that rank 0 has given it up: its work ends here")
-                        agent.handle(Stop())
                     case _ if coordinator is not None:
                         coordinator.handle(sender, message)
             if agent.stopped:

@@ -1,9 +1,7 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
     coordinator -> agent      Run, Lend, Share, Told, Forget, Drain, Stop
-    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
-    transport -> coordinator  Lost: the rank it comes from has died, and the others may go on
-    transport -> loop         GivenUp: rank 0 has given this rank up, so it ends all workers, then itself
+    agent -> coordinator      Returned, Died, Drained, Lost, Interrupted, Stepped
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on. When `Died` arrives, every
 result that the worker managed to send has arrived before it. So the coordinator knows which trials are open. Messages
@@ -23,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpitune.memory.shared_arrays import SharedArrays
-from mpitune.ranks.transport import Lost
 from mpitune.trial import Batch, NoRoom, Result
 
 
@@ -108,6 +105,11 @@ class Drained:
     """A slot has ended as asked; trials that it had not returned are open again."""
 
     slot: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """This rank can take no part any more."""
 
 
 @dataclass(frozen=True)

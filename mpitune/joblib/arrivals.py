@@ -18,9 +18,10 @@ from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Coordinated
 from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.port import Port, Scheduling
-from mpitune.ranks.transport import CHUNK_BYTES, Transport
+from mpitune.ranks.transport import Transport
 from mpitune.trial import Batch, Result, Trial
 
+CHUNK_BYTES = 64 << 20  # bytes of an array in one message
 Done = Callable[[Result | Exception], None]
 
 

@@ -39,17 +39,9 @@ class Silence:
         if word is None or self._heard.get(who, (None, 0))[0] != word:
             self._heard[who] = word, self._beats
 
-    def forget(self, who: Hashable) -> None:
-        """It is dead: its silence does not count until it speaks again."""
-        self._heard.pop(who, None)
-
     def silent(self) -> list[Any]:
         """Those that have not spoken for too long."""
         return [who for who, (_, beat) in list(self._heard.items()) if self._beats - beat >= BEATS]
-
-    def lives(self, who: Hashable) -> bool:
-        """Whether it has spoken, and not too long ago."""
-        return who in self._heard and who not in self.silent()
 
 
 class Pulse:

@@ -139,7 +139,6 @@ def _mpi(launch: Launch) -> Transport:
     finally:
         faulthandler.cancel_dump_traceback_later()
     transport = MpiTransport()
-    transport.aborts = launch.launcher != "srun"
     if launch.size not in (0, transport.size):
         fix = "srun --mpi=pmix" if launch.launcher == "srun" else f"the {launch.launcher} of that MPI"
         raise UsageError(

@@ -14,24 +14,10 @@ import numpy as np
 
 from mpitune.errors import UsageError
 
-CHUNK_BYTES = 64 << 20  # bytes of an array in one message
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Heard by rank 0 from a rank that has died, was silent for so long that it counts as dead, or can take no part."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Heard by a rank that was only asleep and that rank 0 counts as dead. Others do its work."""
-
 
 @dataclass(frozen=True, slots=True)
 class Parting:
     """The last message of a rank in a study. Rank 0 sends it to all when all have sent it."""
-
-    whole: bool = True  # from rank 0: no rank was lost
 
 
 class Transport(ABC):
@@ -40,7 +26,6 @@ class Transport(ABC):
     rank: int
     size: int
     poll_seconds: float  # how long a rank may sleep before it has to look for messages
-    status = 0  # of a script, for `close` without one
 
     @abstractmethod
     def send(self, to: int, message: Any) -> None:
@@ -57,7 +42,7 @@ class Transport(ABC):
 
     @abstractmethod
     def gather(self, thing: Any) -> list[Any]:
-        """On rank 0 the values of all ranks that live, in their order; elsewhere an empty list. Waits asleep."""
+        """On rank 0 the values of all ranks, in their order; elsewhere an empty list. Waits asleep."""
 
     @abstractmethod
     def broadcast(self, thing: Any) -> Any:
@@ -83,15 +68,15 @@ class Transport(ABC):
         """A study begins: from now on a rank that is silent for so many seconds counts as dead; 0 for never."""
 
     @abstractmethod
-    def settle(self) -> bool:
-        """A study ends: wait asleep until every rank has come here; False if one was lost.
+    def settle(self) -> None:
+        """A study ends: wait asleep until every rank has come here.
 
         After that no message is on its way, and no heartbeat is needed until the next study.
         """
 
     @abstractmethod
-    def close(self, status: int = 0) -> None:
-        """As `settle`, and MPI ends. If a rank was lost, it cannot, so this process ends at once with the status."""
+    def close(self) -> None:
+        """As `settle`, and MPI ends."""
 
     @abstractmethod
     def abort(self, status: int) -> NoReturn:
@@ -130,11 +115,10 @@ class LocalTransport(Transport):
     def watch(self, heartbeat_timeout: float) -> None:
         pass
 
-    def settle(self) -> bool:
+    def settle(self) -> None:
         self._queue.clear()
-        return True
 
-    def close(self, status: int = 0) -> None:
+    def close(self) -> None:
         pass
 
     def abort(self, status: int) -> NoReturn:

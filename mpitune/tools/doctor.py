@@ -182,7 +182,7 @@ def run(transport: Transport, launch: Launch, options: RunOptions) -> Exit:
     """One rank's part; rank 0 speaks for all."""
     examined = transport.gather(examine(transport.rank, options))
     status = report(examined, launch, options) if transport.rank == 0 else Exit.DONE
-    transport.close(status)
+    transport.close()
     return status
 
 

@@ -85,8 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sklearn:
         _replace()
     try:
-        transport.status = _run(program)
-        return transport.status
+        return _run(program)
     finally:
         print(end="", flush=True)  # what the script has printed, if it can be written
 

@@ -109,20 +109,6 @@ def test_the_job_ends_and_the_same_command_finishes(hosts: Hosts, tmp_path: Path
     require_whole(folder, clean)
 
 
-def test_ulfm_survives_the_death_of_ranks_in_the_same_run(hosts: Hosts, tmp_path: Path, clean: str) -> None:
-    folder = tmp_path / "r"
-    job = start(hosts, folder, ("--with-ft", "ulfm"))
-    for number in (1, 2):
-        kill_rank(hosts, number)
-        time.sleep(0.5)
-    job.wait(PATIENCE)
-    text = (tmp_path / "log").read_text()
-    assert text.count("is lost") == 2, text
-    assert status_of(hosts, folder) == Exit.DONE
-    require_whole(folder, clean)
-    assert wait_until(lambda: not hosts.processes()), hosts.processes()
-
-
 def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hosts, tmp_path: Path, clean: str) -> None:
     """Nobody but our heartbeat notices: Open MPI's daemons have no keepalive here, and wait for 480 s."""
     folder, log = tmp_path / "r", tmp_path / "log"
@@ -132,10 +118,10 @@ def test_a_link_that_is_cut_as_the_study_begins_leaves_no_rank_behind(hosts: Hos
     journal = folder / "journal.jsonl"
     assert wait_until(lambda: journal.exists() and '{"run"' in journal.read_text()), log.read_text()
     hosts[1].cut()
-    assert wait_until(lambda: not ranks_of(hosts[1]))
-    assert wait_until(lambda: status_of(hosts, folder) == Exit.DONE), log.read_text()
-    assert "rank 1 is lost" in log.read_text()
+    assert wait_until(lambda: not any(map(ranks_of, hosts))), log.read_text()
+    assert "rank 1 has given no sign of life" in log.read_text() and status_of(hosts, folder) == Exit.STOPPED
     job.kill()
+    hosts[0].run(*mpirun(hosts[:1], *study))
     require_whole(folder, clean)
 
 

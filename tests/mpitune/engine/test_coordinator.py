@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.engine.messages import Died, Drained, Interrupted, Returned
+from mpitune.engine.messages import Died, Drained, Interrupted, Lost, Returned
 from mpitune.engine.queue import Queue, end_of
 from mpitune.port import Scheduling
-from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
 from mpitune.trial import NoRoom, Result, Rounds, Trial, Window
 from tests.mpitune.engine.fake_agents import FakeAgents, places

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.engine.messages import Drained, Interrupted, Lend, Run
+from mpitune.engine.messages import Drained, Interrupted, Lend, Lost, Run
 from mpitune.port import Scheduling
-from mpitune.ranks.transport import Lost
 from mpitune.trial import Gang, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 

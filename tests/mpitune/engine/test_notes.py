@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mpitune.engine.messages import Died, Returned
+from mpitune.engine.messages import Died, Lost, Returned
 from mpitune.errors import UsageError
-from mpitune.ranks.transport import Lost
 from mpitune.storage.history import read_study
 from mpitune.trial import Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places

@@ -286,47 +286,6 @@ def test_a_fork_that_ends_as_a_script_does_ends_no_rank(program: Any, tmp_path: 
     assert done.stdout.splitlines() == ["6 3 1 6"]
 
 
-LOSES_A_NODE = r"""
-import os, signal, sys, time
-import numpy as np
-from joblib import Parallel, delayed
-from mpitune.sklearn import GridSearchCV
-from sklearn.datasets import load_iris
-from sklearn.tree import DecisionTreeClassifier
-
-def kill_rank(rank):
-    pid = os.getpid()
-    while b"script.py" not in open(f"/proc/{pid}/cmdline", "rb").read():  # keepers, and the server that forks
-        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-    if f"OMPI_COMM_WORLD_RANK={rank}\0" in open(f"/proc/{pid}/environ").read():
-        os.kill(pid, signal.SIGKILL)
-
-def part(array, number, rank):
-    if rank:
-        kill_rank(rank)
-    time.sleep(0.05)
-    return float(array.sum() + number)
-
-X, y = load_iris(return_X_y=True)
-large = np.arange(300_000.0)
-for n_jobs, rank in [(3, 0), (3, 2), (6, 0), (-1, 1)]:  # other numbers of jobs are other workers
-    calls = (delayed(part)(large, number, rank) for number in range(20))
-    print(sum(Parallel(n_jobs=n_jobs, batch_size=1)(calls)))
-    search = GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}, workers=1)
-    print(search.fit(X, y).cv_results_["mean_test_score"])
-raise SystemExit(4)
-"""
-
-
-@pytest.mark.slow
-def test_a_script_goes_on_when_nodes_are_lost(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(LOSES_A_NODE)
-    plain = program("script.py", cwd=tmp_path, status=4)
-    done = program("-m", "mpitune", "script.py", ranks=3, mpirun=("--with-ft", "ulfm"), cwd=tmp_path, status=4)
-    assert done.stdout == plain.stdout and len(plain.stdout.splitlines()) == 8
-    assert [f"rank {number} is lost" in done.stderr for number in (1, 2)] == [True, True], done.stderr
-
-
 def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
     """A callback may wait for a lock that its caller holds while it waits for the workers to begin anew."""
 

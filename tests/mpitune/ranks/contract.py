@@ -3,13 +3,10 @@
     mpirun -n 3 python -m tests.mpitune.ranks.contract messages starts
 
 Every rank plays its part and asserts what it sees; the job's status is 0 when all did, and all came to a proper end.
-Faults are what happens to the last rank, which is on this machine like all others.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mpitune.ranks.launch import connect, launched
-from mpitune.ranks.transport import GivenUp, Lost, Transport
+from mpitune.ranks.transport import Transport
 
 SILENCE = 4.0  # seconds; a rank that has to wait for a core is not silent for so long
 LARGE = 1 << 20  # numbers in a large message: far more than any library sends before it is asked for
@@ -101,38 +98,7 @@ def messages_of_the_script(transport: Transport) -> None:
     MPI.Request.waitall(theirs)
 
 
-def suspended(transport: Transport) -> None:
-    """The last rank sleeps with messages under way to it and from it. It is lost, hears so, and comes to the end."""
-    last = transport.size - 1
-    pids = transport.broadcast(transport.gather(os.getpid()))
-    if transport.rank == 0:  # it looks at its wires between two studies, as a search does
-        transport.watch(0.0)
-    transport.watch(SILENCE)
-    time.sleep(2 * SILENCE)  # all have heard of each other
-    assert transport.receive() == []
-    if transport.rank == last:
-        transport.send(0, "before")
-        while transport.receive() != [(0, "sleep")]:
-            time.sleep(0.001)
-        transport.send(0, np.zeros(LARGE))
-        os.kill(os.getpid(), signal.SIGSTOP)
-        assert {type(message) for _, message in collect(transport, 2)} == {np.ndarray, GivenUp}
-    elif transport.rank == 0:
-        assert collect(transport, 1) == [(last, "before")]
-        transport.send(last, "sleep")
-        time.sleep(0.1)
-        transport.send(last, np.zeros(LARGE))
-        arrived = collect(transport, 1)
-        if not isinstance(arrived[0][1], Lost):  # it was quick enough to send all of it
-            arrived = collect(transport, 1)
-        assert arrived == [(last, Lost())]
-        transport.send(last, "to nobody")
-        os.kill(pids[last], signal.SIGCONT)
-        time.sleep(SILENCE)
-        assert transport.receive() == []  # what it sends now is not heard: its work has gone to others
-
-
-_CASES = (messages, large_messages, starts, messages_of_the_script, suspended)
+_CASES = (messages, large_messages, starts, messages_of_the_script)
 CASES = {case.__name__: case for case in _CASES}
 
 if __name__ == "__main__":

@@ -29,12 +29,6 @@ def test_ranks_keep_the_contract(program: Program) -> None:
     assert done.stdout.count(" ended") == 3
 
 
-@pytest.mark.slow
-def test_a_rank_that_sleeps_is_lost_and_comes_to_the_end(program: Program) -> None:
-    done = program("-m", "tests.mpitune.ranks.contract", "suspended", ranks=3)
-    assert done.stdout.count(" ended") == 3
-
-
 def test_a_library_that_has_no_room_for_a_thread_is_refused(program: Program, tmp_path: Path) -> None:
     study = (*TOYS, "1", "--gpu", "none", "--workers", "1", "--results", tmp_path / "r")
     done = program(*study, ranks=2, env={"MPI4PY_RC_THREAD_LEVEL": "funneled"}, status=None)

@@ -51,15 +51,9 @@ def sweep(
     config: DictConfig,
     arguments: Sequence[str],
 ) -> None:
-    """Run all jobs. Under mpirun or srun rank 0 does, and the others make them.
+    """Run all jobs that the overrides `arguments` ask for, with what `hydra.sweeper` has, and may have (`known`).
 
-    Args:
-        keys: what `hydra.sweeper` has.
-        known: what it may have.
-        context: how Hydra loads configurations.
-        task: the application.
-        config: its configuration, with Hydra's own.
-        arguments: overrides of the command line.
+    Under mpirun or srun rank 0 does, and the others make them.
     """
     try:
         with called_from(Caller.HYDRA), led(join(RunOptions(heartbeat_timeout=0.0))) as leads:

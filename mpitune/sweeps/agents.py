@@ -28,7 +28,7 @@ from mpitune.options import RunOptions
 from mpitune.ranks.launch import launched
 from mpitune.storage.trials import TrialRecord
 from mpitune.sweeps.program import Program, Runs
-from mpitune.sweeps.reading import Read, parsed
+from mpitune.sweeps.reading import Read, check_command, parsed
 from mpitune.sweeps.stopping import band_behind
 from mpitune.trial import COMPLETE, Evaluation
 
@@ -42,14 +42,12 @@ class _Made:
         n_asked: how many trials its agents have run.
     """
 
-    config: dict[str, Any]
+    read: Read
     folder: tempfile.TemporaryDirectory[str] | None = None
     n_asked: int = 0
 
-    def read(self, starts: bool) -> Read:
-        return parsed(lambda: self.config, "the configuration of wandb.sweep", starts)
 
-
+WHERE = "the configuration of wandb.sweep"
 _sweeps: dict[str, _Made] = {}
 
 
@@ -82,15 +80,12 @@ class Called(Runs):
                 self.function()
             except _Stopped:
                 pass
-            except SystemExit as ended:  # which is a success without a status
-                if ended.code:
+            except (Exception, SystemExit) as error:
+                if not isinstance(error, SystemExit) or error.code:  # which is a success without a status
                     wandb.finish(exit_code=1)
+                    if "No API key configured" in str(error):
+                        raise self.error(str(error)) from error
                     raise
-            except Exception as error:
-                wandb.finish(exit_code=1)
-                if "No API key configured" in str(error):
-                    raise self.error(str(error)) from error
-                raise
             finally:
                 wandb.finish()
                 wandb.teardown()  # only now its file is whole
@@ -161,16 +156,12 @@ def sweep(sweep: Any, entity: str | None = None, project: str | None = None, pri
     try:
         content = json.loads(json.dumps(content))
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"the configuration of wandb.sweep is no JSON ({error}): give numbers, texts, lists"
-        ) from error
+        raise UsageError(f"{WHERE} is no JSON ({error}): give numbers, texts, lists") from error
     if isinstance(content, dict):
         content |= {name: given for name, given in (("entity", entity), ("project", project)) if given}
-    made = _Made(content)
-    made.read(starts=False)
     text = json.dumps([len(_sweeps), content], sort_keys=True)
     sweep_id = hashlib.sha256(text.encode()).hexdigest()[:8]
-    _sweeps[sweep_id] = made
+    _sweeps[sweep_id] = _Made(parsed(lambda: content, WHERE))
     if not launched().rank:
         print("Create sweep with ID:", sweep_id)
     return sweep_id
@@ -209,7 +200,9 @@ def agent(
             "wandb.sweep(config) returns here, or start its file by python -m mpitune run sweep.yaml"
         )
     require_whole("count", count, 1)
-    made, read = _sweeps[name], _sweeps[name].read(starts=function is None)
+    made, read = _sweeps[name], _sweeps[name].read
+    if function is None:
+        check_command(read[0], WHERE)
     n_trials = read[0].run_cap if count is None else made.n_asked + count
     options = own_folder(options or RunOptions(quiet=True), name)
     if options.results is None:

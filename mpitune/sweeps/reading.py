@@ -71,13 +71,15 @@ Read = tuple[Sweep, Space, Paths, Strategy]
 def read(path: Path) -> Read:
     """What a file says; its space, the place of each parameter, its strategy. Raises UsageError."""
     try:
-        return parsed(lambda: _content(path), str(path))
+        found = parsed(lambda: _content(path), str(path))
+        check_command(found[0], str(path))
+        return found
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
 
 
-def parsed(content: Callable[[], Any], where: str, starts: bool = True) -> Read:
-    """`read` of what a file, or a dictionary, says. starts: whether its program is started. Raises UsageError."""
+def parsed(content: Callable[[], Any], where: str) -> Read:
+    """`read` of what a file, or a dictionary, says. Raises UsageError."""
     try:
         sweep = checked(content())
         parts, paths = dict[str, Any](), Paths()
@@ -88,8 +90,6 @@ def parsed(content: Callable[[], Any], where: str, starts: bool = True) -> Read:
                 parts[name], paths[name] = part_of(keys, sweep.method), at
             except (UsageError, ValueError, OverflowError) as error:
                 raise UsageError(f"parameters.{name}: {error}") from error
-        if starts:
-            _check_command(sweep.command, sweep.program)
         usual = "tpe" if sweep.method == "bayes" else sweep.method
         strategy, early = strategy_of(sweep.mpitune.strategy or usual), sweep.early_terminate
         if sweep.metric.name == NO_METRIC and (early or sweep.method == "bayes"):
@@ -178,11 +178,12 @@ def _flat(parameters: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterato
         yield from _flat(inside, at) if isinstance(inside, dict) else [(at, keys)]
 
 
-def _check_command(command: list[Any], program: str) -> None:
+def check_command(sweep: Sweep, where: str) -> None:
     """Raise UsageError for a macro or a program that there is not."""
-    for word in map(str, command):
+    for word in map(str, sweep.command):
         for macro in MACRO.finditer(word):
             if not macro[1].startswith("envvar:") and (macro[1] not in MACROS or macro[0] != word):
-                raise UsageError(f"command has {word}: give words of their own, of {named(MACROS)}")
-    if "${program}" in command and not os.path.isfile(program):
-        raise UsageError(f"program: {program or 'none'} is not in {os.getcwd()}: start where it is, or give its path")
+                raise UsageError(f"{where}: command has {word}: give words of their own, of {named(MACROS)}")
+    if "${program}" in sweep.command and not os.path.isfile(program := sweep.program):
+        fix = "start where it is, or give its path"
+        raise UsageError(f"{where}: program: {program or 'none'} is not in {os.getcwd()}: {fix}")

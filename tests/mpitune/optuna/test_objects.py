@@ -265,17 +265,10 @@ def scaled(trial: Trial, times: float) -> float:
     return square(trial) * times
 
 
-def reads_cell(top: float) -> Callable[[Trial], float]:
-    return lambda trial: sum(trial.suggest_float("x", 0, top) for _ in range(2))
-
-
 READS: dict[str, tuple[Any, str]] = {
     "global": (lambda n: globals().update(hi=n) or reads_globals, "hi (was 1.0, is 5.0)"),
     "array": (lambda n: globals().update(hi=np.full(3, n)) or reads_globals, "hi"),
     "time": (lambda n: globals().update(hi=n + time.time()) or reads_globals, ""),
-    "namespace": (lambda n: globals().update(hi=0, given=SimpleNamespace(low=1 / n, unread=n)) or reads_globals,
-                  "SimpleNamespace.low (was 1.0, is 0.2)"),
-    "closure": (reads_cell, "top (was 1.0, is 5.0)"),
     "partial": (lambda n: partial(scaled, times=n), "times (was 1.0, is 5.0)"),
     "self": (lambda n: Tuner(n, n).objective, "Tuner.top (was 1.0, is 5.0)"),
 }  # fmt: skip

@@ -11,11 +11,8 @@ import pytest
 from scipy import stats
 
 from mpitune.errors import UsageError
-from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.optunas import nearest
 from mpitune.optimize.spaces.parameters import Quantile
-from mpitune.optimize.strategies import strategy_of
-from mpitune.optimize.strategies.base import Feedback, Problem
 from mpitune.sweeps.distributions import part_of
 
 U = np.linspace(0.001, 0.999, 333)
@@ -66,18 +63,10 @@ def test_things_are_drawn_by_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize("kind", ["normal", "q_log_uniform_values"])
-def test_a_sampler_that_learns_finds_the_middle_of_a_distribution(kind: str) -> None:
-    """TPE draws quantiles, so it begins as the distribution is, and learns of what was drawn by others, too."""
+def test_a_sampler_that_learns_draws_quantiles(kind: str) -> None:
+    """So TPE begins as the distribution is, and learns of what was drawn by others, too."""
     pytest.importorskip("optuna")
     part = part_of({"distribution": kind, **DEFINITIONS[kind][0]}, "bayes")
     assert isinstance(part, Quantile)
     for u in (0.1, 0.5, 0.9):
         assert part.at(nearest(part, part.at(u), None)) == pytest.approx(part.at(u))
-    aim = part.at(0.7)
-    problem = Problem(Space({"x": part, "y": [1, 2]}), {"loss": False}, n_trials=40)
-    (scheduler,) = strategy_of("tpe").begin(problem)
-    losses = []
-    while segments := scheduler.ask(1):
-        losses.append(abs(segments[0].params["x"] - aim))
-        scheduler.tell(segments[0], Feedback((losses[-1],)))
-    assert np.mean(losses[-10:]) < np.mean(losses[:10]) and part.takes(segments[0].params["x"] if segments else aim)

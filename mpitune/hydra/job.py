@@ -51,16 +51,12 @@ class Job:
             try:
                 self._composed(point)
             except Exception as error:
-                words = " ".join(self._word(name, value) for name, value in point.items())
+                words = " ".join(f"{name}={value}" for name, value in point.items())
                 raise UsageError(f"the job {words} cannot be configured: {str(error).strip()}") from error
 
     def _composed(self, params: Mapping[str, Any]) -> DictConfig:
-        words = [self._word(name, params[name]) if text is None else text for name, text in self.line.items()]
+        words = [f"{name}={params[name]}" if text is None else text for name, text in self.line.items()]
         return self.context.config_loader.load_sweep_config(self.config, words)
-
-    def _word(self, name: str, value: Any) -> str:
-        """An override."""
-        return f"{name}={value}"
 
     def __call__(self, trial: optuna.Trial) -> Any:
         for name, part in self.space.items():
@@ -92,10 +88,8 @@ class Job:
             trial.set_user_attr(RETURNED_NOTHING, True)
             return 0.0
         if ended.return_value is None or isinstance(ended.return_value, str | Mapping):
-            value = shown(ended.return_value)
-            raise UsageError(
-                f"job {trial.number} returned {value}: return a number, such as the loss, from the function"
-            )
+            fix = "return a number, such as the loss, from the function"
+            raise UsageError(f"job {trial.number} returned {shown(ended.return_value)}: {fix}")
         return ended.return_value
 
 

@@ -172,20 +172,18 @@ def _study(keys: Keys) -> Study:
 
 
 def _part(kind: str, part: Any, seed: int | None) -> Any:
-    """A sampler or pruner of Optuna from its configuration. Raises UsageError for an argument that it does not have."""
+    """A sampler or pruner of Optuna from its configuration. Raises UsageError."""
     if not part:
         return None
     target = str(part["_target_"])
     arguments = {str(n): value for n, value in part.items() if value is not None and not str(n).startswith("_")}
     try:
-        known = inspect.signature(get_object(target)).parameters
+        if seed is not None and "seed" in inspect.signature(get_object(target)).parameters:
+            arguments.setdefault("seed", seed)
+        return instantiate({"_target_": target, **arguments}, _convert_="all")
     except Exception as error:
-        raise UsageError(f"{target} cannot be imported: {error}") from error
-    if seed is not None and "seed" in known:
-        arguments.setdefault("seed", seed)
-    if unknown := [name for name in arguments if name not in known]:
-        raise UsageError(f"hydra.sweeper.{kind}.{unknown[0]}: {target} of Optuna {optuna.__version__} does not have it")
-    return instantiate({"_target_": target, **arguments}, _convert_="all")
+        why = " ".join(str(error).split())
+        raise UsageError(f"hydra.sweeper.{kind} cannot be made by Optuna {optuna.__version__}: {why}") from error
 
 
 def _begun(study: Study, space: Mapping[str, Swept], keys: Keys) -> int:

@@ -107,8 +107,6 @@ def optimize(
     options = options or RunOptions()
     if study._thread_local.in_optimize_loop:
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
-    if isinstance(catch, Iterable) and not isinstance(catch, tuple | list | set | frozenset):
-        raise TypeError(f"The catch argument is of type '{type(catch).__name__}' but must be a tuple.")
     keeps_its_best = "_lightgbm_tuner" in type(func).__module__  # in itself, so in this process
     if n_jobs == 1:
         say_idle(options)
@@ -123,7 +121,7 @@ def optimize(
     if isinstance(study._storage, InMemoryStorage):
         require_script(options)
     content, arrays = _sendable(study, func)
-    options = _own_folder(options, study)
+    options = own_folder(options, (weakref.ref(study._storage), study._study_id))  # a copy in memory is another one
     seed, size = _seed_and_window(study, window, options)
     fix = "use trial.set_user_attr, and take the best in a callback or afterwards (n_jobs=1 runs it in this process)"
     say_kept(func, fix, options)
@@ -188,15 +186,6 @@ def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> t
         )  # fmt: skip
     study._storage.set_study_system_attr(study._study_id, WINDOW, size)
     return seed_of_study(study, seed), size
-
-
-def _own_folder(options: RunOptions, study: Study) -> RunOptions:
-    storage = study._storage
-    home: Any = weakref.ref(storage)  # a copy of a study in memory is another one
-    if not isinstance(storage, InMemoryStorage):  # others may have been opened more than once
-        kept = vars(getattr(storage, "_backend", storage))
-        home = type(storage), *sorted((n, v) for n, v in kept.items() if isinstance(v, str | int))
-    return own_folder(options, (home, study._study_id))
 
 
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:

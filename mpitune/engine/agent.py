@@ -31,7 +31,6 @@ from mpitune.engine.messages import (
     Drained,
     Forget,
     Lend,
-    Lost,
     Returned,
     Run,
     Share,
@@ -131,12 +130,10 @@ class Agent:
                 if not start:
                     try:
                         self._arrays[name] = SharedArrays.of_bytes(name, n_bytes)
-                    except UsageError as error:  # the other nodes go on without this one
-                        log.error("%s makes no calls from now on: %s", self.slots[0].place.host, error)
-                        self._tell(Lost())
-                        self.handle(Drain())
-                if name in self._arrays:
-                    self._arrays[name].arrays[name][start : start + len(content)] = content
+                    except UsageError as error:
+                        host = self.slots[0].place.host
+                        raise MemoryError(f"{host} has no room for the arrays of a call: {error}") from error
+                self._arrays[name].arrays[name][start : start + len(content)] = content
             case Forget(names):
                 for name in names:
                     if (array := self._arrays.pop(name, None)) is not None:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Lost, Returned, Stepped, ToCoordinator, Told
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToCoordinator, Told
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
@@ -141,8 +141,6 @@ class Coordinator:
                         state.step = step
             case Interrupted(number):
                 self._drain(number)
-            case Lost():
-                self._lost(sender)
 
     def step(self) -> None:
         """Give idle slots work, then store the results that have arrived, and pass them on until there is new work.
@@ -283,18 +281,6 @@ class Coordinator:
         else:
             self.dispatch.free(slot)
             self._part_with(slot)
-
-    def _lost(self, rank: int) -> None:
-        """A node takes no part any more. No trial is to blame: its open trials run elsewhere."""
-        log.error("rank %d is lost: its work goes to the others", rank)
-        self.first_cause = self.first_cause or f"rank {rank} is lost"
-        for slot in [slot for slot in self.dispatch.slots if slot[0] == rank]:
-            state = self.dispatch.slots[slot]
-            running = next(iter(state.assigned), None)
-            seconds = self._clock() - running.since if running else 0.0
-            self._note_death(state.place, running, seconds, f"rank {rank} is lost")
-            self.dispatch.remove(slot)
-            self.dispatch.put_back(state.assigned)
 
     def _note_death(self, place: Place, running: Assigned | None, seconds: float, cause: str) -> None:
         """Note a death in the journal, for reports. A study that continues does not need it."""

@@ -1,7 +1,7 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
     coordinator -> agent      Run, Lend, Share, Told, Forget, Drain, Stop
-    agent -> coordinator      Returned, Died, Drained, Lost, Interrupted, Stepped
+    agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on. When `Died` arrives, every
 result that the worker managed to send has arrived before it. So the coordinator knows which trials are open. Messages
@@ -108,11 +108,6 @@ class Drained:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """This rank can take no part any more."""
-
-
-@dataclass(frozen=True)
 class Interrupted:
     """This rank was asked to end by a signal."""
 
@@ -154,4 +149,4 @@ class Stepped:
 
 
 ToAgent = Run | Lend | Share | Told | Forget | Drain | Stop
-ToCoordinator = Returned | Died | Drained | Interrupted | Stepped | Lost
+ToCoordinator = Returned | Died | Drained | Interrupted | Stepped

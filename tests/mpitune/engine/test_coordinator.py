@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.engine.messages import Died, Drained, Interrupted, Lost, Returned
+from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Queue, end_of
 from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
@@ -69,15 +69,10 @@ def rounds(*sizes: int) -> Rounds:
         yield [(Trial(f"r{number}/t{i}", {"cost": i}),) for i in range(size)]
 
 
-@pytest.mark.parametrize("lost", ["its worker", "its rank"])
-def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: Path, lost: str) -> None:
+def test_a_slot_that_went_while_it_had_nothing_to_do_is_given_nothing(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, rounds(1, 2), places(1, 1))
-    if lost == "its rank":
-        agents.coordinator.handle(1, Lost())
-        assert agents.coordinator.first_cause == "rank 1 is lost"
-    else:
-        agents.die((1, 0), "hung", lost=True)
-        assert agents.coordinator.first_cause == "host1/1/0/cpu:\nhung"
+    agents.die((1, 0), "hung", lost=True)
+    assert agents.coordinator.first_cause == "host1/1/0/cpu:\nhung"
     agents.answer((0, 0))
     assert agents.keys((0, 0)) == [["r1/t1"]] and not agents.given[1, 0]
     # What it says afterwards, as messages cross on their way, changes nothing.
@@ -143,7 +138,7 @@ def test_new_work_is_given_out_before_the_next_search_hears_of_its_result(tmp_pa
     agents.coordinator.step()
     assert heard == ["a"] and agents.keys((0, 0)) == [["a1"]] and agents.coordinator.is_behind
     for rank in (0, 1):
-        agents.coordinator.handle(rank, Lost())
+        agents.coordinator.handle(rank, Died(0, "gone", building=True, lost=True))
     assert not agents.coordinator.finished
     agents.coordinator.step()
     assert heard == ["a", "b"] and agents.coordinator.finished
@@ -265,7 +260,7 @@ def test_a_slot_that_waits_for_an_outcome_goes_on_once_nobody_else_works(tmp_pat
         agents.answer((1, 0), error="no such point")
     if failing == "is lost":
         agents.given.pop((0, 0))
-        agents.coordinator.handle(0, Lost())
+        agents.coordinator.handle(0, Died(0, "gone", building=True, lost=True))
         agents.coordinator.step()
     else:
         for _ in range(3):
@@ -341,7 +336,7 @@ def test_an_answer_in_doubt_is_kept_at_once_where_there_is_one_rank(tmp_path: Pa
 
 
 def test_every_study_comes_to_its_end_with_the_right_answers(tmp_path: Path) -> None:
-    """Random nodes and trials that always fail, each in one of three ways, and ranks that are lost on the way."""
+    """Random nodes and trials that always fail, each in one of three ways."""
     random = np.random.default_rng(0)
     for number in range(25):
         layout = random.integers(1, 4, random.integers(2, 5)).tolist()
@@ -352,15 +347,9 @@ def test_every_study_comes_to_its_end_with_the_right_answers(tmp_path: Path) -> 
         bad = {f"t{trial}": str(random.choice(["die", "error"])) for trial in failing}
         agents = FakeAgents(tmp_path / str(number), trials(40), places(*layout))
         agents.coordinator._patience = 99
-        lost = set(random.choice(sorted(broken), 1).tolist()) if broken and random.random() < 0.3 else set()
-        for turn in range(1000):
+        for _ in range(1000):
             if agents.coordinator.finished:
                 break
-            if turn == 9:
-                for rank in lost:
-                    agents.coordinator.handle(rank, Lost())
-                    agents.given = type(agents.given)(list, {s: r for s, r in agents.given.items() if s[0] != rank})
-                    agents.coordinator.step()
             busy = [slot for slot, runs in agents.given.items() if runs]
             assert busy, f"study {number} hangs"
             fast = [slot for slot in busy if slot[0] in broken]
@@ -623,7 +612,7 @@ def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) 
     agents = FakeAgents(tmp_path, trials(3), places(1, 1))
     refuse(agents, (0, 0))
     assert agents.keys((0, 0)) == [["t0"]]
-    agents.coordinator.handle(1, Lost())
+    agents.coordinator.handle(1, Died(0, "gone", building=True, lost=True))
     agents.coordinator.step()
     agents.answer((0, 0))
     agents.answer((0, 0))

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from mpitune.engine.messages import Drained, Interrupted, Lend, Lost, Run
+from mpitune.engine.messages import Drained, Interrupted, Lend, Run
 from mpitune.port import Scheduling
 from mpitune.trial import Gang, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
@@ -97,22 +96,6 @@ def test_a_gang_that_fails_is_tried_once_more_and_gives_its_slots_back(tmp_path:
     agents.answer((0, 1))
     agents.answer(next(iter(agents.running())))
     assert agents.coordinator.finished and agents.study.outcomes()[0].result.attempt == 2
-
-
-@pytest.mark.parametrize("lost", [1, 2])
-def test_a_rank_that_is_lost_while_a_gang_waits_or_runs(tmp_path: Path, lost: int) -> None:
-    agents = Ganged(tmp_path, [1, 1, 1], ONE, {"nodes": 2}, ONE, {"nodes": 2}, ONE)
-    assert agents.running() == {(0, 0): "t0", (1, 0): "t1"}
-    assert [run.hosts for run in agents.given[1, 0]] == [("host1", "host2")]
-    agents.given.pop((lost, 0), None)
-    agents.coordinator.handle(lost, Lost())
-    agents.coordinator.step()
-    for _ in range(20):
-        running = agents.running()
-        if not running:
-            break
-        agents.answer(next(reversed(list(running))))
-    assert agents.study.finished and not any(outcome.result.failed for outcome in agents.study.outcomes())
 
 
 def test_a_job_that_is_told_to_stop_begins_no_gang(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mpitune.engine.messages import Died, Lost, Returned
+from mpitune.engine.messages import Died, Returned
 from mpitune.errors import UsageError
 from mpitune.storage.history import read_study
 from mpitune.trial import Result, Rounds, Trial
@@ -22,13 +22,9 @@ def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
     agents.answer((2, 0))
     agents.now = 4.0
     agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
-    agents.coordinator.handle(1, Lost())
-    agents.coordinator.handle(2, Lost())
     history = read_study(tmp_path)
     assert [(death.cause, death.key, death.seconds, "/".join(map(str, death.place))) for death in history.deaths] == [
         ("no memory", "t3", 2.513, "host0/0/0/cpu"),
-        ("rank 1 is lost", "t0", 3.0, "host1/1/0/cpu"),
-        ("rank 2 is lost", "", 0.0, "host2/2/0/cpu"),
     ]
 
 

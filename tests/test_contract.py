@@ -186,7 +186,7 @@ def runs(tmp_path: Path) -> Iterator[Callable[[Door], tuple[Run, Run]]]:
         job.communicate()
 
 
-QUICK = ("search", "joblib")
+QUICK = ("search",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in DOORS])

@@ -34,10 +34,12 @@ FOUND = "{'svc__C': 10, 'svc__gamma': 0.01} 0.956"
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_grid_search_of_the_readme_runs(program: Any, tmp_path: Any, ranks: int) -> None:
+    """On two ranks with what the page prints; on a part of the digits, which takes a fifth of the time, it runs."""
     assert len(GRID.splitlines()) <= 13
-    (tmp_path / "digits.py").write_text(GRID)
+    (tmp_path / "digits.py").write_text(GRID if ranks else GRID.replace(".fit(X, y)", ".fit(X[::6], y[::6])"))
     lines = program(tmp_path / "digits.py", ranks=ranks, cwd=tmp_path, preexec_fn=on_one_core).stdout.splitlines()
-    assert len(lines) == max(1, ranks) and set(lines) == {FOUND}
+    assert len(lines) == max(1, ranks)
+    assert all(line == FOUND if ranks else line.startswith("{'svc__C': ") for line in lines)
 
 
 BLOCKS = {

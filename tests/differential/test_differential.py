@@ -15,10 +15,10 @@ from tests.mpitune.optuna.made import quiet
 
 SEED, MORE = 37, 1000
 # A process that runs some with workers first starts a server for them; so few tests do.
-SOME = [("here", 8), ("journal", 3), ("workers", 3)]
-MANY = [("here", 100), ("journal", 12), ("workers", 30)]
-STUDIES = [("alone", 4), ("window", 3), ("workers", 2)]
-MANY_STUDIES = [("alone", 25), ("window", 25), ("workers", 10), ("resumed", 15)]
+SOME = [("here", 5), ("journal", 2), ("workers", 1)]
+MANY = [("here", 60), ("journal", 12), ("workers", 15)]
+STUDIES = [("alone", 3), ("window", 2), ("workers", 1)]
+MANY_STUDIES = [("alone", 15), ("window", 15), ("workers", 5), ("resumed", 8)]
 
 
 def _searched(seed: int, way: str, count: int) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mnist_nn.parallel.settings import Settings
-from mpitune.errors import Exit
 from mpitune.settings import Parser, add_settings, from_namespace
 from tests.helpers import ROOT
 from tests.k8s.manifests import (
@@ -33,7 +32,6 @@ CORE = ("v1", "apps/v1", "batch/v1", "rbac.authorization.k8s.io/v1")
 each_kustomization = pytest.mark.parametrize("name", [*OVERLAYS, *COMBINATIONS, "queue.yaml"])
 each_mpijob_overlay = pytest.mark.parametrize("name", MPIJOB_OVERLAYS)
 LAUNCHER, WORKER = (f"spec mpiReplicaSpecs {role} template spec" for role in ("Launcher", "Worker"))
-POD, DDP_WORKER = "spec template spec", "spec pytorchReplicaSpecs Worker"
 
 
 def at(manifest: Any, path: str) -> Any:
@@ -121,62 +119,6 @@ def test_pods_are_unprivileged_bounded_and_whole(name: str) -> None:
             for one in pod["containers"]:
                 assert one["securityContext"]["allowPrivilegeEscalation"] is False
                 assert "memory" in one["resources"]["limits"] and "memory" in one["resources"]["requests"]
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "facts"),
-    [
-        ("svm", "MPIJob", {"spec slotsPerWorker": 1, "spec launcherCreationPolicy": "WaitForWorkersReady",
-                           f"{LAUNCHER} containers 0 resources limits nvidia.com/gpu": None}),
-        ("cpu", "MPIJob", {f"{WORKER} containers 0 resources limits nvidia.com/gpu": None}),
-        ("join", "Job", {"spec successPolicy rules": [{"succeededCount": 1}], "spec maxFailedIndexes": None,
-                         "spec podFailurePolicy rules 0 action": "FailIndex",
-                         "spec podFailurePolicy rules 0 onExitCodes values": [Exit.ERROR, Exit.USAGE],
-                         "spec podFailurePolicy rules 1 action": "Ignore",
-                         "spec podFailurePolicy rules 1 onExitCodes values": [Exit.STOPPED]}),
-        ("join seeds", "Job", {"spec completions": 3, "spec successPolicy": None}),
-        # Kueue refuses a least number that is not below the pods of the Job.
-        *((f"{base} kueue", "Job", {"metadata annotations kueue.x-k8s.io/job-min-parallelism": "1",
-                                    "spec parallelism": n}) for base, n in (("join", 4), ("join seeds", 3))),
-        ("join gke spot", "Job", {f"{POD} nodeSelector cloud.google.com/gke-spot": "true",
-                                  f"{POD} terminationGracePeriodSeconds": 25}),
-        ("trainjob one-node", "TrainJob", {"spec trainer numNodes": 2, "spec trainer numProcPerNode": 2,
-                                           "spec trainer resourcesPerNode limits nvidia.com/gpu": 2}),
-        ("ddp one-node", "PyTorchJob", {"spec nprocPerNode": "2", f"{DDP_WORKER} replicas": 1,
-                                        f"{DDP_WORKER} template spec containers 0 resources limits nvidia.com/gpu": 2}),
-        # A public image has the code and the packages in volumes.
-        ("service public", "Job", {f"{POD} containers 0 workingDir": "/data/code",
-                                   f"{POD} containers 0 volumeMounts 2 mountPath": "/packages",
-                                   f"{POD} initContainers 0 volumeMounts 1 mountPath": "/packages"}),
-    ],
-)  # fmt: skip
-def test_what_each_place_changes(words: str, kind: str, facts: dict[str, Any]) -> None:
-    """What the program's and the operators' own checks cannot see."""
-    kinds = [one for one in overlay(words) if one["kind"] == kind and one["metadata"]["name"] != "loader"]
-    assert kinds and all({path: at(one, path) for path in facts} == facts for one in kinds)
-
-
-@pytest.mark.parametrize(
-    ("base", "kind"),
-    [
-        ("svm", "MPIJob"), ("ddp", "PyTorchJob"), ("join", "Job"), ("join seeds", "Job"), ("trainjob", "TrainJob"),
-        ("storage", "Job"),
-    ],
-)  # fmt: skip
-def test_queue_and_gpu_nodes_are_for_every_kind_of_job(base: str, kind: str) -> None:
-    """As show.sh combines them."""
-    job = next(one for one in overlay(f"{base} kueue") if one["kind"] == kind)
-    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "searches"
-    assert job["spec"].get("runPolicy", job["spec"])["suspend"] is True
-    gke, slices = "cloud.google.com/gke-accelerator", "cloud.google.com/gke-gpu-partition-size"
-    places = {"gke": {gke}, "gke gke-mig": {gke, slices}, "mig": {"nvidia.com/gpu.product"}}
-    for components, labels in places.items() if base != "storage" else ():
-        job = next(one for one in overlay(f"{base} {components}") if one["kind"] == kind)
-        for pod in pod_specs(job):
-            if "nvidia.com/gpu" in pod["containers"][0]["resources"]["limits"]:
-                assert set(pod["nodeSelector"]) == labels
-                tolerated = {one["key"] for one in pod.get("tolerations", [])}
-                assert tolerated == ({"nvidia.com/gpu", "cloud.google.com/gke-spot"} if gke in labels else set())
 
 
 @pytest.mark.parametrize(

@@ -67,27 +67,6 @@ def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ddp alone")
-@pytest.mark.parametrize(
-    ("launcher", "ranks"),
-    [pytest.param((), 2, id="mpirun"), pytest.param(TORCHRUN, 0, id="torchrun")],
-)
-def test_two_halves_are_a_whole(
-    program: Any, data: Path, alone: Path, tmp_path: Path, launcher: Any, ranks: int
-) -> None:
-    command = ("-m", "mnist_nn.ddp", "--data", data, "--results", tmp_path, "--epochs", "2", "--batch-size", "64")
-    done = program(*launcher, *command, ranks=ranks)
-    assert losses(tmp_path) == pytest.approx(losses(alone), rel=1e-4)
-    (row,) = rows(tmp_path)
-    assert (row["nodes"], row["devices"], row["batch"], row["epochs"]) == ("1", "2", "64", "2")
-    said = done.stdout.splitlines()
-    assert len(said) == 4 and said[3].startswith("1 node, 2 cpu processes, batch 64 each, 2 epochs: ")
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("ddp alone")
 def test_two_processes_that_take_all_images_repeat_the_steps_of_one(

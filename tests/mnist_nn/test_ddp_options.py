@@ -22,7 +22,7 @@ from mnist_nn.parallel.settings import Settings, parse_with_config
 from mpitune.errors import Exit
 from mpitune.settings import Parser, add_settings
 from tests.helpers import PATIENCE, ROOT, wait_until
-from tests.mnist_nn.trainings import ONE_THREAD, losses, pods, rows, wait_for_an_epoch
+from tests.mnist_nn.trainings import ONE_THREAD, losses, rows, wait_for_an_epoch
 
 DDP = (sys.executable, "-m", "mnist_nn.ddp")
 TWO = ("--nproc-per-node", "2")
@@ -248,21 +248,3 @@ def test_what_a_training_tells_of_its_steps(train: Any, tmp_path: Path, capsys: 
     assert [event.value for event in board.Scalars("loss")] == pytest.approx([line["loss"] for line in steps])
     assert [event.step for event in board.Scalars("epoch/accuracy")] == [1, 2]
     assert {"learning_rate", "gradients/all", "activations/hidden/zeros"} <= set(board.Tags()["scalars"])
-
-
-@pytest.mark.slow
-def test_lines_of_several_hosts_say_whose_they_are(data: Path, tmp_path: Path) -> None:
-    """The second process is on a host of its own name, which has another folder at the path of the results."""
-    if os.geteuid():
-        pytest.skip("namespaces of host names and mounts need root")
-    results = tmp_path / "r"
-    results.mkdir()
-    script = 'hostname other; mount -t tmpfs none $0; exec "$@"'
-    apart = ["unshare", "--uts", "--mount", "sh", "-c", script, str(results)]
-    given = ("--data", data, "--results", results, "--epochs", "1", "--train-size", "100", "--print-steps")
-    both = pods(given, given, wrappers=((), apart), stdout=subprocess.PIPE)
-    (out, said), _ = [job.communicate(timeout=PATIENCE) for job in both]
-    assert both[0].returncode == Exit.DONE, said
-    assert out and all(line.startswith(f"[{socket.gethostname()} 0] ") for line in out.splitlines()), out
-    assert all(f"] {host}: epoch 1  step 1  loss " in out for host in (socket.gethostname(), "other")), out
-    assert len(rows(results)) == 1

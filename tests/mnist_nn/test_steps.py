@@ -45,13 +45,12 @@ def assert_equal_to_autograd(params, **options):
         torch.testing.assert_close(weight, expected_weights[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("n", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_losses_equal_autograds_over_200_steps(n):
-    """Of n architectures one may differ by more: where rounding decides on which side of the ReLU's kink an
+def test_losses_equal_autograds_over_200_steps():
+    """Of three architectures one may differ by more: where rounding decides on which side of the ReLU's kink an
     activation falls, training takes another path, as it does for autograd itself in another order of sums.
     """
     differences = []
-    for seed in range(n):
+    for seed in range(3):
         params = architecture(seed)
         expected, _ = reference(tuple(params.items()), (("seed", seed),))
         losses, _ = run(params, seed=seed)
@@ -59,7 +58,7 @@ def test_losses_equal_autograds_over_200_steps(n):
     assert sorted(differences)[-2] < TOLERANCE and max(differences) < 0.01
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 20))])
+@pytest.mark.parametrize("seed", range(8))
 def test_in_double_precision_every_architecture_agrees(seed):
     """The algorithm by itself."""
 
@@ -77,7 +76,7 @@ def test_in_double_precision_every_architecture_agrees(seed):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 16, 17, 40])
+@pytest.mark.parametrize("batch_size", [1, 16, 17])
 def test_any_batch_size(batch_size):
     """Up to 16 by the kernels, above by PyTorch's products."""
     assert_equal_to_autograd(architecture(4), batch_size=batch_size, n_steps=80)
@@ -86,9 +85,7 @@ def test_any_batch_size(batch_size):
 @pytest.mark.parametrize(
     "change",
     [
-        {"kernel_size": 12},
         {"kernel_size": 1},
-        {"n_hidden_layer": 1},
         {"n_conv_layer": 1, "kernel_size": 12, "n_hidden_layer": 1},
         {"n_hidden_layer": kernels.LANES},
         {"n_hidden_layer": kernels.TILE_UNITS + 1},

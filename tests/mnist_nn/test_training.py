@@ -4,7 +4,6 @@ import itertools
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 from mnist_nn import net, training  # noqa: E402
 from mnist_nn.shapes import shapes_of, weights_of  # noqa: E402
-from mpitune.devices.choose import Device, environment  # noqa: E402
-from tests.helpers import ROOT  # noqa: E402
 
 CPU = torch.device("cpu")
 PARAMS = {"n_conv_layer": 6, "kernel_size": 3, "n_hidden_layer": 24, "learning_rate": 0.03, "momentum": 0.3}
@@ -156,40 +153,3 @@ print(estimate(100, 1000), status("VmHWM") - held)
     output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     estimated, used = map(int, output.stdout.split())
     assert used <= estimated <= 1.6 * used
-
-
-THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-HUGE = """
-import re, torch
-x = torch.ones(1 << 25)
-print(sum(map(int, re.findall(r"AnonHugePages: *([0-9]+) kB", open("/proc/self/smaps").read()))) << 10)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not THP.exists() or "[never]" in THP.read_text(), reason="the kernel gives no huge pages")
-def test_workers_allocate_large_tensors_on_huge_pages(monkeypatch):
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
-    with environment(Device("cpu", ""), 1):
-        done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 0
-
-
-PREPARED = """
-import warnings
-warnings.simplefilter("error")
-import torch
-from mnist_nn import training
-torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-training.prepare(torch.device("cpu"))
-assert not (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-assert torch.get_float32_matmul_precision() == "highest"
-"""
-
-
-@pytest.mark.slow
-def test_a_prepared_process_has_no_tf32():
-    """Whatever was set before, without a warning, by one of PyTorch's two ways to say it, as torch.compile refuses a
-    mixture of both.
-    """
-    subprocess.run([sys.executable, "-c", PREPARED], check=True, cwd=ROOT)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +15,12 @@ from common.images import standardised
 from mnist_svm.dataset import check_classes
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.solvers import fit_cuml, fit_sklearn
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext, per_trial
 from mpitune.options import RunOptions
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation, NoRoom, Outcome, Trial
-from tests.helpers import PATIENCE, ROOT, evaluate, journal_lines, reported, table, table_without_run, wait_for_lines
+from tests.helpers import evaluate, journal_lines, reported, table, table_without_run
 
 SMALL = SvmGrid(3, dataset="digits", train_size=200, test_size=100)
 DIGITS = ("--dataset", "digits", "--gpu", "none")
@@ -285,17 +282,6 @@ def test_a_worker_is_replaced_after_so_many_tuning_parameters(program: Any, tmp_
     command = ("-m", "mnist_svm", 3, *DIGITS, "--train-size", 200, "--workers", 1, "--solver", "sklearn", "-v")
     said = program(*command, "--batch", 6, "--results", tmp_path / "r").stderr
     assert said.count("replaced after 2 batches") == said.count("replaced after") == 1, said
-
-
-def test_a_run_that_is_stopped_counts_its_trials_in_one_way(tmp_path: Path) -> None:
-    """The refit, which is asked for when all folds are known, is one of them from the first line on."""
-    command = ("-m", "mnist_svm", 20, *DIGITS, "--solver", "sklearn", "--workers", 1, "--results", tmp_path)
-    study = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    wait_for_lines(tmp_path, 1)
-    study.terminate()
-    _, said = study.communicate(timeout=PATIENCE)
-    assert study.returncode == Exit.STOPPED and "stopped with" in said
-    assert set(re.findall(r" of (\d+) trials", said)) == {str(5 * 20 * 20 + 1)}, said
 
 
 @pytest.mark.slow

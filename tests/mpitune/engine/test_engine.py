@@ -74,20 +74,6 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trial_that_fits_no_slot_stays_open_for_a_layout_that_can(program: Any, tmp_path: Path) -> None:
-    arguments = (*TOYS, "6", "--rounds", "2", "--at", "r0/t2=no_room", "--results", tmp_path / "r", "--gpu", "none")
-    done = program(*arguments, "--workers", "2", ranks=2, status=Exit.STOPPED)
-    assert "1 trials were not run, such as r0/t2: a bear needs a node of its own" in done.stderr
-    assert "the same command goes on where there is more room" in done.stderr
-    lines = journal_lines(tmp_path / "r")
-    assert sorted(line["key"] for line in lines) == [f"r0/t{i}" for i in (0, 1, 3, 4, 5)]
-    assert not any(line["error"] for line in lines)
-    program(*arguments, "--workers", "1")
-    program(*TOYS, "6", "--rounds", "2", "--gpu", "none", "--results", tmp_path / "clean")
-    assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
-
-
-@pytest.mark.slow
 def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
     """Ranks that wait for one long trial use under 3 % of a core each."""
     job = start(tmp_path, "1", "--seconds", "600", ranks=2)

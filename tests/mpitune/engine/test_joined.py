@@ -31,8 +31,6 @@ from mpitune.studies import run_study
 from mpitune.tools.status import status_of
 from tests.helpers import (
     PATIENCE,
-    TOYS,
-    begun,
     journal_lines,
     outcome,
     start,
@@ -43,6 +41,7 @@ from tests.helpers import (
 from tests.toys import Toy
 
 STUDY = ("12", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
+SAME: dict[str, Any] = {"courses": 2, "rounds": 2, "batch_trials": 2, "array_size": 4}  # in this process
 N_TRIALS = 48
 SOON = ("--heartbeat-timeout", "1")  # a job counts as gone after three times as long
 
@@ -55,8 +54,13 @@ def joins(folder: Path, *arguments: Any) -> subprocess.Popen[str]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of the same study by one job."""
     folder = tmp_path_factory.mktemp("alone")
-    assert start(folder, *STUDY).wait() == Exit.DONE
+    studied(folder, 12, **SAME)
     return folder
+
+
+def joined(folder: Path) -> None:
+    """A job that joins, in this process."""
+    run_study(Toy(12, **SAME), RunOptions(join=True, workers=0, results=folder, quiet=True, heartbeat_timeout=1.0))
 
 
 def require_equal(folder: Path, alone: Path, most: int = N_TRIALS) -> None:
@@ -108,23 +112,12 @@ def journal_lines_of(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if '"key"' in line]
 
 
-@pytest.mark.slow
-def test_jobs_without_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """Each has claimed a trial that does not fit beside another worker. A job of one worker has room for both."""
-    options = ("4", "--join", *SOON, "--at", "t0=no_room", "t1=no_room", "--seconds", "0.3")
-    jobs = [start(tmp_path, *options) for _ in range(2)]
-    assert [job.wait(PATIENCE) for job in jobs] == [Exit.STOPPED] * 2
-    alone = begun(*TOYS, *options, "--gpu", "none", "--workers", "1", "--results", tmp_path, stderr=None)
-    assert alone.wait(PATIENCE) == Exit.DONE
-    assert len(journal_lines(tmp_path)) == 4
-
-
 def test_results_from_elsewhere_are_copied_into_the_folder(
     alone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where two sites do not see each other's files. A failure gives way to a success, never the reverse."""
     shutil.copytree(alone, tmp_path / "jobs" / "site")
-    assert joins(tmp_path).wait() == Exit.DONE
+    joined(tmp_path)
     require_equal(tmp_path, alone)
     shutil.copytree(alone, tmp_path / "jobs" / "twice")
     history = read_study(tmp_path)
@@ -140,7 +133,7 @@ def test_results_from_elsewhere_are_copied_into_the_folder(
         assert not any(result.failed for result in history.results.values())
     shutil.copytree(alone, tmp_path / "good" / "jobs" / "wrong")
     assert len(read_study(tmp_path / "good").results) == 3
-    assert "wrong holds a study with experiment = toys, " in caplog.text and "its results are not used" in caplog.text
+    assert "wrong holds a study with n = 12, " in caplog.text and "its results are not used" in caplog.text
 
 
 def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
@@ -233,35 +226,13 @@ def test_a_claim_that_was_lost_is_nobodys(tmp_path: Path) -> None:
     assert Claim("b", ["x"]) == Claim(**json.loads((tmp_path / "jobs/claims/00000002").read_text()))
 
 
-@pytest.mark.slow
-def test_a_job_where_all_fails_leaves_its_trials_to_others(tmp_path: Path) -> None:
-    """As on a host whose driver is broken. Within one job of two nodes the other would evaluate them, too."""
-    script, results = tmp_path / "script.py", tmp_path / "r"
-    script.write_text(
-        "import sys, time\nfrom mpitune import Float, search\n"
-        "def objective(trial):\n    if sys.argv[2] == 'bad':\n        raise RuntimeError('a broken host')\n"
-        "    time.sleep(0.3)\n    return {'loss': trial.params['x']}\n"
-        "search(objective, {'x': Float(0, 4)}, n_trials=60, minimize='loss', workers=1,\n"
-        "    results=sys.argv[1], join=True)\n"
-    )
-    jobs = []
-    for how in ("good", "bad"):
-        jobs.append(begun(script, results, how))
-        wait_for_jobs(results, 1)
-    said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [Exit.DONE, Exit.ERROR] and "a broken host" in said[1], said
-    history = read_study(results)
-    assert history.complete and len(history.results) == 60
-    assert not any(result.failed for result in history.results.values())
-
-
 def test_jobs_are_not_kept_behind_a_link(alone: Path, tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     study = tmp_path / "r"
     shutil.copytree(alone, study)
     (study / "jobs").symlink_to(elsewhere)
-    job = joins(study)
-    assert "put the folder itself there" in job.communicate()[1] and job.returncode == Exit.USAGE
+    with pytest.raises(UsageError, match="put the folder itself there"):
+        joined(study)
     assert not list(elsewhere.iterdir())
 
 

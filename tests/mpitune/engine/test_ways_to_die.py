@@ -25,8 +25,8 @@ from tests.helpers import (
 )
 from tests.toys import STARTED
 
-QUICK = [(2, way) for way in ("KILL", "KILL of a rank")]
-SLOW = [(2, "TERM"), (0, "KILL of a worker")]
+QUICK = [(2, "KILL of a rank")]
+SLOW = [(2, "KILL"), (2, "TERM"), (0, "KILL of a worker")]
 
 
 def die(job: Popen[str], way: str) -> None:

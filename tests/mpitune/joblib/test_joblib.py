@@ -354,23 +354,3 @@ def test_a_caller_that_raises_leaves_the_threads_of_all_alive(two: None) -> None
     with contextlib.suppress(BaseException):
         Parallel(timeout=5)(tasks())
     assert Parallel()(delayed(abs)(-number) for number in range(4)) == [0, 1, 2, 3]
-
-
-VARIABLES = """
-import os
-from joblib import Parallel, delayed, parallel_config
-import mpitune.joblib
-
-for more in ({}, {"inner_max_num_threads": 1}):
-    for name in ("mpitune", "loky"):
-        with parallel_config(name, n_jobs=2, **more):
-            print(Parallel()(delayed(os.getenv)(f"{part}_NUM_THREADS") for part in ("OMP", "OPENBLAS", "MKL")))
-"""
-
-
-@pytest.mark.slow
-def test_variables_of_the_script_count_in_workers_as_with_loky(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(VARIABLES)
-    done = program("script.py", cwd=tmp_path, env={"OMP_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "3"})
-    ours, lokys, *limited = done.stdout.splitlines()
-    assert ours == lokys and ours.startswith("['5', '3', ") and set(limited) == {"['1', '1', '1']"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -129,18 +128,6 @@ def test_of_optunas_integrations_the_tuner_of_lightgbm_alone_stays_here(module: 
     assert all((trial.user_attrs["pid"] == os.getpid()) == stays for trial in study.trials)
 
 
-@pytest.mark.slow
-def test_a_worker_that_dies_costs_its_trial() -> None:
-    def objective(trial: Trial) -> float:
-        if trial.number == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return square(trial)
-
-    study = new(sampler=optuna.samplers.TPESampler(seed=1, multivariate=True, n_startup_trials=0))
-    optimize(study, objective, 8, window=3, options=TWO)
-    assert states(study) == "CCCFCCCC" and study.trials[3].params.keys() == {"x"}  # which rank 0 has proposed
-
-
 def climbing() -> optuna.samplers.BaseSampler:
     """A sampler that keeps a state between trials, and counts in its class, which a script has in no module."""
 
@@ -261,6 +248,18 @@ def test_options_that_cannot_hold_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=words):
             optimize(study, square, 4, **how)  # type: ignore[arg-type]
     assert not (tmp_path / "r").exists()
+
+
+def test_a_storage_that_another_process_writes_to_is_one_line(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/s.db"
+
+    def objective(trial: Trial) -> float:
+        if trial.number == 2:
+            optuna.load_study(study_name="s", storage=storage).add_trial(optuna.trial.create_trial(value=1.0))
+        return square(trial)
+
+    with pytest.raises(UsageError, match="another process.*let one job run it"):
+        optimize(new(study_name="s", storage=storage), objective, 9, window=2, options=HERE)
 
 
 @dataclass

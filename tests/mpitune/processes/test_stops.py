@@ -137,8 +137,6 @@ def searching(folder: Path, results: str, caught: str = "()", seconds: str = "0.
     [
         ("'r'", "()", signal.SIGINT, Exit.STOPPED, "search.py: SIGINT: run the same command to continue"),
         ("None", "()", signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt"),
-        ("None", "()", signal.SIGTERM, Exit.STOPPED, "the next run could continue"),
-        ("'r'", "KeyboardInterrupt", signal.SIGINT, Exit.DONE, "run the same command to continue"),
     ],
 )
 def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
@@ -156,12 +154,11 @@ def test_ctrl_c_ends_a_script_in_one_line_where_it_can_go_on(
         assert "same command" not in stderr
 
 
-@pytest.mark.parametrize(("pause", "says"), [(0.005, "of 2000 trials done"), (0.4, "may finish within 30 s")])
-def test_a_signal_that_is_sent_twice_at_once_is_one(tmp_path: Path, pause: float, says: str) -> None:
+def test_a_signal_that_is_sent_twice_at_once_is_one(tmp_path: Path) -> None:
     """GNU timeout sends it to the program, and then to the program's process group."""
     job = searching(tmp_path, "'r'", seconds="1.5")
     job.terminate()
-    time.sleep(pause)
+    time.sleep(0.005)
     job.terminate()
     stderr = job.communicate(timeout=PATIENCE)[1]
-    assert job.returncode == Exit.STOPPED and says in stderr.splitlines()[-1]
+    assert job.returncode == Exit.STOPPED and "of 2000 trials done" in stderr.splitlines()[-1]

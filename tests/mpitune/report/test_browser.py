@@ -157,35 +157,6 @@ def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> 
         assert "CUDA out of memory" in visit.column("failure")[0]
 
 
-def test_what_is_chosen_in_a_drawing_is_what_the_table_shows(chromium: Any, shown: Path) -> None:
-    with Visit(chromium, shown) as visit:
-        assert visit.n_shown() == 1000
-        visit.drag(".scatter", (0.15, 0.55), (0.9, 0.85))
-        chosen = visit.n_shown()
-        assert 0 < chosen < 1000
-        low, high = min(map(float, visit.column("loss"))), max(map(float, visit.column("loss")))
-        visit.page.locator(".all").click()
-        assert visit.n_shown() == 1000 and 0 < low <= high
-        box = visit.drawn(".parallel").bounding_box()
-        visit.drag(".parallel", (60 / box["width"], 0.3), (60 / box["width"], 0.6))  # the first axis, of the rate
-        visit.until(lambda: visit.n_shown() < 1000)
-        rates = [float(text) for text in visit.column("rate")]
-        assert 0 < visit.n_shown() < 1000 and min(rates) > 1e-5 and max(rates) < 1e-1
-        assert visit.complaints == []
-
-
-def test_on_paper_all_is_drawn_and_fits(chromium: Any, shown: Path) -> None:
-    with Visit(chromium, shown) as visit:
-        drawn = f"[...document.querySelectorAll('.chart canvas:first-child')].map((c) => {COLOURS})"
-        colours = visit.page.evaluate(f"(dispatchEvent(new Event('beforeprint')), {drawn})")
-        assert min(colours) > 3, "a printer waits for no frame"
-        visit.page.emulate_media(media="print")
-        charts = visit.page.locator(".chart")
-        assert charts.count() >= len(CHARTS) and visit.page.locator(".chart canvas").count() >= charts.count()
-        assert max(box.bounding_box()["width"] for box in visit.page.locator(".chart canvas").all()) <= 680
-        assert not visit.page.locator("nav").is_visible()
-
-
 def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
     """It is not in the page, in a drawing, or in a text that appears under the mouse."""
     key = HOSTILE[:190]

@@ -85,23 +85,21 @@ class Sleepy(ClassifierMixin, BaseEstimator):
         return np.full(len(X), self.classes_[0])
 
 
-@pytest.mark.parametrize("naps", [(0.0, 0.01, -1.0), pytest.param((0.0, 0.01, 3600.0, -1.0), marks=pytest.mark.slow)])
-def test_a_candidate_that_kills_its_worker_or_never_ends_blocks_nothing(naps: tuple[float, ...]) -> None:
+def test_a_candidate_that_kills_its_worker_blocks_nothing() -> None:
     """And warnings of workers are issued here, once."""
     one_split = [(np.arange(0, 150, 2), np.arange(1, 150, 2))]
     search = GridSearchCV(
         Sleepy(),
-        {"naps": naps},
+        {"naps": [0.0, 0.01, -1.0]},
         cv=one_split,
         workers=1,
-        trial_timeout=20.0 if 3600.0 in naps else 60.0,  # a fit that ends may take seconds on a busy machine
         error_score=-1.0,
         refit=False,
     )
-    with pytest.warns(theirs._validation.FitFailedWarning, match=f"{len(naps) - 2} fits failed") as seen:
+    with pytest.warns(theirs._validation.FitFailedWarning, match="1 fits failed") as seen:
         search.fit(X, Y)
-    first, second, *others = search.cv_results_["mean_test_score"].tolist()
-    assert first == second > 0.3 and set(others) == {-1.0}
+    first, second, third = search.cv_results_["mean_test_score"].tolist()
+    assert first == second > 0.3 and third == -1.0
     assert len([w for w in seen if w.category is ConvergenceWarning]) == 1
 
 

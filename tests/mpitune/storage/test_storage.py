@@ -6,13 +6,9 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,8 +22,6 @@ from mpitune.tools import status
 from mpitune.tools.doctor import check_results
 from tests.helpers import (
     HEADER,
-    PATIENCE,
-    ROOT,
     journal_lines,
     journal_of,
     outcome,
@@ -37,96 +31,6 @@ from tests.helpers import (
 from tests.toys import Toy
 
 # A mount namespace of the script's own: its file systems vanish with it, whatever happens.
-PRIVATE = ["unshare", "--mount", "--propagation", "private", "sh", "-euc"]
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a script as root where it may mount; $disk and $out are folders, and `study FOLDER ARGUMENTS` a study.
-
-    The standard output of the script is the list of exit statuses that it prints.
-    """
-    disk, out = tmp_path / "disk", tmp_path / "out"
-    disk.mkdir()
-    out.mkdir()
-    trial = subprocess.run([*PRIVATE, f"mount -t tmpfs -o size=64k tmpfs {disk}"], capture_output=True, text=True)
-    if trial.returncode != 0:
-        pytest.skip(f"needs root and mount namespaces: {trial.stderr.strip()}")
-    study = 'study() { folder=$1; shift; "$python" -m tests.toys "$@" --gpu none --workers 1 --results "$folder"; }\n'
-
-    def run(script: str) -> subprocess.CompletedProcess[str]:
-        names = {"disk": str(disk), "out": str(out), "python": sys.executable, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*PRIVATE, study + script],
-            env={**os.environ, **names},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done
-
-    return run
-
-
-def one_line(stderr: str) -> str:
-    """The line of an error; the log's own begin with a time."""
-    assert "Traceback" not in stderr, stderr
-    (line,) = [line for line in stderr.splitlines() if line.startswith("toys.py: ")]
-    return line
-
-
-DIES = """
-import os, sys
-from mpitune import Float, RunOptions, search
-
-def objective(trial):
-    checkpoint = trial.folder / "checkpoint"
-    if trial.number == 1 and not checkpoint.exists():
-        checkpoint.write_bytes(b"x" * 500_000)
-        os._exit(9)
-    return trial.params["x"]
-
-if __name__ == "__main__":
-    how = RunOptions(results=sys.argv[1], workers=1, gpu="none")
-    study = search(objective, {"x": Float(0, 1)}, minimize="loss", n_trials=3, options=how)
-    assert not any(trial.error for trial in study.trials)
-"""
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_of_checkpoints_is_no_fault_of_a_trial(shell: Any, tmp_path: Path) -> None:
-    """The second attempt begins with a copy of what the first has written."""
-    (tmp_path / "toys.py").write_text(DIES)
-    done = shell(
-        """
-        mount -t tmpfs -o size=900k tmpfs "$disk"
-        "$python" "$out/../toys.py" "$disk/r" >/dev/null || echo $?
-        mount -o remount,size=40m "$disk"
-        "$python" "$out/../toys.py" "$disk/r" >/dev/null 2>&1 || echo $?
-        """
-    )
-    assert done.stdout.split() == [str(Exit.ERROR.value)]
-    line = one_line(done.stderr)
-    assert "trials/t000001 cannot be" in line and "No space left" in line and "same command to continue" in line
-
-
-def test_what_cannot_be_begun_is_refused(shell: Any) -> None:
-    done = shell(
-        """
-        mount -t tmpfs -o size=64k tmpfs "$disk"
-        head -c 1m /dev/zero >"$disk/filler" 2>/dev/null || true
-        study "$disk/r" 3 || echo $?
-        rm "$disk/filler"
-        mount -o remount,ro "$disk"
-        study "$disk/r2" 3 || echo $?
-        ls "$disk"
-        """
-    )
-    assert done.stdout.split() == [str(Exit.USAGE.value)] * 2 + ["r"]
-    for line, reason in zip(done.stderr.splitlines(), ("No space left", "Read-only file system"), strict=True):
-        assert "cannot be written" in line and reason in line
 
 
 def test_a_failing_fsync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,5 +140,5 @@ def test_a_function_that_fails_is_a_failed_trial() -> None:
 def test_the_program_of_a_configuration_is_started_as_by_a_sweep_file() -> None:
     Path("train.py").write_text("import wandb\nwandb.init()\nwandb.log({'val.loss': wandb.config.lr})\n")
     options = RunOptions(gpu="none", workers=0, quiet=True, results=Path("kept"))
-    agent(sweep(random(program="train.py", early_terminate=None)), count=2, options=options)
-    assert len(read_study(Path("kept")).results) == 2 and not Path("wandb").exists()
+    agent(sweep(random(program="train.py", early_terminate=None)), count=1, options=options)
+    assert len(read_study(Path("kept")).results) == 1 and not Path("wandb").exists()

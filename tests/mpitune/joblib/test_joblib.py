@@ -313,6 +313,10 @@ REFUSED = {
     ),
     "import joblib, mpitune.joblib\nwith joblib.parallel_config('mpitune', n_jobs=2):\n"
     "    joblib.Parallel()(joblib.delayed(abs)(i) for i in range(3))\n": ((), "run python -m mpitune script.py"),
+    "import optuna\nfrom mpitune.optuna import optimize\n"
+    "optimize(optuna.create_study(), lambda trial: trial.suggest_float('x', 0, 1), 3)\n": (
+        (), "start the script as mpirun -n 2 python -m mpitune script.py",
+    ),
     "from mpitune import Float, search\ndef loss(trial):\n    return trial.params['x']\n"
     "how = {'n_trials': 2, 'minimize': 'loss', 'workers': 1}\n"
     "def again(study, trial):\n    search(loss, {'x': Float(0, 1)}, **how)\n"

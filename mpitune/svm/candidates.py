@@ -55,6 +55,7 @@ def fit_grid(
     sample_weight: np.ndarray | None = None,
     parts: Sequence[tuple[Any, Any]] | None = None,
     memory: int | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> Iterator[Fitted]:
     """Fit every candidate on the training part of every split.
 
@@ -68,6 +69,7 @@ def fit_grid(
         parts: for each split its training and validation samples, as the objects that will be passed to the models,
             such as data frames. Without them, arrays are made here.
         memory: bytes that may be used; half of what is free if not given.
+        kept: what calls with the very same X, y, splits and weights have in common; empty before the first.
 
     Yields:
         One `Fitted` per candidate and split, in no promised order. The candidates of one kernel function come together.
@@ -80,14 +82,7 @@ def fit_grid(
         MemoryError: says what is needed where the matrix of the two largest classes does not fit.
     """
     warm_up()
-    facts: dict[str, Any] = {}
-    if (names := _get_feature_names(X)) is not None:
-        facts["feature_names_in_"] = names
-    x, y = check_X_y(X, y, dtype=np.float64, order="C", accept_sparse="csr")
-    check_classification_targets(y)
-    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-    work = _Work(x, y, weights, memory, facts)
-    folds = [_Fold(work, train, validation) for train, validation in splits]
+    work, folds = _prepared(X, y, splits, sample_weight, memory, {} if kept is None else kept)
     for fold, own in zip(folds, parts or (), strict=parts is not None):
         fold.parts = own
     groups: dict[Any, list[tuple[int, SVC]]] = {}
@@ -99,10 +94,34 @@ def fit_grid(
                 yield fold.failed(number, split, model)
         else:
             groups.setdefault(_shared(model), []).append((number, model))
-    for number, fold in enumerate(folds):
-        work.left_out[fold.validation] = number
     for models in groups.values():
         yield from _group(work, models, folds)
+
+
+def _prepared(
+    X: Any, y: Any, splits: Sequence[tuple[np.ndarray, np.ndarray]], sample_weight: Any, memory: int | None, kept: Any
+) -> tuple[_Work, list[_Fold]]:
+    """Samples and splits, checked and sorted, as they are kept where they are the same."""
+    given = X, y, sample_weight
+    same = kept and all(one is other for one, other in zip(given, kept["given"], strict=True))
+    if same and len(splits) == len(kept["splits"]) and all(map(_equal, splits, kept["splits"])):
+        return kept["work"], kept["folds"]
+    facts: dict[str, Any] = {}
+    if (names := _get_feature_names(X)) is not None:
+        facts["feature_names_in_"] = names
+    x, y = check_X_y(X, y, dtype=np.float64, order="C", accept_sparse="csr")
+    check_classification_targets(y)
+    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    work = _Work(x, y, weights, memory, facts)
+    folds = [_Fold(work, train, validation) for train, validation in splits]
+    for number, fold in enumerate(folds):
+        work.left_out[fold.validation] = number
+    kept.update(given=given, splits=splits, work=work, folds=folds)
+    return work, folds
+
+
+def _equal(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> bool:
+    return all(map(np.array_equal, one, other))
 
 
 class _Models:
@@ -263,9 +282,7 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
                 if answer.left[c]:
                     yield fold.alone(number, split, unfitted)
                     continue
-                # Where rounding decides, labels are computed by LIBSVM's own code, from its own multipliers.
-                asked = known[1:] if c in answer.unsure else known
-                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, asked)}, later)
+                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, known)}, later)
                 model._warn_from_fit_status()
                 yield Fitted(number, split, model, None, x_validation, seconds)
 

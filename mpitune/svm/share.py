@@ -60,7 +60,7 @@ class LibsvmShare:
     def settle(self, solved: Sequence[Solved], penalties: np.ndarray) -> None:
         """Have LIBSVM's solutions where a label of a scored sample may depend on how far LIBSVM goes."""
         wanted: dict[tuple[int, int], dict[int, list[int]]] = {}  # by problem, training set: penalties
-        doubts: dict[int, list[tuple[int, int]]] = {}  # by training set: problems and penalties, by number
+        doubts: dict[int, dict[tuple[int, int], np.ndarray]] = {}  # by training set
         for n, own in enumerate(solved):
             assert own.scored is not None
             for q, c in doubts.setdefault(n, own.scored.doubtful(DOUBT * self._tolerance)):

@@ -36,7 +36,6 @@ class Solved:
         left: bool (n_penalties,), whether the fit is left to LIBSVM as a whole; see `libsvm`.
         scored: what is known of the samples that `solve` was told of.
         exact: LIBSVM's thresholds, where its own solution is there, by problem and number of the penalty.
-        unsure: numbers of penalties where a label of ``scored`` depends on how decision values are rounded.
     """
 
     solutions: Solutions
@@ -45,7 +44,6 @@ class Solved:
     classes: np.ndarray
     left: np.ndarray
     exact: dict[tuple[tuple[int, int], int], float] = field(default_factory=dict)
-    unsure: set[int] = field(default_factory=set)
     scored: KnownPart | None = None
 
     @cached_property
@@ -136,10 +134,16 @@ class Solved:
 
 
 class KnownPart:
-    """Samples, by their indices, that the models of a solved training set are asked about."""
+    """Samples, by their indices, that the models of a solved training set are asked about.
+
+    Attributes:
+        unsure: by number of the penalty, the samples whose label depends on how decision values are rounded, by their
+            places in ``indices``.
+    """
 
     def __init__(self, solved: Solved, indices: np.ndarray) -> None:
         self._solved, self._indices = solved, indices
+        self.unsure: dict[int, np.ndarray] = {}
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -152,15 +156,24 @@ class KnownPart:
         return self._solved.values(self._indices[self._order])
 
     @cached_property
+    def _places(self) -> np.ndarray:
+        """As `Solved.places`; what has replaced a solution has its values at the end."""
+        return self._solved.places
+
+    @cached_property
     def _labels(self) -> np.ndarray:
-        ordered = self._solved.choose(self._values.T)
+        solved = self._solved
+        ordered = choose_classes(self._values.T, self._places, solved.problems, len(solved.classes))
         labels = np.empty_like(ordered)
         labels[:, self._order] = ordered
         return labels
 
-    def doubtful(self, limit: float) -> list[tuple[int, int]]:
-        """Where a decision value of no more than ``limit`` may decide a label: problems and penalties, by number."""
-        solved, values, places = self._solved, self._values, self._solved.places
+    def doubtful(self, limit: float) -> dict[tuple[int, int], np.ndarray]:
+        """Where a decision value of no more than ``limit`` may decide a label.
+
+        By problem and penalty, by number: the samples, by their numbers in the order of `_values`.
+        """
+        solved, values, places = self._solved, self._values, self._places
         near = (np.abs(values) <= limit)[places]  # (n_problems, n_penalties, n)
         at, which = np.nonzero(near.any(axis=0) & ~solved.left[:, None])
         own, open_ = values[places[:, at], which], near[:, at, which]
@@ -170,44 +183,48 @@ class KnownPart:
         sure = wins @ (~open_ & (own > 0)) + loses @ (~open_ & (own <= 0))
         may_win = sure + (wins + loses) @ open_ >= sure.max(axis=0)
         matters = open_ & (may_win[first] | may_win[second]) & (may_win.sum(axis=0) > 1)
-        found = np.zeros(places.shape, np.bool_)
-        numbers, hits = np.nonzero(matters)
-        found[numbers, at[hits]] = True
-        return [(int(q), int(c)) for q, c in np.argwhere(found)]
+        found: dict[tuple[int, int], list[int]] = {}
+        for q, hit in np.argwhere(matters).tolist():
+            found.setdefault((q, int(at[hit])), []).append(int(which[hit]))
+        return {where: np.array(some) for where, some in found.items()}
 
     def replace(self, others: list[Replacement]) -> None:
-        """Have other solutions, in the training set's own; their values are those of `sharpen`."""
-        for q, c, rows, weights, rho, iterations in others:
+        """Have other solutions. Decision values stay as they are where `sharpen` is not asked for them."""
+        former = [self._values[self._places[q, c]] for q, c, *_ in others]
+        for n, (q, c, rows, weights, rho, iterations) in enumerate(others, start=len(self._values)):
             self._solved.solutions.replace(self._solved.numbers[q], c, rows, weights, rho, iterations)
-            self._values = np.insert(self._values, self._solved.places[q, c], 0.0, axis=0)
+            self._places[q, c] = n
+        self._values = np.vstack([self._values, *former])
 
-    def sharpen(self, some: list[tuple[int, int]], source: KernelSource, rounding: float) -> None:
-        """Have values of solutions, by problem and penalty, from a ``source`` in double.
+    def sharpen(self, doubts: dict[tuple[int, int], np.ndarray], source: KernelSource, rounding: float) -> None:
+        """Have values of doubtful samples, as `doubtful` has them, from a ``source`` in double.
 
-        Note the penalties where one is 0 but for ``rounding``, in relation to the sum of the multipliers; with the RBF
-        kernel, whose values are all positive, of each multiplier times its value of the kernel.
+        Note as ``unsure`` those whose value is 0 but for ``rounding``, in relation to the sum of the multipliers; with
+        the RBF kernel, whose values are all positive, of each multiplier times its value of the kernel.
         """
-        solved, places = self._solved, self._solved.places
-        solutions, new = solved.solutions, Solutions(solved.solutions.samples, 1)
-        for q, c in some:
+        solved, solutions = self._solved, self._solved.solutions
+        new = Solutions(solutions.samples, 1)
+        for q, c in doubts:
             m = solved.numbers[q]
             which = solutions.solution_of[m][c]
             new.add(solutions.rows[m], solutions.weights[m][:, which], solutions.rhos[m][which])
         for rows, weights, rhos in list(zip(new.rows, new.weights, new.rhos, strict=True)):
             new.add(rows, np.abs(weights[:, 0]), -abs(rhos[0]))
-        values = np.empty((2 * len(some), len(self._indices)))
-        for part, own in source.decisions(new, solutions.samples.row_of[self._indices[self._order]]):
+        some = np.unique(np.concatenate(list(doubts.values())))
+        values = np.empty((2 * len(doubts), len(some)))
+        for part, own in source.decisions(new, solutions.samples.row_of[self._indices[self._order[some]]]):
             values[:, part] = own.T
-        for n, (q, c) in enumerate(some):
-            self._values[places[q, c]] = values[n]
-            size = values[len(some) + n] if source.function.name == "rbf" else np.abs(new.weights[n]).sum()
-            if (np.abs(values[n]) <= rounding * size).any():
-                solved.unsure.add(c)
+        unsure: dict[int, list[np.ndarray]] = {}
+        for n, (q, c) in enumerate(doubts):
+            self._values[self._places[q, c], some] = values[n]
+            size = values[len(doubts) + n] if source.function.name == "rbf" else np.abs(new.weights[n]).sum()
+            unsure.setdefault(c, []).append(some[np.abs(values[n]) <= rounding * size])
+        self.unsure = {c: self._order[np.unique(each)] for c, own in unsure.items() if len(each := np.concatenate(own))}
 
     def decisions(self, c: int) -> np.ndarray:
         """Decision values float64 (n, n_pairs) at penalty c."""
-        result = np.empty((len(self._indices), len(self._solved.places)))
-        result[self._order] = self._values[self._solved.places[:, c]].T
+        result = np.empty((len(self._indices), len(self._places)))
+        result[self._order] = self._values[self._places[:, c]].T
         return result
 
     def labels(self, c: int) -> np.ndarray:

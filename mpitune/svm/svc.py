@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.svm import SVC as ScikitSVC  # now, as `mpitune --sklearn` gives the name another meaning
+from sklearn.utils import _safe_indexing
 
 from mpitune.svm import libsvm
 from mpitune.svm.compiling import warm_up
@@ -116,14 +117,21 @@ class SVC(ScikitSVC):
         if known := self._known_part(X):
             part, c = known
             values = part.decisions(c)
-            return -values.ravel() if len(self.classes_) == 2 else values
+            values = -values.ravel() if len(self.classes_) == 2 else values
+            if (some := part.unsure.get(c)) is not None:
+                values[some] = super()._decision_function(_safe_indexing(X, some))
+            return values
         return super()._decision_function(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n,) of samples; see `sklearn.svm.SVC.predict`."""
         if not self.break_ties and (known := self._known_part(X)):
             part, c = known
-            return self.classes_[part.labels(c)]
+            labels = self.classes_[part.labels(c)]
+            # Where rounding decides, labels are computed by LIBSVM's own code, from its own multipliers.
+            if (some := part.unsure.get(c)) is not None:
+                labels[some] = super().predict(_safe_indexing(X, some))
+            return labels
         return super().predict(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

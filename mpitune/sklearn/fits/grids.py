@@ -44,14 +44,21 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 log = logging.getLogger(__name__)
 
 
-def method_of(estimator: Any) -> Callable[..., Iterator[Any]] | None:
+class Kept(dict[str, Any]):
+    """What the grids of a search have in common, of this process: in another it is empty again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, ()
+
+
+def method_of(estimator: Any, kept: Kept | None = None) -> Callable[..., Iterator[Any]] | None:
     """The method that fits a grid of this estimator; None where it has none."""
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
         return method
     own = sys.modules.get("mpitune.svm.svc")  # an estimator of that class has imported it; numba takes half a second
     if type(estimator) is SVC or (own is not None and type(estimator) is own.SVC):
-        return partial(_fit_grid_here, estimator)
+        return partial(_fit_grid_here, estimator, kept=kept)
     return None
 
 
@@ -115,7 +122,7 @@ def parted(task: Task) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     return steps, None if steps.keys() & {"steps", *names} else last
 
 
-def solved(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+def solved(tasks: Sequence[Task], kept: Kept) -> Iterator[tuple[Task, dict[str, Any]]]:
     """(task, scikit-learn's answer) of the tasks of one "grid"; what could not be solved is left out."""
     first = tasks[0]
     X, y = first.args[:2]
@@ -132,7 +139,7 @@ def solved(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         labels.append((y_train, y_test))
     weight = first.kwargs["fit_params"].get("sample_weight")
     shared_seconds = (time.perf_counter() - begin) / len(tasks)
-    method, numbers = method_of(estimator), list(candidates)
+    method, numbers = method_of(estimator, kept), list(candidates)
     assert method is not None
     names = list(splits)
     for fitted in method(list(candidates.values()), X, y, list(splits.values()), sample_weight=weight, parts=parts):

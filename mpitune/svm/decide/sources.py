@@ -7,6 +7,7 @@ binary problem by u'b, which `shift` is for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -162,11 +163,28 @@ class DoubleSource:
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         support = np.unique(np.concatenate(solved.rows))
-        each = zip(solved.rows, solved.weights, solved.rhos, strict=True)
-        problems = [(np.searchsorted(support, own), weights, rhos) for own, weights, rhos in each]
-        for part in parts(len(rows), max(len(support), sum(map(len, solved.rhos)))):
-            kernel = self.between(rows[part], support)
-            yield part, np.hstack([kernel[:, own] @ weights - rhos for own, weights, rhos in problems])
+        start = np.cumsum([0, *map(len, solved.rhos)])
+        cuts = np.searchsorted(support, solved.samples.class_start)
+        # Of each class: its support vectors, the solutions that have any, and their weights.
+        classes: list[tuple[slice, list[np.ndarray], list[np.ndarray]]] = [
+            (slice(first, end), [], []) for first, end in pairwise(cuts.tolist())
+        ]
+        for own, weights, at in zip(solved.rows, solved.weights, start.tolist(), strict=False):
+            where, numbers = np.searchsorted(support, own), np.arange(at, at + weights.shape[1])
+            ends = np.searchsorted(where, cuts).tolist()
+            for (cut, solutions, blocks), (first, end) in zip(classes, pairwise(ends), strict=True):
+                if end > first:
+                    block = np.zeros((cut.stop - cut.start, weights.shape[1]))
+                    block[where[first:end] - cut.start] = weights[first:end]
+                    solutions.append(numbers)
+                    blocks.append(block)
+        products = [(cut, np.concatenate(n), np.hstack(blocks)) for cut, n, blocks in classes if blocks]
+        rhos = np.concatenate(solved.rhos)
+        for part in parts(len(rows), max(len(support), len(rhos))):
+            kernel, values = self.between(rows[part], support), np.tile(-rhos, (part.stop - part.start, 1))
+            for cut, numbers, weights in products:
+                values[:, numbers] += kernel[:, cut] @ weights
+            yield part, values
 
 
 def fill_pair(

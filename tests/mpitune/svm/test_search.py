@@ -284,3 +284,18 @@ def test_grids_of_random_problems_are_those_of_scikit_learn(problem):
         clear = np.abs(expected).reshape(len(validation), -1).min(axis=1) > 2 * np.abs(difference).max()
         predicted = fitted.model.predict(fitted.x_validation)
         assert np.array_equal(predicted[clear], theirs.predict(x[validation])[clear])
+
+
+def test_what_calls_have_in_common_is_kept_for_the_same_samples_and_splits_alone():
+    x, y = data()
+    kept, splits = {}, list(StratifiedKFold(3, shuffle=True, random_state=0).split(x, y))
+
+    def labels(x, splits, C, **options):
+        found = fit_grid(SVC(), [{"C": C, "gamma": 0.3}], x, y, splits, **options)
+        return [fitted.model.predict(fitted.x_validation).tolist() for fitted in found]
+
+    for own, which, C in [(x, splits, 1.0), (x, splits, 100.0), (x[:, :2], splits, 1.0), (x, splits[1:], 1.0)]:
+        assert labels(own, which, C, kept=kept) == labels(own, which, C)
+    work = kept["work"]
+    labels(x, [pair for pair in splits[1:]], 10.0, kept=kept)
+    assert kept["work"] is work

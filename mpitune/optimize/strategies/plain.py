@@ -5,17 +5,15 @@ Those here depend on the seed and the number of the trial alone: grid, random, S
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
 
 from mpitune.errors import UsageError
 from mpitune.optimize.spaces import Point
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, Strategy, TrialScheduler, number_of, trial_of
 from mpitune.trial import Trial
-
-MANY = 10_000  # the most schedulers that trials are dealt to where there is nothing to learn
 
 
 class Sampling(Strategy):
@@ -27,16 +25,7 @@ class Sampling(Strategy):
 
     def begin(self, problem: Problem) -> list[TrialScheduler]:
         points = Points(self.draws(problem), problem)
-        if points.sampler.adaptive:
-            return [WholeTrials(points)]
-        drawn, n = points.rest(), problem.n_trials
-        if points.sampler.finite or n is None:
-            n = len(listed := list(drawn))
-            drawn = iter(listed)
-        elif (first := next(drawn, None)) is not None:  # one now, so that a space without allowed points is refused
-            drawn = chain([first], drawn)
-        size = max(1, n if problem.together else -(-n // MANY))
-        return [FixedTrials(points, drawn, size) for _ in range(0, n, size)]
+        return [WholeTrials(points) if points.sampler.adaptive else FixedTrials(points)]
 
 
 class Points:
@@ -100,20 +89,18 @@ class WholeTrials(TrialScheduler):
         self._points.tell(trial, feedback)
 
 
-class FixedTrials(TrialScheduler):
-    """Whole trials that depend on nothing: `size` of those drawn, which such schedulers take in turn."""
+class FixedTrials(WholeTrials):
+    """Whole trials that depend on nothing, all at once."""
 
     at_once = True
 
-    def __init__(self, points: Points, drawn: Iterator[tuple[int, Point]], size: int):
-        self._points, self._drawn, self._size = points, drawn, size
+    def __init__(self, points: Points):
+        super().__init__(points)
+        self._first = super().ask(1)  # now, so that a space without allowed points is refused
 
     def ask(self, most: int) -> list[Trial]:
-        size, self._size = self._size, 0
-        return [trial_of(number, point) for number, point in islice(self._drawn, size)]
-
-    def tell(self, trial: Trial, feedback: Feedback) -> None:
-        self._points.tell(trial, feedback)
+        first, self._first = self._first, []
+        return first + super().ask(sys.maxsize)
 
 
 @dataclass(frozen=True)

@@ -101,16 +101,7 @@ FAULTS = {
     )
 }  # fmt: skip
 # Faults of what is returned, of the worker's life and of its building, handled where they belong below.
-OTHER_FAULTS = (
-    "no_room",
-    "nan",
-    "unpicklable_result",
-    "wrong_key",
-    "no_result",
-    "flood",
-    "dies_idle",
-    "dies_sending",
-)
+OTHER_FAULTS = ("no_room", "nan", "unpicklable_result", "wrong_key", "no_result", "flood", "dies_idle", "dies_sending")
 BUILD_FAULTS = ("none", "cannot_build", "cannot_build_here")
 
 

@@ -32,11 +32,7 @@ def command(folder: Path, *options: Any, seconds: float = 0.1) -> tuple[str, ...
 
 
 def start(
-    hosts: Hosts,
-    folder: Path,
-    options: tuple[str, ...] = (),
-    arguments: tuple[str, ...] = (),
-    seconds: float = 0.5,
+    hosts: Hosts, folder: Path, options: tuple[str, ...] = (), arguments: tuple[str, ...] = (), seconds: float = 0.5
 ) -> subprocess.Popen[str]:
     """The study on all hosts, left alone until every rank has returned something."""
     words = folder.parent / "log"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +18,7 @@ import pytest
 from common.data import _FILES, SOURCES, Source, load, main
 from common.images import fold_slices, standardised
 from mpitune.errors import UsageError
-from tests.helpers import N_TEST, N_TRAIN, PATIENCE, ROOT, idx, write_files
+from tests.helpers import N_TEST, N_TRAIN, ROOT, idx, write_files
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -112,13 +110,6 @@ def test_what_the_original_calls_says_what_it_found(tmp_path: Path) -> None:
 
 # Fetching, over HTTP from this machine, with address and sums replaced.
 
-FETCH = """
-import sys
-from common.data import SOURCES, Source, main
-SOURCES["mnist"] = Source("MNIST", sys.argv[1], ("0",) * 4)
-sys.exit(main(["--data", sys.argv[2]]))
-"""
-
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
@@ -141,21 +132,6 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 def sums(folder: Path) -> list[str]:
     """The MD5 of the files of a mirror, in the order in which they are fetched."""
     return [hashlib.md5((folder / f"{file}.gz").read_bytes()).hexdigest() for file in _FILES.values()]
-
-
-def test_a_download_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A mirror that takes the question and does not answer; then Ctrl-C."""
-    root = tmp_path / "data"
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        command = [sys.executable, "-c", FETCH, f"http://127.0.0.1:{silent.getsockname()[1]}/", root]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        silent.settimeout(PATIENCE)
-        connection, _ = silent.accept()
-        with connection:
-            assert list(root.iterdir())
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=PATIENCE)
-    assert process.returncode and not root.exists()
 
 
 @pytest.mark.parametrize(

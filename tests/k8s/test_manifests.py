@@ -12,16 +12,7 @@ import pytest
 from mnist_nn.parallel.settings import Settings
 from mpitune.settings import Parser, add_settings, from_namespace
 from tests.helpers import ROOT
-from tests.k8s.manifests import (
-    COMBINATIONS,
-    K8S,
-    MPIJOB_OVERLAYS,
-    OVERLAYS,
-    environment,
-    mpijobs,
-    overlay,
-    pod_specs,
-)
+from tests.k8s.manifests import COMBINATIONS, K8S, MPIJOB_OVERLAYS, OVERLAYS, environment, mpijobs, overlay, pod_specs
 from tests.programs import EXPERIMENTS, accepted
 
 pytestmark = pytest.mark.xdist_group("manifests")  # one process builds each overlay once

@@ -42,11 +42,7 @@ def scored(loss: Callable[[Trial], float]) -> Objective:
 
 @pytest.mark.parametrize(
     ("command", "ranks"),
-    [
-        ("mnist_nn 1 1", 2),
-        ("mnist_nn.predict r i", 0),
-        pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow),
-    ],
+    [("mnist_nn 1 1", 2), ("mnist_nn.predict r i", 0), pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow)],
 )
 def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
     """torch is hidden as Python hides a module."""

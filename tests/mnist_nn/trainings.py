@@ -26,9 +26,7 @@ def free_port() -> str:
 
 
 def pods(
-    *options: Sequence[Any],
-    wrappers: Sequence[Sequence[str]] = ((), ()),
-    stdout: int = subprocess.DEVNULL,
+    *options: Sequence[Any], wrappers: Sequence[Sequence[str]] = ((), ()), stdout: int = subprocess.DEVNULL
 ) -> list[subprocess.Popen[str]]:
     """The two ranks of one training, as the pods of a PyTorchJob: nobody ends them from outside.
 

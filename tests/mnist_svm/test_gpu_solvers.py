@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
 from mpitune.experiment import WorkerContext
-from tests.helpers import ROOT
-from tests.stand_ins import A, B, Machine
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="cuml")
 
@@ -37,19 +33,6 @@ def test_cuml_does_not_tell_whether_it_converged_so_its_results_have_no_such_val
     assert results and all(
         result.values.keys() == {"error", "n_support"} and result.values["n_support"] > 0 for result in results
     )
-
-
-def test_a_library_that_cannot_be_imported_is_one_line_before_anything_starts(program: Any, tmp_path: Path) -> None:
-    """A cuML that does not know its scikit-learn, on the second of the GPUs that the user shows."""
-    (tmp_path / "lib" / "cuml").mkdir(parents=True)
-    broken = "import os\nraise AttributeError('no _get_default_requests on ' + os.environ['CUDA_VISIBLE_DEVICES'])\n"
-    (tmp_path / "lib" / "cuml" / "__init__.py").write_text(broken)
-    machine = Machine(tmp_path / "machine", gpus={A: (), B: ()})
-    given = ("--dataset", "digits", "--gpu", "1", "--solver", "cuml", "--results", tmp_path / "r")
-    env = machine.environ(PYTHONPATH=f"{tmp_path / 'lib'}:{ROOT}")
-    (line,) = program("-m", "mnist_svm", 2, *given, env=env, status=2).stderr.splitlines()
-    assert f"--solver cuml: cuml cannot use cuda:{B} (AttributeError: " in line
-    assert f"_get_default_requests on {B})" in line and "--solver shared" in line and not (tmp_path / "r").exists()
 
 
 def test_only_cuml_uses_gpus() -> None:

@@ -30,6 +30,9 @@ def test_a_script_with_options_that_cannot_be_is_not_begun(tmp_path: Path, capsy
     assert command.main(["--workers", "-1", str(tmp_path / "script.py")]) == Exit.USAGE
     said = capsys.readouterr().err
     assert said.startswith("python -m mpitune: workers=-1") and said.count("\n") == 1
+    assert command.main(["--sklearn", str(tmp_path / "none.py")]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "none.py cannot be run: " in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("tool", command.TOOLS)

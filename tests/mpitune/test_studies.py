@@ -69,14 +69,6 @@ def test_two_studies_in_one_script(program: Any, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]  # no results folder was named
 
 
-def test_what_the_user_can_mend(program: Any, tmp_path: Path) -> None:
-    text = SCRIPT.replace('gpu="none"', 'gpu="99"').replace("int(sys.argv[1])", "None")
-    (tmp_path / "script.py").write_text(text)
-    done = program(tmp_path / "script.py", ranks=2, status=2, env={"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path)
-    assert 'gpu="99", but no GPU is visible' in done.stderr
-    assert "Traceback" not in done.stderr and done.stderr.count("no GPU is visible") == 1
-
-
 @pytest.mark.slow
 def test_an_exception_of_one_rank_ends_all(program: Any, tmp_path: Path) -> None:
     """The other one would wait for it in the second study."""

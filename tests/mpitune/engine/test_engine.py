@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit
-from tests.helpers import (
-    PATIENCE,
-    TOYS,
-    about,
-    family,
-    journal_lines,
-    start,
-    table_without_run,
-    wait_until,
-)
+from tests.helpers import PATIENCE, TOYS, about, family, journal_lines, start, table_without_run, wait_until
 
 # What happens to a trial, and what the table of failures must say.
 FAULTS = {

@@ -29,15 +29,7 @@ from mpitune.storage.journal import join
 from mpitune.storage.records import written_trial
 from mpitune.studies import run_study
 from mpitune.tools.status import status_of
-from tests.helpers import (
-    PATIENCE,
-    journal_lines,
-    outcome,
-    start,
-    studied,
-    table_without_run,
-    wait_until,
-)
+from tests.helpers import PATIENCE, journal_lines, outcome, start, studied, table_without_run, wait_until
 from tests.toys import Toy
 
 STUDY = ("12", "--courses", "2", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")

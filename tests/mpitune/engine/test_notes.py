@@ -24,7 +24,7 @@ def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
     agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
     history = read_study(tmp_path)
     assert [(death.cause, death.key, death.seconds, "/".join(map(str, death.place))) for death in history.deaths] == [
-        ("no memory", "t3", 2.513, "host0/0/0/cpu"),
+        ("no memory", "t3", 2.513, "host0/0/0/cpu")
     ]
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -263,29 +262,6 @@ def test_a_script_ends_as_by_python(program: Any, tmp_path: Path, ending: str) -
     assert (done.returncode, done.stdout, done.stderr) == (right.returncode, right.stdout, right.stderr)
 
 
-FORKS = """
-import os, sys
-from joblib import Parallel, delayed
-
-def work():
-    return sum(Parallel(2)(delayed(abs)(-number) for number in range(4)))
-
-said = [work()]
-for ending in ("sys.exit(3)", "1 / 0"):
-    if not (child := os.fork()):
-        exec(ending)
-    said.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(*said, work())
-"""
-
-
-@pytest.mark.slow
-def test_a_fork_that_ends_as_a_script_does_ends_no_rank(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(FORKS)
-    done = program("-m", "mpitune", "script.py", cwd=tmp_path, ranks=2, timeout=PATIENCE)
-    assert done.stdout.splitlines() == ["6 3 1 6"]
-
-
 def test_calls_of_threads_go_on_while_those_of_others_raise() -> None:
     """A callback may wait for a lock that its caller holds while it waits for the workers to begin anew."""
 
@@ -332,8 +308,6 @@ def test_what_several_ranks_cannot_do_is_said(program: Any, tmp_path: Path) -> N
         (tmp_path / "script.py").write_text(script)
         done = program(*how, "script.py", ranks=2, cwd=tmp_path, status=None)
         assert done.returncode and words in done.stderr
-    done = program("-m", "mpitune", "none.py", cwd=tmp_path, status=2)
-    assert done.stderr.startswith("python -m mpitune: none.py cannot be run: ") and sys.executable not in done.stderr
 
 
 def test_calls_while_tasks_are_made_are_made_by_this_process(two: None) -> None:

@@ -85,8 +85,7 @@ def test_a_signal_to_one_rank_ends_all_with_75(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "phase, number, ranks",
-    [("report", signal.SIGTERM, 0), ("report by a script", signal.SIGUSR1, 2)],
+    "phase, number, ranks", [("report", signal.SIGTERM, 0), ("report by a script", signal.SIGUSR1, 2)]
 )
 def test_a_signal_between_the_trials_ends_with_75(tmp_path: Path, phase: str, number: int, ranks: int) -> None:
     phase, _, by = phase.partition(" by a ")

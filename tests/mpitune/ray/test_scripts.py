@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import journal_lines
+
 # Its scripts import it: to do so in each process that collects tests takes seconds.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
@@ -115,8 +117,19 @@ analysis = tune.run(curve, config=x, num_samples=2, metric="loss", mode="min", v
     stop=lambda trial_id, result: result["training_iteration"] >= 3)
 assert [trial.last_result["training_iteration"] for trial in analysis.trials] == [3, 3]
 print(json.dumps(["run", analysis.best_config]))
+
+def trained(config):
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+    TorchTrainer(curve, scaling_config=ScalingConfig(num_workers=1)).fit()
+
+try:
+    fit("trainer", trained, x)
+except SystemExit as end:
+    print(json.dumps(["refused", end.code]))
 """
 )
+NOT_HERE = "the script asks for a task, an actor or the cluster of Ray"
 
 
 def run(
@@ -133,8 +146,8 @@ def run(
 
 @pytest.mark.slow
 def test_what_scripts_do_is_as_ray_says_and_the_same_on_two_ranks(program: Any, tmp_path: Path) -> None:
-    said, _ = run(program, tmp_path / "one", FEATURES, "--workers", "2")
-    assert len(said) == 9
+    said, errors = run(program, tmp_path / "one", FEATURES, "--workers", "2")
+    assert len(said) == 10 and said["refused"] == 2 and NOT_HERE in errors
     how = ["--workers", "1", "--results", "kept"]
     assert run(program, tmp_path / "two", FEATURES, *how, ranks=2)[0] == said
 
@@ -146,9 +159,9 @@ if len(sys.argv) > 1:
     ray.init(num_cpus=2, include_dashboard=False)
 from ray.tune.search.optuna import OptunaSearch
 how = {} if len(sys.argv) == 1 else {"max_concurrent_trials": 1}
-fit("random", curve, {**x, "n": tune.grid_search([1, 2]), "c": tune.choice(["a", "b"])}, 3, **how)
-fit("asha", curve, x, 8, scheduler=ASHAScheduler(max_t=8, reduction_factor=2), **how)
-fit("optuna", curve, x, 8, search_alg=OptunaSearch(seed=3), **how)
+fit("random", curve, {**x, "n": tune.grid_search([1, 2]), "c": tune.choice(["a", "b"])}, 1, **how)
+fit("asha", curve, x, 6, scheduler=ASHAScheduler(max_t=8, reduction_factor=2), **how)
+fit("optuna", curve, x, 4, search_alg=OptunaSearch(seed=3), **how)
 """
 )
 
@@ -172,22 +185,7 @@ show("restored", again.fit())
 bands = HyperBandScheduler("training_iteration", max_t=4)
 fit("bands", saving, x, 3, {"name": "bands"}, scheduler=bands)
 show("bands again", tune.Tuner.restore(os.path.abspath("storage/bands"), trainable=saving).fit())
-"""
-)
 
-
-def test_a_study_by_its_name_goes_on_and_is_restored(program: Any, tmp_path: Path) -> None:
-    said, _ = run(program, tmp_path, QUICK, "--workers", "2")
-    assert said["named"] == said["restored"] and len(said["named"]) == 4
-    assert said["bands"] == said["bands again"]
-    journal = tmp_path / "storage/mine/mpitune/journal.jsonl"
-    lines = [line for line in journal.read_text().splitlines() if '"key"' in line]
-    assert len(lines) == 4, "the restored study has evaluated trials again"
-
-
-REFUSED = (
-    HEAD
-    + """
 data = np.zeros(3)
 
 def adding(config):
@@ -200,23 +198,17 @@ def remotely(config):
         pass
     return {"loss": 1}
 
-def trained(config):
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
-    TorchTrainer(curve, scaling_config=ScalingConfig(num_workers=1)).fit()
-
 def restored():
-    tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=adding, restart_errored=True).fit()
+    tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit()
 
-fit("named", adding, x, 2, {"name": "mine"})
+fit("own", adding, x, 2, {"name": "own"})
 data += 1
-fit("changed", adding, x, 2, {"name": "mine"})
+fit("changed", adding, x, 2, {"name": "own"})
 for refused in (
     lambda: fit("time", curve, x, scheduler=MedianStoppingRule()),
     lambda: fit("remote", remotely, x),
     lambda: remotely({}),
-    lambda: fit("trainer", trained, x),
-    lambda: fit("other", adding, {"x": tune.uniform(0, 5)}, run={"name": "mine"}),
+    lambda: fit("other", adding, {"x": tune.uniform(0, 5)}, run={"name": "own"}),
     restored,
 ):
     try:
@@ -227,16 +219,18 @@ for refused in (
         raise AssertionError("it was not refused")
 """
 )
-NOT_HERE = "the script asks for a task, an actor or the cluster of Ray"
 SAID = [
-    "MedianStoppingRule(time_attr='time_total_s') decides by the clock", NOT_HERE, NOT_HERE, NOT_HERE,
+    "MedianStoppingRule(time_attr='time_total_s') decides by the clock", NOT_HERE, NOT_HERE,
     "holds a study with space = ['x: Float (0, 4)", "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 
 
-def test_what_cannot_be_honoured_is_one_line(program: Any, tmp_path: Path) -> None:
+def test_named_studies_go_on_and_what_cannot_be_honoured_is_one_line(program: Any, tmp_path: Path) -> None:
     """Also where the script has `except Exception` around it. An array that has changed is told."""
-    said, errors = run(program, tmp_path, REFUSED, "--workers", "2")
+    said, errors = run(program, tmp_path, QUICK, "--workers", "2")
+    assert said["named"] == said["restored"] and len(said["named"]) == 4
+    assert said["bands"] == said["bands again"]
+    assert len(journal_lines(tmp_path / "storage/mine/mpitune")) == 4, "the restored study has run trials again"
     lines = [line for line in errors.splitlines() if line.startswith("script.py: ")]
     assert all(words in line for line, words in zip(lines, SAID, strict=True)), lines
-    assert said["named"] == said["changed"] and "data changed since the known results (2)" in errors
+    assert said["own"] == said["changed"] and "data changed since the known results (2)" in errors

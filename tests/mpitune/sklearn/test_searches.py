@@ -88,14 +88,7 @@ class Sleepy(ClassifierMixin, BaseEstimator):
 def test_a_candidate_that_kills_its_worker_blocks_nothing() -> None:
     """And warnings of workers are issued here, once."""
     one_split = [(np.arange(0, 150, 2), np.arange(1, 150, 2))]
-    search = GridSearchCV(
-        Sleepy(),
-        {"naps": [0.0, 0.01, -1.0]},
-        cv=one_split,
-        workers=1,
-        error_score=-1.0,
-        refit=False,
-    )
+    search = GridSearchCV(Sleepy(), {"naps": [0.0, 0.01, -1.0]}, cv=one_split, workers=1, error_score=-1.0, refit=False)
     with pytest.warns(theirs._validation.FitFailedWarning, match="1 fits failed") as seen:
         search.fit(X, Y)
     first, second, third = search.cv_results_["mean_test_score"].tolist()

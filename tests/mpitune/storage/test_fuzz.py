@@ -1,18 +1,15 @@
 """Readers of files, given what no program wrote: they refuse it in one line, or read it; they never fall over."""
 
 import copy
-import gzip
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.data import read_idx
 from mpitune.errors import UsageError
 from mpitune.report.page import page, report_of
 from mpitune.storage.history import NAME, read_journal, read_study
@@ -122,31 +119,3 @@ def _paths(thing: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The place of every value inside a JSON value."""
     items = thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
     return [found for step, inner in items for found in [(*path, step), *_paths(inner, (*path, step))]]
-
-
-def read(path: Path, dimensions: int) -> np.ndarray | None:
-    try:
-        array = read_idx(path, dimensions)
-    except UsageError as error:
-        assert "\n" not in str(error) and str(path) in str(error)
-        return None
-    assert array.dtype == np.uint8 and array.ndim == dimensions
-    return array
-
-
-@quickly
-@given(
-    lengths=st.lists(st.integers(0, 5) | st.integers(0, 2**32 - 1), min_size=3, max_size=3),
-    n_bytes=st.integers(0, 130), packed=st.booleans(),
-)  # fmt: skip
-@example(lengths=[0, 2**32 - 1, 2**32 - 1], n_bytes=0, packed=False)
-def test_an_idx_file_is_read_exactly_when_its_header_is_true(
-    tmp_path: Path, lengths: list[int], n_bytes: int, packed: bool
-) -> None:
-    content = bytes((0, 0, 8, 3)) + b"".join(n.to_bytes(4, "big") for n in lengths) + bytes(n_bytes)
-    path = tmp_path / ("images.gz" if packed else "images")
-    path.write_bytes(gzip.compress(content) if packed else content)
-    array = read(path, 3)
-    possible = math.prod(max(1, n) for n in lengths) < 2**63
-    assert (array is not None) == (math.prod(lengths) == n_bytes and possible)
-    assert array is None or array.shape == tuple(lengths)

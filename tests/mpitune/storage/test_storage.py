@@ -20,14 +20,7 @@ from mpitune.storage.journal import Journal, is_running
 from mpitune.studies import run_study
 from mpitune.tools import status
 from mpitune.tools.doctor import check_results
-from tests.helpers import (
-    HEADER,
-    journal_lines,
-    journal_of,
-    outcome,
-    studied,
-    table_without_run,
-)
+from tests.helpers import HEADER, journal_lines, journal_of, outcome, studied, table_without_run
 from tests.toys import Toy
 
 # A mount namespace of the script's own: its file systems vanish with it, whatever happens.
@@ -119,8 +112,7 @@ def test_a_digit_that_changed_is_found_and_evaluated_again(
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [(errno.ENOSYS, "file system without locks (Function not"), (errno.EIO, "cannot be written")],
+    ("number", "words"), [(errno.ENOSYS, "file system without locks (Function not"), (errno.EIO, "cannot be written")]
 )
 def test_a_file_system_that_refuses_locks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str

@@ -60,19 +60,6 @@ def test_a_script_prints_the_same_once(
     assert "of mpitune mpitune mpitune" in done.stderr.splitlines()
 
 
-def test_a_script_that_is_not_there(program: Any, tmp_path: Path) -> None:
-    done = program("-m", "mpitune", "--sklearn", "none.py", cwd=tmp_path, status=2)
-    assert done.stderr.startswith("python -m mpitune: none.py cannot be run: ") and not done.stdout
-    assert len(done.stderr.splitlines()) == 1 and sys.executable not in done.stderr
-
-
-@pytest.mark.slow
-def test_an_exception_of_the_script_is_shown_and_ends_all(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "raises.py").write_text('raise KeyError("its own")')
-    done = program("-m", "mpitune", "--sklearn", "raises.py", ranks=2, cwd=tmp_path, status=1)
-    assert "KeyError: 'its own'" in done.stderr and "mpitune/tools" not in done.stderr
-
-
 INSIDE = """
 import sys
 from joblib import Parallel, delayed

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from tests.helpers import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("track")]
 SPACE = {"lr": mpitune.Float(1e-5, 1e-1, log=True), "act [1]": mpitune.Choice("relu", "gelu")}
-AROUND = {**os.environ, "PYTHONPATH": os.getcwd()}
 Read = dict[str, dict[str, Any]]  # of each run: params, steps, loss, state
 
 
@@ -127,37 +123,3 @@ def test_a_tracker_has_what_was_found_also_once_it_goes_on(
             assert run["loss"] == (None if trial.state == "failed" else pytest.approx(trial.values["loss"]))
             assert run["state"] == ("" if tool == "tensorboard" and trial.state != "failed" else trial.state)
     assert {"pruned", "complete", "failed"} == {trial.state for trial in study.trials}
-
-
-FOLLOW = """
-import sys
-from functools import partial
-from pathlib import Path
-from mpitune.track import follow
-for track in sys.argv[2:]:
-    follow.follow(Path(sys.argv[1]), track, lambda seconds: True, partial(follow._writer, track))
-"""
-
-
-def test_a_kill_leaves_no_half_database_and_studies_that_begin_at_once_are_two(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    how: dict[str, Any] = {"strategy": "random", "n_trials": 5, "minimize": "loss", "workers": 0}
-    for name in "12":
-        mpitune.search(lambda trial: trial.params["lr"], SPACE, results=tmp_path / name / "r", **how)
-
-    def follows(results: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", FOLLOW, results, "mlflow:m", "tensorboard:b"]
-        return subprocess.Popen(words, cwd=tmp_path, env=AROUND, stderr=subprocess.PIPE, text=True)
-
-    (tmp_path / "m").mkdir()
-    killed = follows("1/r")
-    while not (tmp_path / "m/mlflow.db").exists():
-        assert killed.poll() is None
-    killed.kill()
-    killed.communicate()
-    for process in [follows("1/r"), follows("2/r")]:
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors
-    client = pytest.importorskip("mlflow").MlflowClient(f"sqlite:///{tmp_path / 'm' / 'mlflow.db'}")
-    assert [len(client.search_runs([each.experiment_id])) for each in experiments(tmp_path / "m/mlflow.db")] == [5, 5]
-    assert len(list((tmp_path / "b").iterdir())) == 2

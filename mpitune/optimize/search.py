@@ -184,7 +184,7 @@ def search(
             problem = replace(problem, together=int(together or 0))
             if together and options.trial_timeout:
                 options = replace(options, trial_timeout=options.trial_timeout * together)
-            learns = not all(scheduler.at_once for scheduler in chosen.begin(problem))
+            learns = not chosen.begin(problem).at_once
             if options.results is not None:
                 require_identity(*problem.space.things(), *problem.enqueued)
             _check_objective(objective, problem, options)

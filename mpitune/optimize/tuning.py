@@ -112,9 +112,8 @@ class Tuning(Experiment):
     def searches(self) -> Iterable[Rounds]:
         assert self.plan is not None
         problem = replace(self.task.problem, known=self._known)
-        told, schedulers = _Callbacks(problem, self.plan), self.plan.strategy.begin(problem)
-        sources = (_SchedulerSource(scheduler, problem, self.plan, told) for scheduler in schedulers)
-        return [rounds(source, problem.window) for source in sources]
+        source = _SchedulerSource(self.plan.strategy.begin(problem), problem, self.plan)
+        return [rounds(source, problem.window)]
 
     def scheduling(self) -> Scheduling:
         problem, plan = self.task.problem, self.plan
@@ -173,21 +172,24 @@ class Tuning(Experiment):
 
 
 class _SchedulerSource:
-    """A scheduler, as the loop of the window asks and tells it."""
+    """A scheduler, as the loop of the window asks and tells it, and what the callbacks of the search hear."""
 
-    def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart, told: _Callbacks):
-        self._scheduler, self._problem, self._plan, self._told = scheduler, problem, plan, told
+    def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart):
+        self._scheduler, self._problem, self._plan = scheduler, problem, plan
         self.least = 0 if scheduler.at_once else problem.together or 1
         self._numbers = Counter[str]()  # how many trials of each kind were asked for
         self._n_open, self._stages = 0, dict[int, list[Outcome]]()  # of trials that may go on, by their numbers
+        self._study = SearchStudy([], problem.objectives, plan.results)
+        self._records: dict[int, TrialRecord] = {}
+        self._stop = False  # said by a callback
 
     def ask(self, most: int) -> list[Proposed]:
         least = self.least if self._problem.together and self.least else most
-        trials = [] if self._told.stop else self._scheduler.ask(least)
+        trials = [] if self._stop else self._scheduler.ask(least)
         self._n_open += len(trials)
         if not self._n_open:  # it has ended, and what was pruned goes on no more
             for number in sorted(self._stages):
-                self._told.call_back(number, self._stages.pop(number))
+                self._call_back(number)
         costs = ((batch, batch[0].segment) for batch in self._groups(trials))
         return [Proposed(batch, max(1, first.until - first.start)) for batch, first in costs]
 
@@ -195,14 +197,20 @@ class _SchedulerSource:
         for trial, result in zip(proposed.batch, results, strict=True):
             self._scheduler.tell(trial, Feedback.of(result, self._problem))
             self._n_open -= 1
-            if not self._plan.callbacks:
-                continue
-            self._stages.setdefault(number := number_of(trial), []).append(Outcome(trial, result))
-            if trial.segment.last or result.failed:
-                self._told.call_back(number, self._stages.pop(number))
-                if self._told.stop and self._scheduler.at_once:  # all are asked for: those that wait are not begun
-                    self._plan.limit.reached = self._plan.limit.reached or "a callback"
+            if self._plan.callbacks:
+                self._stages.setdefault(number_of(trial), []).append(Outcome(trial, result))
+                if trial.segment.last or result.failed:
+                    self._call_back(number_of(trial))
         return False
+
+    def _call_back(self, number: int) -> None:
+        """Tell the callbacks of a trial that has ended."""
+        (self._records[number],) = records(self._stages.pop(number), self._problem.space.params_of)
+        self._study.trials = list(self._records.values())
+        for callback in self._plan.callbacks:
+            self._stop |= bool(callback(self._study, self._records[number]))
+        if self._stop and self._scheduler.at_once:  # all are asked for: those that wait are not begun
+            self._plan.limit.reached = self._plan.limit.reached or "a callback"
 
     def _groups(self, trials: Sequence[Trial]) -> list[Batch]:
         """Trials as they are evaluated: those that are alike, `together` at most; without groups each by itself.
@@ -235,23 +243,6 @@ class _SchedulerSource:
         if not _is_plain(kind):
             raise UsageError(f"alike returned a {type(kind).__name__} {fix}")
         return repr(kind)
-
-
-class _Callbacks:
-    """What the callbacks of a search hear, of all its schedulers."""
-
-    def __init__(self, problem: Problem, plan: LeadersPart):
-        self._problem, self._callbacks = problem, plan.callbacks
-        self._study = SearchStudy([], problem.objectives, plan.results)
-        self._records: dict[int, TrialRecord] = {}
-        self.stop = False  # said by one
-
-    def call_back(self, number: int, stages: Sequence[Outcome]) -> None:
-        """Tell them of a trial that has ended."""
-        (self._records[number],) = records(stages, self._problem.space.params_of)
-        self._study.trials = list(self._records.values())
-        for callback in self._callbacks:
-            self.stop |= bool(callback(self._study, self._records[number]))
 
 
 def _is_plain(kind: Any) -> bool:

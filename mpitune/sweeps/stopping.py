@@ -59,8 +59,8 @@ class EarlyTerminate(Strategy):
     def describe(self, problem: Problem) -> str:
         return f"EarlyTerminate({self.sampler.describe(problem)}, bands={self.bands}, eta={self.eta})"
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [_Comparing(Points(self.sampler.draws(problem), problem), self.eta)]
+    def begin(self, problem: Problem) -> TrialScheduler:
+        return _Comparing(Points(self.sampler.draws(problem), problem), self.eta)
 
 
 class _Comparing(WholeTrials):

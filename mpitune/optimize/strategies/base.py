@@ -1,6 +1,6 @@
 """What a strategy is: something that proposes trials, or stages of them, and is told what became of each.
 
-    Strategy.begin(problem) -> trial schedulers, each independent of the others
+    Strategy.begin(problem) -> its trial scheduler
     TrialScheduler.ask(most) -> trials; none: the scheduler has ended, or waits for what it has asked for
     TrialScheduler.tell(trial, feedback), in an order that is the same on any layout
 
@@ -190,7 +190,7 @@ class Strategy(ABC):
     """How to search. A frozen dataclass, whose repr tells one from another."""
 
     @abstractmethod
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
+    def begin(self, problem: Problem) -> TrialScheduler:
         """What proposes; raises UsageError where the strategy does not fit the problem."""
 
     def describe(self, problem: Problem) -> str:

@@ -70,11 +70,11 @@ class Halving(Staged):
     def describe(self, problem: Problem) -> str:
         return f"{super().describe(problem)}, {problem.n_trials} trials"  # which decide how many go on
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
+    def begin(self, problem: Problem) -> TrialScheduler:
         points = self.points(problem)
         if problem.n_trials is None:
             raise UsageError("n_trials is missing: give the number of trials that begin")
-        return [_Bracket(points, self.rungs(), self.eta, problem.n_trials)]
+        return _Bracket(points, self.rungs(), self.eta, problem.n_trials)
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ class Hyperband(Staged):
     """Successive halving with several lengths of the first stage, since losses may cross late.
 
     The brackets are those of L. Li et al., "Hyperband: a novel bandit-based approach to hyperparameter optimization",
-    JMLR 18, 2018. They are repeated until there are n_trials, and each costs about the same. If the sampler learns,
-    they run one after the other. With sampler="tpe" it is BOHB (S. Falkner et al., ICML 2018).
+    JMLR 18, 2018. They are repeated until there are n_trials, and each costs about the same. One
+    begins while the one before waits. With sampler="tpe" it is BOHB (S. Falkner et al., ICML 2018).
     """
 
     def describe(self, problem: Problem) -> str:
         return f"{super().describe(problem)}, {problem.n_trials} trials"
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
+    def begin(self, problem: Problem) -> TrialScheduler:
         points, rungs = self.points(problem), self.rungs()
         left = problem.n_trials or 0
         if not left:
@@ -101,7 +101,7 @@ class Hyperband(Staged):
                 if n:
                     brackets.append(_Bracket(points, rungs[len(rungs) - 1 - s :], self.eta, n))
                 left -= n
-        return [_OneByOne(brackets)] if points.sampler.adaptive else brackets
+        return _OneByOne(brackets)
 
 
 class _Bracket(TrialScheduler):
@@ -166,8 +166,8 @@ class ASHA(Staged):
     Source: L. Li et al., "A system for massively parallel hyperparameter tuning", MLSys 2020.
     """
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
-        return [_Promoting(self.points(problem), self.rungs(), self.eta)]
+    def begin(self, problem: Problem) -> TrialScheduler:
+        return _Promoting(self.points(problem), self.rungs(), self.eta)
 
 
 class _Promoting(TrialScheduler):

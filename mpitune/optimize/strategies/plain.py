@@ -23,9 +23,9 @@ class Sampling(Strategy):
     def draws(self, problem: Problem) -> Sampler:
         """What draws the points; raises UsageError where it does not fit the space."""
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
+    def begin(self, problem: Problem) -> TrialScheduler:
         points = Points(self.draws(problem), problem)
-        return [WholeTrials(points) if points.sampler.adaptive else FixedTrials(points)]
+        return WholeTrials(points) if points.sampler.adaptive else FixedTrials(points)
 
 
 class Points:

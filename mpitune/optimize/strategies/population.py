@@ -44,13 +44,13 @@ class PopulationBased(Strategy):
         if not 0 < self.quantile <= 0.5 or self.factor <= 1 or not 0 <= self.resample <= 1:
             raise UsageError(f"{self}: give 0 < quantile <= 0.5, a factor above 1 and 0 <= resample <= 1")
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
+    def begin(self, problem: Problem) -> TrialScheduler:
         problem.requires("PopulationBased", staged=True)
         if problem.n_trials is None or problem.n_trials < 2:
             raise UsageError("n_trials is the number of members of the population: give at least 2")
         if problem.space.conditions or problem.space.constraints:
             raise UsageError("PopulationBased needs a space without conditions and constraints")
-        return [_Population(self, problem)]
+        return _Population(self, problem)
 
     def describe(self, problem: Problem) -> str:
         return f"{super().describe(problem)}, {problem.n_trials} members"

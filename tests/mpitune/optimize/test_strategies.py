@@ -98,7 +98,7 @@ def test_independent_points_are_asked_for_at_once(strategy: str) -> None:
     drawn: list[Any] = []
     space = Space({"x": Float(0, 1), "n": Int(1, 9)}, constraints=[lambda p: drawn.append(p) or True])
     problem = Problem(space, {"loss": False}, seed=3, n_trials=300)
-    (proposer,) = strategy_of(strategy).begin(problem)
+    proposer = strategy_of(strategy).begin(problem)
     assert len(drawn) == 1
     trials = proposer.ask(7)
     assert len(drawn) == 300 and list(map(number_of, trials)) == list(range(300)) and not proposer.ask(7)
@@ -304,7 +304,7 @@ class Unequal(Strategy):
     told: list[int] = field(default_factory=list, repr=False)
     at_once: bool = False
 
-    def begin(self, problem: Problem) -> list[TrialScheduler]:
+    def begin(self, problem: Problem) -> TrialScheduler:
         strategy, left, asked = self, list(enumerate(self.steps)), list[int]()
 
         class Scheduler(TrialScheduler):
@@ -319,7 +319,7 @@ class Unequal(Strategy):
             def tell(self, trial: Trial, feedback: Feedback) -> None:
                 strategy.told.append(number_of(trial))
 
-        return [Scheduler()]
+        return Scheduler()
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])

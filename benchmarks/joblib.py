@@ -2,9 +2,9 @@
 
     python -m benchmarks.joblib [--turns 5] [--results FILE]
 
-Twelve of scikit-learn's functions on digits, and 1,000 calls that do nothing. Both take turns; medians are shown. Cold:
-there are no workers yet; warm: they are there. Equal: both return what one process returns, bit for bit. The calls are
-also made by dask and by ray, where distributed and ray are installed.
+Twelve of scikit-learn's functions on digits, and 1,000 calls that do nothing. Both take turns; medians are shown, of
+loky with workers that are there. Equal: both return what one process returns, bit for bit. The calls are also made by
+dask and by ray, where distributed and ray are installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-from joblib.externals.loky import get_reusable_executor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.ensemble import BaggingClassifier, StackingClassifier
@@ -39,11 +38,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 import mpitune.joblib  # noqa: F401 - registers the backend
 from benchmarks.machine import circumstances, load, publish, table
-from mpitune.joblib.calls import service
 
 X, Y = load_digits(return_X_y=True)
 TREE, NEAR = DecisionTreeClassifier(random_state=0), KNeighborsClassifier()
-BACKENDS = {"mpitune": service.close, "loky": lambda: get_reusable_executor().shutdown(wait=True)}
+BACKENDS = "mpitune", "loky"
 
 FUNCTIONS: dict[str, Callable[[], Any]] = {
     "cross_val_score": lambda: cross_val_score(TREE, X, Y, cv=10),
@@ -94,13 +92,11 @@ def functions(turns: int) -> list[dict[str, Any]]:
         _, right = timed("sequential", function)
         took: dict[str, list[float]] = {}
         equal = True
-        for _ in range(turns):
-            for backend, end in BACKENDS.items():
-                end()
-                for state in ("cold", "warm"):
-                    seconds, result = timed(backend, function)
-                    took.setdefault(f"{backend}, {state}, s", []).append(seconds)
-                    equal &= np.array_equal(result, right)
+        for turn in range(turns + 1):
+            for backend in BACKENDS:
+                seconds, result = timed(backend, function)
+                took.setdefault(f"{backend}, s", []).extend([seconds] * bool(turn))
+                equal &= np.array_equal(result, right)
         medians = {key: f"{statistics.median(took[key]):.2f}" for key in took}
         rows.append({"function": name, **medians, "equal": "yes" if equal else "NO"})
     return rows

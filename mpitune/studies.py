@@ -216,20 +216,14 @@ def _stop(number: int | None, keep: bool) -> BaseException:
 
 
 @contextmanager
-def alone(*, asks: bool = True) -> Iterator[None]:
-    """Studies of several threads run one after the other: they have the same wires, environment and devices.
-
-    asks: whether those that are in `before` are asked to make way. They themselves only wait.
-    """
-    while not _one.acquire(timeout=0.05):
-        for end in before if asks else ():
-            end()
-    _leaders.append(threading.get_ident())
-    try:
-        yield
-    finally:
-        _leaders.pop()
-        _one.release()
+def alone() -> Iterator[None]:
+    """Studies of several threads run one after the other: they have the same wires, environment and devices."""
+    with _one:
+        _leaders.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            _leaders.pop()
 
 
 def leads() -> bool:
@@ -246,14 +240,13 @@ def _begin_child() -> None:
     """In a fork no other thread lives that may have had the lock."""
     if not leads():
         _one._at_fork_reinit()  # type: ignore[attr-defined]
-        for kept in (_leaders, _studying, before):
+        for kept in (_leaders, _studying):
             kept.clear()
 
 
 _one = threading.RLock()
 _leaders: list[int] = []  # threads that have it, one as often as it does
 _studying: set[int] = set()  # threads that run a study
-before: list[Callable[[], None]] = []  # end what uses the wires between studies
 os.register_at_fork(after_in_child=_begin_child)
 _parting: list[Transport] = []  # the transport that is closed when this script ends
 

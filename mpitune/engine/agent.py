@@ -12,14 +12,11 @@ deaths, time-outs) is waited for in one place, `step`, which the loop calls.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from selectors import EVENT_READ, DefaultSelector
-
-import numpy as np
 
 from mpitune.devices.choose import Device, joined
 from mpitune.engine import worker
@@ -29,11 +26,9 @@ from mpitune.engine.messages import (
     Died,
     Drain,
     Drained,
-    Forget,
     Lend,
     Returned,
     Run,
-    Share,
     Stepped,
     Stop,
     ToAgent,
@@ -43,8 +38,6 @@ from mpitune.engine.messages import (
 )
 from mpitune.engine.printed import MARK, TrialOutput
 from mpitune.engine.worker_process import WorkerProcess
-from mpitune.errors import UsageError
-from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.options import RunOptions
 from mpitune.processes.process import start_resource_tracker
 from mpitune.trial import NoRoom, Place, Result
@@ -107,7 +100,6 @@ class Agent:
         self._looked = 0.0  # when it last looked at all workers
         self._selector = DefaultSelector()  # of each worker's results, output and end
         self._told: list[bytes] = []
-        self._arrays: dict[str, SharedArrays] = {}  # by name, those that came while the study ran
         self.stopped = False
         self._stepped, self._time = time.monotonic(), 0.0  # seconds, without those that this rank was suspended for
 
@@ -124,20 +116,6 @@ class Agent:
                 process = self.slots[number].process
                 if process is not None and not process.sent:
                     process.end()
-            case Share(name, content=SharedArrays() as whole):
-                self._arrays[name] = whole
-            case Share(name, n_bytes, start, np.ndarray() as content):
-                if not start:
-                    try:
-                        self._arrays[name] = SharedArrays.of_bytes(name, n_bytes)
-                    except UsageError as error:
-                        host = self.slots[0].place.host
-                        raise MemoryError(f"{host} has no room for the arrays of a call: {error}") from error
-                self._arrays[name].arrays[name][start : start + len(content)] = content
-            case Forget(names):
-                for name in names:
-                    if (array := self._arrays.pop(name, None)) is not None:
-                        array.close()
             case Drain():
                 for slot in self.slots:
                     slot.waiting.clear()
@@ -148,19 +126,12 @@ class Agent:
                 self.close()
                 self.stopped = True
 
-    def listen(self, bell: int) -> None:
-        """End each sleep when something is written to this eventfd."""
-        self._selector.register(bell, EVENT_READ)
-
     def step(self, seconds: float) -> None:
         """Sleep so long at most, until a worker sends, prints or ends; take that in, and look at the clocks."""
         ready = self._selector.select(seconds)
         stepped, before = time.monotonic(), self._stepped
         self._stepped, self._time = stepped, self._time + min(stepped - before, LONGEST_STEP)
         for key, _ in ready:
-            if key.data is None:
-                os.eventfd_read(key.fd)
-                continue
             slot, process = key.data
             if slot.process is not process:
                 continue  # its end was taken in just now
@@ -201,9 +172,6 @@ class Agent:
                 slot.process.kill()
         for slot in living:
             self._reap(slot)
-        for array in self._arrays.values():
-            array.close()
-        self._arrays.clear()
         self._shown.say_rest()
 
     # -- towards the workers
@@ -217,7 +185,7 @@ class Agent:
             if self._is_worn_out(process, slot.waiting[0]) or process.device != self._device_of(slot, slot.waiting[0]):
                 process.end()
                 return
-            if not process.send(slot.waiting[0], self._time, self._arrays, self._told):
+            if not process.send(slot.waiting[0], self._time, self._told):
                 return
             slot.waiting.popleft()
 

@@ -352,7 +352,7 @@ class Coordinator:
 
     def _drain(self, number: int) -> None:
         grace = self._resources.grace
-        if self.stopped_by is not None or grace is None:
+        if self.stopped_by is not None:
             return
         name = signal.Signals(number).name
         log.warning("%s: running trials may finish within %g s; %s", name, grace, how_to_go_on())

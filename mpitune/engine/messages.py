@@ -1,6 +1,6 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent      Run, Lend, Share, Told, Forget, Drain, Stop
+    coordinator -> agent      Run, Lend, Told, Drain, Stop
     agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on. When `Died` arrives, every
@@ -18,9 +18,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.trial import Batch, NoRoom, Result
 
 
@@ -43,30 +40,10 @@ class Lend:
 
 
 @dataclass(frozen=True)
-class Share:
-    """A chunk of an array that later batches need: the agent keeps it in memory that all workers of its node see.
-
-    On rank 0 it is that memory.
-    """
-
-    name: str
-    n_bytes: int  # of the whole
-    start: int  # of the chunk
-    content: np.ndarray | SharedArrays
-
-
-@dataclass(frozen=True)
 class Told:
     """What the objectives of all workers hear before batches that come after it, see `Port.news_for_workers`."""
 
     content: bytes
-
-
-@dataclass(frozen=True)
-class Forget:
-    """No later batch needs these arrays."""
-
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -148,5 +125,5 @@ class Stepped:
     steps: Mapping[int, WorkerProgress]
 
 
-ToAgent = Run | Lend | Share | Told | Forget | Drain | Stop
+ToAgent = Run | Lend | Told | Drain | Stop
 ToCoordinator = Returned | Died | Drained | Interrupted | Stepped

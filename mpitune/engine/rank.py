@@ -43,8 +43,6 @@ from mpitune.trial import Place
 
 log = logging.getLogger(__name__)
 
-Lead = Callable[[Agent | InlineAgent, Transport, Sequence[Node]], str]  # returns why it could not go on, "" if it could
-
 
 def run(
     experiment: Experiment,
@@ -53,12 +51,10 @@ def run(
     options: RunOptions,
     transport: Transport,
     finish: Finish | None,
-    lead: Lead | None = None,
 ) -> Ended:
     """One rank's part of the study called `name`, of which results/NAME is the folder by default.
 
-    `finish` is called when a study is done; None: the study makes no tables and figures. `lead`: on rank 0, what gives
-    out the trials, if it is not the experiment's searches; then nothing is kept.
+    `finish` is called when a study is done; None: the study makes no tables and figures.
 
     Raises:
         UsageError: the same on all ranks, before anything is written.
@@ -80,11 +76,9 @@ def run(
                     server_for(preload, os.environ)  # it imports while the data are loaded
             part.end_check(wait)
             nodes = transport.gather(survey(places, options.threads))
-            journal, shared = part.load_and_share(nodes, keeps=lead is None, durable=finish is not None)
+            journal, shared = part.load_and_share(nodes, durable=finish is not None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed, shared, buffers, preload)
-        if lead is not None:
-            return Ended(Exit.DONE, cause=lead(agent, transport, nodes))
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -178,8 +172,8 @@ class _RanksPart(Part):
         forks = self.options.workers != 0 and named
         return [worker.__name__, *named, *installed_modules_of(packed)] if forks else []
 
-    def load_and_share(self, nodes: list[Node], *, keeps: bool, durable: bool) -> tuple[Journal | None, SharedArrays]:
-        """The journal, on rank 0 if it `keeps` one, and the data, in memory that the workers of this rank share."""
+    def load_and_share(self, nodes: list[Node], *, durable: bool) -> tuple[Journal | None, SharedArrays]:
+        """The journal, on rank 0, and the data, in memory that the workers of this rank share."""
         options = self.options
         data: Data = {}
         journal = None
@@ -190,19 +184,17 @@ class _RanksPart(Part):
                 with waiting("the data are loaded", logging.INFO):
                     data = self.experiment.data()
                     header = _header(self.experiment, self.name, data)
-                if keeps:
-                    with waiting(f"results folder {self.folder} has not answered"):
-                        files = _files(self.experiment)
-                        require_unused(self.folder, files)
-                        follows = partial(succeeds, self.experiment, options, self.folder)
-                        if options.join:
-                            journal = join(self.folder, header, self.job, files or ())
-                        else:
-                            journal = Journal(
-                                self.folder, header, options.restart,
-                                durable=durable, succeeds=follows, files=files or (),
-                            )  # fmt: skip
-                        self.kept.push(journal.end)
+                with waiting(f"results folder {self.folder} has not answered"):
+                    files = _files(self.experiment)
+                    require_unused(self.folder, files)
+                    follows = partial(succeeds, self.experiment, options, self.folder)
+                    if options.join:
+                        journal = join(self.folder, header, self.job, files or ())
+                    else:
+                        journal = Journal(
+                            self.folder, header, options.restart, durable=durable, succeeds=follows, files=files or ()
+                        )
+                    self.kept.push(journal.end)
         specs = self.transport.broadcast(specs_of(data))
         with self.transport.refusing_together(self.host):
             shared = self.stack.enter_context(closing(SharedArrays.allocate(specs)))

@@ -25,7 +25,7 @@ class Resources:
 
     slots: Mapping[SlotId, Place]
     tell: Callable[[int, ToAgent], None]  # delivers a message to the agent of a rank
-    grace: float | None = 30.0  # seconds left to running trials once the job is told to stop; None: it goes on
+    grace: float = 30.0  # seconds left to running trials once the job is told to stop
     end: float | None = None  # Unix time; a batch that would take longer, as far as is known, is not begun
     started: float = 0.0  # when this run did, by the monotonic clock
     clock: Callable[[], float] = time.monotonic

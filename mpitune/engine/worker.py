@@ -54,9 +54,8 @@ COPIES = ".copies"  # the file that has their names
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
-News = dict[str, tuple[int, int] | None]  # of arrays: the rank's descriptor and the bytes; None: it is gone
-# Trials, see `Trial.plain`; hosts; arrays that came while the study ran; what the objective hears before
-Work = tuple[tuple[tuple[Any, ...], ...], tuple[str, ...], News, tuple[bytes, ...]]
+# Trials, see `Trial.plain`; hosts; what the objective hears before
+Work = tuple[tuple[tuple[Any, ...], ...], tuple[str, ...], tuple[bytes, ...]]
 
 
 @dataclass(frozen=True)
@@ -242,8 +241,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         wire.send(Built())
         incoming = open(batches.fileno(), "rb", closefd=False)  # noqa: SIM115 - until this process ends
         while (work := _next(incoming)) is not None:
-            trials, hosts, news, told = work
-            shared.hear(setup.parent, news)
+            trials, hosts, told = work
             objective.take(told)
             if hosts != known:
                 known = hosts

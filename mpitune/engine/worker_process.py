@@ -11,7 +11,7 @@ import pickle
 import select
 import signal
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -21,7 +21,6 @@ from mpitune.devices.choose import Device, environment
 from mpitune.engine import worker
 from mpitune.engine.messages import STARTING, Run, WorkerProgress
 from mpitune.engine.printed import MARK, STDERR
-from mpitune.memory.shared_arrays import SharedArrays
 from mpitune.processes import keeper
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import stops_wait, without_main
@@ -45,7 +44,6 @@ class WorkerProcess:
     sent: deque[tuple[Run, int]] = field(default_factory=deque)  # batches it has, with their pickled sizes
     n_sent: int = 0  # batches since its start
     sets: set[frozenset[tuple[str, Parameter]]] = field(default_factory=set)  # of these, where they are counted
-    known: dict[str, SharedArrays] = field(default_factory=dict)  # arrays that it has
     n_told: int = 0  # of what workers are told, how much it has
     n_open: int = 0  # trials of the batch it works on that have not returned
     built: bool = False
@@ -116,25 +114,19 @@ class WorkerProcess:
         """What its results, its output and its end make readable."""
         return self.results, self.output, self.handle.sentinel
 
-    def send(self, run: Run, now: float, arrays: Mapping[str, SharedArrays], told: Sequence[bytes] = ()) -> bool:
+    def send(self, run: Run, now: float, told: Sequence[bytes] = ()) -> bool:
         """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent.
 
-        With it go descriptors and sizes of the rank's arrays that the worker has not heard of, and names of those gone;
-        and what it has not heard of all that workers are told.
+        With it goes what the worker has not heard of all that workers are told.
         """
-        news: worker.News = {}
-        if arrays != self.known:
-            new = {name: shared for name, shared in arrays.items() if self.known.get(name) is not shared}
-            news = {name: (shared.descriptor(name), shared.specs[name].nbytes) for name, shared in new.items()}
-            news |= dict.fromkeys(self.known.keys() - arrays.keys())
         trials = tuple([trial.plain for trial in run.batch])
-        work: worker.Work = trials, run.hosts, news, tuple(told[self.n_told :])
+        work: worker.Work = trials, run.hosts, tuple(told[self.n_told :])
         packet = pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL)
         if self.sent and len(packet) + sum(size + 1024 for _, size in self.sent) > SOCKET_BYTES:
             return False
         if not self.sent:
             self.n_open, self.clock = len(run.batch), now
-        self.known, self.n_told = dict(arrays), len(told)
+        self.n_told = len(told)
         self.sent.append((run, len(packet)))
         self.n_sent += 1
         with suppress(OSError):  # it has died; its end is waited for

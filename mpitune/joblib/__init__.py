@@ -16,29 +16,29 @@ Under mpirun or srun `python -m mpitune script.py` runs the script on rank 0, an
 from __future__ import annotations
 
 import functools
-import inspect
 import io
 import os
 import pickle
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from joblib import register_parallel_backend
-from joblib.parallel import AutoBatchingMixin, FallbackToBackend, Parallel, ParallelBackendBase, SequentialBackend
+from joblib.parallel import FallbackToBackend, SequentialBackend
 
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import UsageError
-from mpitune.joblib.arrays import Known, value_of
-from mpitune.joblib.calls import service
+from mpitune.joblib.calls import Calls, Made, Raised, value_of
 from mpitune.options import RunOptions
+from mpitune.processes.collecting import Collecting, Done
 from mpitune.processes.fork_server import THREADS
-from mpitune.processes.pickles import LARGE_ARRAY, CallPickler
-from mpitune.processes.process import packed
+from mpitune.processes.pickles import LARGE_ARRAY, CallPickler, named
+from mpitune.processes.process import installed_modules_of, packed
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds
-from mpitune.studies import n_ranks
+from mpitune.studies import n_ranks, run_study, stays
 
 TELLS = b"sklearn.callback._transport"  # in a call: a callback that sends what it hears by a socket of this machine
 
@@ -49,21 +49,17 @@ def begin(*, others_wait: bool) -> None:
     register_parallel_backend("mpitune", MpituneBackend, make_default=True)
 
 
-def end() -> None:
-    """There will be no more calls."""
-    service.end()
-
-
-class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
-    """Calls are made by worker processes, one per core of each node, which stay for the next call.
+class MpituneBackend(Collecting):
+    """The calls of a `Parallel` are the trials of a study: worker processes make them, one per core of each node.
 
     As with joblib's own processes: an exception in a call is raised here, caused by its traceback there; arrays of a
     megabyte and more are read-only memory that all workers of a node share (`max_nbytes`, `mmap_mode`); a memory-mapped
     file that may be written to is opened there, by its path on all nodes; calls within a call use threads, and below
     them none; a worker's libraries use as many threads as there are cores for it, or as OMP_NUM_THREADS,
     OPENBLAS_NUM_THREADS and their like say.
-    Otherwise than there: a call whose worker died is made once more, elsewhere if possible, and so is one that raised,
-    where there is another node; what a call prints comes to the stdout of its rank.
+    Otherwise than there: all calls are known before the first is made; a call whose worker died is made once more,
+    elsewhere if possible, and so is one that raised, where there is another node; what a call prints comes to the
+    stdout of its rank.
 
     Args:
         gpu: GPUs of each node, such as "all": a worker for each, which sees that one alone.
@@ -72,7 +68,6 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
         initializer, initargs: a function that each worker calls before its first call.
     """
 
-    supports_retrieve_callback = True
     supports_inner_max_num_threads = True
 
     def __init__(self, gpu: str | int | None = None, trial_timeout: float | None = None, **options: Any) -> None:
@@ -81,13 +76,11 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
             raise UsageError(f"the backend mpitune has no option {min(unknown)}")
         require_seconds("trial_timeout", trial_timeout)
         self._gpu, self._timeout = RunOptions(gpu=gpu).gpu, trial_timeout  # type: ignore[arg-type]
-        self._known: Known = {}
-        self._caller = threading.current_thread()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
-        if n_jobs is None or not service.is_open:
+        if n_jobs is None or stays():
             return 1
         return n_jobs if n_jobs > 0 else max(self._most * n_ranks() + 1 + n_jobs, 1)
 
@@ -100,7 +93,7 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
         n_jobs = self.effective_n_jobs(n_jobs)
-        if n_jobs == 1 or _makes_tasks():
+        if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         size = n_ranks()
         if size > 1 and launch.every_rank_runs():
@@ -108,71 +101,60 @@ class MpituneBackend(AutoBatchingMixin, ParallelBackendBase):
                 f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "
                 "which runs it on one, and gives its calls to all"
             )
-        self.parallel = parallel
         options = {**options, **self.backend_kwargs}
         large = options.get("max_nbytes", LARGE_ARRAY)
         self._large = float("inf") if large is None else float(large)
         begin = options.get("initializer")
-        self._begin = b"" if begin is None else packed(functools.partial(begin, *options.get("initargs", ())))
-        workers = max(min(self._most, -(-n_jobs // size)), 1)
-        inner = self.inner_max_num_threads
-        threads = inner or max(usable_cores() // workers, 1)
-        self._options: dict[str, Any] = {
-            "gpu": "none" if self._gpu is None else self._gpu,
-            "workers": workers if self._gpu is None else None,
-            "threads": threads,
-            "trial_timeout": self._timeout,
-            "environ": tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not inner),
-            "writeable": options.get("mmap_mode", "r") != "r",
-        }
-        return n_jobs
+        workers, inner = max(min(self._most, -(-n_jobs // size)), 1), self.inner_max_num_threads
+        self._options = RunOptions(
+            gpu="none" if self._gpu is None else self._gpu, workers=workers if self._gpu is None else None,
+            threads=inner or max(usable_cores() // workers, 1), quiet=True,
+            trial_timeout=min((each for each in (self._timeout, parallel.timeout) if each is not None), default=None),
+        )  # fmt: skip
+        self._calls = Calls(
+            environ=tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not inner),
+            begin=b"" if begin is None else packed(functools.partial(begin, *options.get("initargs", ()))),
+            writeable=options.get("mmap_mode", "r") != "r",
+        )
+        return super().configure(n_jobs, parallel)
 
     def start_call(self) -> None:
-        self._caller = threading.current_thread()
+        super().start_call()
+        self._arrays: dict[str, np.ndarray] = {}
+        self._known: dict[int, tuple[np.ndarray, str]] = {}  # by identity; they live until all calls are submitted
 
-    def submit(self, func: Callable[[], Any], callback: Callable[[Any], None]) -> None:
+    def prepared(self, func: Callable[[], Any]) -> bytes:
+        """A call as a pickle: what it is given may change before all are there."""
         file = io.BytesIO()
-        writer = CallPickler(file, lambda array: service.arrays.keep(array, self._known), self._large)
         try:
-            writer.dump(func)
-            if n_ranks() > 1 and TELLS in file.getvalue():
-                raise UsageError(
-                    "scikit-learn's callbacks in a call hear of one machine alone: have these calls made by "
-                    'joblib.parallel_config("loky")'
-                )
+            CallPickler(file, self._keep, self._large).dump(func)
         except Exception as error:
-            service.arrays.done(writer.names, service.forget)
-            if isinstance(error, UsageError):
-                callback(error)
-                return
-            refused = pickle.PicklingError(f"a call cannot be sent to a worker, as it cannot be pickled: {error}")
-            refused.__cause__ = error
-            callback(refused)
-            return
-        service.call(file.getvalue(), writer.names, callback, self._caller, begin=self._begin, **self._options)
+            text = f"a call cannot be sent to a worker, as it cannot be pickled: {error}"
+            raise pickle.PicklingError(text) from error
+        if n_ranks() > 1 and TELLS in file.getbuffer():
+            raise UsageError(
+                "scikit-learn's callbacks in a call hear of one machine alone: have these calls made by "
+                'joblib.parallel_config("loky")'
+            )
+        return file.getvalue()
+
+    def _keep(self, array: np.ndarray) -> str:
+        if id(array) not in self._known:
+            name, content = named(array)
+            if name not in self._arrays:
+                self._arrays[name] = content.copy()  # the caller may write to its array
+            self._known[id(array)] = array, name
+        return self._known[id(array)][1]
+
+    def make(self, calls: Sequence[tuple[bytes, Done]]) -> None:
+        self._known.clear()
+        made = Made([call for call, _ in calls], self._arrays, [done for _, done in calls])
+        self._arrays = {}
+        with suppress(Raised):
+            run_study(self._calls.of(made, installed_modules_of(calls[0][0])), self._options)
 
     def retrieve_result_callback(self, out: Any) -> Any:
         return value_of(out)
-
-    def stop_call(self) -> None:
-        self._known.clear()
-
-    def terminate(self) -> None:
-        self.reset_batch_stats()
-
-    def abort_everything(self, ensure_ready: bool = True) -> None:
-        service.abort(self._caller)
-
-
-def _makes_tasks() -> bool:
-    """Whether this thread is in the generator of tasks for these workers: no answer is passed on before it goes on."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        made_here = frame.f_code is Parallel.dispatch_one_batch.__code__
-        if made_here and isinstance(frame.f_locals["self"]._backend, MpituneBackend):
-            return True
-        frame = frame.f_back
-    return False
 
 
 register_parallel_backend("mpitune", MpituneBackend)

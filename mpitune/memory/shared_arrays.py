@@ -10,7 +10,6 @@ import itertools
 import mmap
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.context import assert_spawning
@@ -33,7 +32,7 @@ class MemoryFile:
 
     @classmethod
     def of_size(cls, n_bytes: int, name: str = "search") -> MemoryFile:
-        """name: for who looks at descriptors of this process, and for `SharedArrays.hear`."""
+        """name: for who looks at descriptors of this process."""
         memory = cls(os.memfd_create(name))
         os.truncate(memory.descriptor, max(1, n_bytes))
         return memory
@@ -81,14 +80,12 @@ class SharedArrays:
     @classmethod
     def allocate(cls, specs: Mapping[str, Spec]) -> SharedArrays:
         """Memory for these arrays. Raises UsageError if there is too little: later a process would be killed for it."""
-        _require(sum(spec.nbytes for spec in specs.values()))
+        if (n_bytes := sum(spec.nbytes for spec in specs.values())) > (free := free_memory()):
+            raise UsageError(
+                f"the data needs {n_bytes >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
+                f"scheduler for more, or take less data"
+            )
         return cls(_with_memory(specs))
-
-    @classmethod
-    def of_bytes(cls, name: str, n_bytes: int) -> SharedArrays:
-        """As `allocate`, for one array of bytes that workers may `hear` of."""
-        _require(n_bytes)
-        return cls({name: Spec((n_bytes,), "|u1", MemoryFile.of_size(n_bytes, name))})
 
     @classmethod
     def allocate_what_fits(cls, specs: Mapping[str, Spec]) -> SharedArrays:
@@ -98,30 +95,6 @@ class SharedArrays:
         return cls(
             _with_memory({name: specs[name] for name, total in zip(specs, totals, strict=True) if total <= room})
         )
-
-    def hear(self, rank: int, news: Mapping[str, tuple[int, int] | None]) -> None:
-        """Attach arrays of bytes that came after this process had begun, and leave those that are gone.
-
-        Args:
-            rank: the process that has them.
-            news: by name, its descriptor and the number of bytes, or None.
-        """
-        for name, where in news.items():
-            if where is None:
-                self.arrays.pop(name, None)
-                continue
-            descriptor, n_bytes = where
-            self.arrays.pop(name, None)
-            with suppress(FileNotFoundError), open(f"/proc/{rank}/fd/{descriptor}", "rb") as file:
-                # It may be gone already, and its number be that of another: then no trial here needs it.
-                if f":{name} " in os.readlink(f"/proc/self/fd/{file.fileno()}"):
-                    memory = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
-                    self.arrays[name] = np.frombuffer(memory, np.uint8)
-
-    def again(self) -> SharedArrays:
-        """The same memory, of which both must be closed."""
-        memories = {name: MemoryFile(os.dup(self.descriptor(name))) for name in self.specs}
-        return SharedArrays({name: Spec(s.shape, s.dtype, memories[name]) for name, s in self.specs.items()})
 
     def descriptor(self, name: str) -> int:
         """The file descriptor of an array's memory, for record locks, which end with their process."""
@@ -147,14 +120,6 @@ class SharedArrays:
         for name in self.specs:
             os.close(self.descriptor(name))
         self.specs.clear()
-
-
-def _require(n_bytes: int) -> None:
-    if n_bytes > (free := free_memory()):
-        raise UsageError(
-            f"the data needs {n_bytes >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
-            f"scheduler for more, or take less data"
-        )
 
 
 def _with_memory(specs: Mapping[str, Spec]) -> dict[str, Spec]:

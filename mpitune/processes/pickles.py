@@ -67,7 +67,6 @@ class CallPickler(WithSource):
     ) -> None:
         super().__init__(file, 5)
         self._keep, self._large, self._remakes = keep, large, remakes
-        self.names: list[str] = []
 
     def reducer_override(self, thing: Any) -> Any:
         if self._remakes and (new := remade(thing)) is not NotImplemented:
@@ -80,9 +79,7 @@ class CallPickler(WithSource):
         if not plain or thing.nbytes < max(self._large, 1):
             return NotImplemented
         order = "F" if thing.flags.f_contiguous and not thing.flags.c_contiguous else "C"
-        name = self._keep(thing)
-        self.names.append(name)
-        return _large, (name, thing.dtype, thing.shape, order)
+        return _large, (self._keep(thing), thing.dtype, thing.shape, order)
 
 
 def _file_of(array: np.ndarray) -> np.memmap | None:

@@ -77,11 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @of_this_process
     def end() -> None:
         with outliving():
-            mpitune.joblib.end()
-            if transport.size > 1:
-                dismiss(transport)
+            dismiss(transport)
 
-    atexit.register(end)  # after the script's own threads, and what it does at exit
+    if transport.size > 1:
+        atexit.register(end)  # after the script's own threads, and what it does at exit
     if options.sklearn:
         _replace()
     try:

@@ -6,18 +6,17 @@ Callbacks that hear of what a fit does would have to be in the workers: there sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from joblib.parallel import ParallelBackendBase
 from sklearn.base import BaseEstimator
 
+from mpitune.processes.collecting import Collecting, Done
 from mpitune.sklearn.fits.task import Task
 
 
-class SearchBackend(ParallelBackendBase):
-    """Collects all tasks of a search, and has them evaluated together.
+class SearchBackend(Collecting):
+    """Has all tasks of a search evaluated together.
 
     A splitter may call joblib before the search does: such calls are made here, one after the other.
 
@@ -25,13 +24,11 @@ class SearchBackend(ParallelBackendBase):
         evaluate: returns the results of the tasks, in their order.
     """
 
-    supports_retrieve_callback = True
     supports_sharedmem = True  # so a user's `require="sharedmem"` is not answered with threads
 
     def __init__(self, evaluate: Callable[[list[Task]], Sequence[Any]]):
         super().__init__()
         self._evaluate = evaluate
-        self._submitted: list[tuple[Any, Callable[[Any], None]]] = []
 
     def effective_n_jobs(self, n_jobs: int) -> int:
         """More than one, since joblib itself makes the calls where there is one job."""
@@ -39,31 +36,16 @@ class SearchBackend(ParallelBackendBase):
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         return 2
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
-        parallel.pre_dispatch = "all"  # whatever the search has: it limits the memory of joblib's own queue
-        return self.effective_n_jobs(n_jobs)
-
-    def submit(self, func: Any, callback: Callable[[Any], None]) -> None:
-        self._submitted.append((func, callback))
-
-    def retrieve_result_callback(self, out: Any) -> Any:
-        return out
-
-    @contextmanager
-    def retrieval_context(self) -> Iterator[None]:
-        """Joblib enters it once, when all calls were submitted."""
-        submitted, self._submitted = self._submitted, []
-        calls = [call for func, _ in submitted for call in func.items]
-        if all("candidate_progress" in kwargs for _, _, kwargs in calls):
+    def make(self, calls: Sequence[tuple[Any, Done]]) -> None:
+        asked = [call for func, _ in calls for call in func.items]
+        if all("candidate_progress" in kwargs for _, _, kwargs in asked):
             # One copy of the estimator is enough for all. No task prints by itself, see `cv_line`.
-            first = calls[0][1][0] if calls else None
-            tasks = [Task(first, args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in calls]
-            results = [[result] for result in self._evaluate(tasks)] if calls else []
+            tasks = [Task(asked[0][1][0], args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in asked]
+            results = [[result] for result in self._evaluate(tasks)]
         else:
-            results = [func() for func, _ in submitted]
-        for (_, callback), result in zip(submitted, results, strict=True):
+            results = [func() for func, _ in calls]
+        for (_, callback), result in zip(calls, results, strict=True):
             callback(result)
-        yield
 
 
 def hear_of_what_fits_do(search: BaseEstimator) -> bool:

@@ -42,12 +42,6 @@ def seen(array: np.ndarray) -> tuple[float, bool, bool, int]:
     return float(array.sum()), array.flags.writeable, np.isfortran(array), inode
 
 
-def memories() -> int:
-    """How many of these files this process has."""
-    with open("/proc/self/maps") as lines:
-        return sum("memfd" in line for line in lines)
-
-
 def write(array: np.ndarray) -> float:
     array[0] += 1
     return float(array[0])

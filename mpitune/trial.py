@@ -10,7 +10,7 @@ round yields a *window* instead. What it returns is its conclusion.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -308,12 +308,10 @@ class Window(NamedTuple):
     Attributes:
         new: batches to add to those that are open; perhaps none.
         awaited: the open trials, as of one batch, whose results it is sent next, once they are known.
-        speculative: gives batches one by one meanwhile, for slots that would have nothing to do.
     """
 
     new: Sequence[Batch]
     awaited: Batch
-    speculative: Iterator[Batch] = iter(())
 
 
 Rounds = Generator[Sequence[Batch] | Window, list[Result], Any]  # its return value is its conclusion

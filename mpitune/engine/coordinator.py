@@ -180,10 +180,6 @@ class Coordinator:
         if self.ended_by:
             self.dispatch.stop()
         self._assign()
-        while self.dispatch.has_room and not self.is_behind and (batches := self._study.speculative()):
-            for batch in batches:
-                self.dispatch.add(batch)
-            self.dispatch.assign()
         if self._refused is not None:
             raise self._refused
 

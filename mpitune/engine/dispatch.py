@@ -45,11 +45,6 @@ class Dispatch:
         """Whether nothing waits and nothing runs."""
         return not self.queue and not self._gangs and self.all_idle
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a slot has nothing to do, and nothing waits."""
-        return bool(self._idle) and not self.queue and not self._gangs and not self._stopped
-
     # -- what waits
 
     def add(

@@ -132,9 +132,6 @@ class JoinedStudy(Study):
             self._take_in(result)
         return []
 
-    def speculative(self) -> list[Batch]:
-        return []  # what a job begins is claimed first
-
     def catch_up(self) -> list[Batch]:
         super().catch_up()
         return []

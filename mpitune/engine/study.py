@@ -79,10 +79,6 @@ class Coordinated(Protocol):
         """Batches that have come from outside; `held` are trials whose failures are kept back."""
         return []
 
-    def speculative(self) -> list[Batch]:
-        """What a slot may do that would have nothing to do, as nothing waits."""
-        return []
-
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
 
@@ -109,7 +105,6 @@ class _Course:
     trials: list[Trial] = field(default_factory=list)
     awaited: list[Trial] = field(default_factory=list)  # a round, or some of a window
     open: int = 0
-    speculative: Iterator[Batch] = iter(())
     conclusion: Any = None
 
 
@@ -180,12 +175,6 @@ class Study(Coordinated):
         self._write_found()
         return batches
 
-    def speculative(self) -> list[Batch]:
-        batches = ((course, batch) for course in self._courses for batch in course.speculative)
-        to_run = next(filter(None, (self._ask(course, [batch]) for course, batch in batches)), [])
-        self._write_found()
-        return to_run
-
     @property
     def is_behind(self) -> bool:
         return bool(self._behind)
@@ -221,14 +210,13 @@ class Study(Coordinated):
                 else:
                     yielded = next(course.search)
             except StopIteration as end:
-                course.conclusion, course.speculative = end.value, iter(())
+                course.conclusion = end.value
                 self.n_open_searches -= 1
                 return []
             batches = yielded.new if isinstance(yielded, Window) else yielded
             course.awaited = list(
                 yielded.awaited if isinstance(yielded, Window) else (t for batch in batches for t in batch)
             )
-            course.speculative = yielded.speculative if isinstance(yielded, Window) else iter(())
             if not course.awaited:
                 raise ValueError("a search yielded a round without trials")
             to_run = self._ask(course, batches)

@@ -91,7 +91,7 @@ def _line(error: Exception) -> str:
 
 
 def _tables(right: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Difference]:
-    names = [set(right), set(ours) - {"shared_with"}]
+    names = [set(right), set(ours)]
     if names[0] != names[1]:
         return [Difference("columns", "cv_results_", sorted(names[0] - names[1]), sorted(names[1] - names[0]))]
     if _text(right["params"]) != _text(ours["params"]):

@@ -122,18 +122,6 @@ class Plan:
         """Fits of single steps that are saved: a prefix, a path or a decomposition counts as one fit."""
         return self.n_splits * sum(fit.steps_alone() - fit.n_fits for fit in self.fits)
 
-    @property
-    def shares(self) -> bool:
-        """Whether candidates have fits in common, beside grids that are solved by the protocol of an estimator."""
-        return any(_shares(fit) for fit in self.fits)
-
-    def shared_with(self) -> dict[int, tuple[int, ...]]:
-        """For each candidate the others below the last fit of its path that it shares."""
-        others_of: dict[int, tuple[int, ...]] = dict.fromkeys(self.alone, ())
-        for fit in self.fits:
-            _shared_with(fit, others_of)
-        return others_of
-
     def __str__(self) -> str:
         lines = [line for fit in self.fits for line in fit.lines()]
         reasons = Counter(self.alone.values())
@@ -225,21 +213,6 @@ def digest(thing: Any) -> Any:
 def cloned(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Copies of estimators among the parameters, as scikit-learn's search makes them."""
     return {name: clone(value, safe=False) for name, value in parameters.items()}
-
-
-def _shared_with(fit: StepFit, others_of: dict[int, tuple[int, ...]]) -> None:
-    members = fit.candidates
-    for place, number in enumerate(members):
-        others = members[:place] + members[place + 1 :]
-        if others or number not in others_of:
-            others_of[number] = others
-    for below in fit.below:
-        _shared_with(below, others_of)
-
-
-def _shares(fit: StepFit) -> bool:
-    by_protocol = fit.family is not None and fit.family.single
-    return (len(fit.candidates) > 1 and not by_protocol) or any(map(_shares, fit.below))
 
 
 def _number(count: int, what: str) -> str:

@@ -31,7 +31,7 @@ from mpitune.sklearn.fits.task import Task
 from mpitune.sklearn.search.race import FoldRace, counts
 from mpitune.sklearn.search.winner import Careful, score_name
 from mpitune.storage.lines import read_header
-from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial, Window
+from mpitune.trial import Batch, Evaluation, Parameter, Result, Rounds, Trial
 
 
 @dataclass(frozen=True)
@@ -130,22 +130,8 @@ class Folds(Experiment):
         if (race := self.race) is None:
             yield [tuple(trials[key] for key in group.keys) for group in self.grouping.groups]
             return
-        begun: set[str] = set()
-
-        def batches(tasks: list[Task]) -> list[Batch]:
-            groups = self.grouping.groups_of([task for task in tasks if task.key not in begun])
-            return [tuple(trials[key] for key in group.keys) for group in groups]
-
-        def noted(some: Iterable[Batch]) -> Iterator[Batch]:
-            for batch in some:
-                begun.update(trial.key for trial in batch)
-                yield batch
-
-        while (tasks := race.wanted())[0]:
-            wanted, later = tasks
-            new = list(noted(sorted(batches(wanted), key=race.seconds, reverse=True)))
-            speculative = noted(race.speculative(batches(later)))
-            race.hear((yield Window(new, tuple(trials[task.key] for task in wanted), speculative)))
+        while wanted := race.wanted():
+            race.hear((yield [tuple(trials[key] for key in group.keys) for group in self.grouping.groups_of(wanted)]))
 
     def scheduling(self) -> Scheduling:
         return Scheduling(
@@ -158,10 +144,8 @@ class Folds(Experiment):
         )
 
     def on_results(self, results: Iterable[Result]) -> str:
-        for result in (known := list(results)):
+        for result in results:
             self._by_key[result.key].tell_callbacks()
-        if self.race is not None:
-            self.race.took(known)
         return self.limit.ended_by()
 
     def reporting(self) -> Reporting:

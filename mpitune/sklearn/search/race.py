@@ -2,8 +2,8 @@
 
 So the table of a raced search is the same in this process, on workers and ranks, in any order of ends, and after a
 kill. Candidates that share their last fit leave together, as one more of a fit costs nothing; those of a grid that is
-solved as one never leave. Slots that would wait for the last fit of a look begin fits that may be wanted later, and
-where few are left for a slot all begin; what the race did not want is left out of the table.
+solved as one never leave. Where few fits are left for a slot all begin, as slots would wait for the last of a look;
+what the race did not want is left out of the table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task
 from mpitune.sklearn.search.racing import Race
 from mpitune.storage.history import History
-from mpitune.trial import Batch, Result
+from mpitune.trial import Result
 
-FITS_PER_SLOT = 12  # from which on a race is as quick as all fits at once, see benchmarks/results/race.md
+FITS_PER_SLOT = 24  # from which on a race is quicker than all fits at once, see benchmarks/results/race.md
 ONE_SCORE = "race needs one score to compare candidates by: give refit= the name of one"
 
 Place = tuple[int, int]  # candidate and split
@@ -90,7 +90,6 @@ class FoldRace:
         self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
         self._metric, self._together = search.refit, {**grouping.last_fits, **({0: None} if search.default else {})}
         self._losses: dict[Place, float | None] = {}
-        self._seconds: dict[int, float] = {}  # that a fit of a candidate took
         self._few = 0
         # An exception of a fit that the race does not want would end the search: such fits are not begun.
         self._spares = search.error_score != "raise"
@@ -112,31 +111,16 @@ class FoldRace:
             task = self._by_key[result.key]
             self.add(task, task.kwargs["error_score"] if result.failed else decoded(result)["test_scores"])
 
-    def took(self, results: Iterable[Result]) -> None:
-        """Hear of times alone, as soon as they are known."""
-        self._seconds.update((self._by_key[result.key].candidate, result.seconds) for result in results)
-
-    def seconds(self, batch: Batch) -> float:
-        """Of the longest fit of these candidates; one that is not known may be long."""
-        return max(self._seconds.get(self._by_key[trial.key].candidate, math.inf) for trial in batch)
-
-    def wanted(self) -> tuple[list[Task], list[Task]]:
-        """The tasks to do next, none at the end, and those that may be wanted later."""
+    def wanted(self) -> list[Task]:
+        """The tasks to do next, none at the end."""
         wanted, kept = fits_of(self._together, self._folds, self._losses)
         left = [task for place, task in self._tasks.items() if place not in self._losses and place[0] in kept]
         some = [task for place, task in self._tasks.items() if place not in self._losses and place in wanted]
-        if some and len(left) < self._few and self._spares:
-            return left, []
-        return some, [task for task in left if (task.candidate, task.split) not in wanted and self._spares]
-
-    def speculative(self, batches: list[Batch]) -> Iterator[Batch]:
-        """Those that may be wanted later, the longest first, for slots that would wait."""
-        while batches:
-            yield batches.pop(max(range(len(batches)), key=lambda n: self.seconds(batches[n])))
+        return left if some and len(left) < self._few and self._spares else some
 
     def rounds(self, ends: Callable[[], bool]) -> Iterator[list[Task]]:
         """The tasks to do next, until it ends."""
-        while wanted := self.wanted()[0]:
+        while wanted := self.wanted():
             yield wanted
             if ends():
                 return

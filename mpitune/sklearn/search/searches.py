@@ -105,7 +105,6 @@ class OnEngine(_search.BaseSearchCV):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []
-        self._say_what_was_shared()
         self._mask_what_is_missing()
         return self
 
@@ -157,18 +156,6 @@ class OnEngine(_search.BaseSearchCV):
             value = refitted_as_solved(value)
         super().__setattr__(name, value)
 
-    def _say_what_was_shared(self) -> None:
-        """Add to `cv_results_` with whom each candidate shares a fit, where any does."""
-        if not any(plan.shares for plan in self._plans):
-            return
-        shared: list[tuple[int, ...]] = []
-        for plan in self._plans:
-            offset = len(shared)  # of the numbers of an iteration
-            shared += [tuple(offset + other for other in others) for _, others in sorted(plan.shared_with().items())]
-        column = np.empty(len(shared), object)
-        column[:] = shared
-        self.cv_results_["shared_with"] = column
-
     def __getattr__(self, name: str) -> Any:
         """`plan_` and `winner_`, which no list of attributes has: scikit-learn's tests compare those with their own."""
         if name == "plan_" and vars(self).get("_plans"):
@@ -217,7 +204,7 @@ class OnEngine(_search.BaseSearchCV):
                 for wanted in [tasks] if race is None else race.rounds(ends):
                     answers |= evaluator.answers(wanted, self.verbose, ends, done)
             rest = [task for task in tasks if task.key not in answers]
-            if not limit.reached and rest and (race is None or race.wanted()[0]):
+            if not limit.reached and rest and (race is None or race.wanted()):
                 answers |= self._answers_of_study(grouping.only(rest), limit, race)
         if race is not None and not limit.reached:
             answers, spared = race.counted(answers)

@@ -18,9 +18,8 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
     The arguments and attributes are scikit-learn's; these arguments are added, and the attributes `plan_`: what the
     candidates share (of a halving search, those of the last iteration); and `winner_`: what the best one is
-    worth, a `mpitune.figures.winner.Winner`, to be printed. Where any fit is shared, but for
-    grids of SVC alone, `cv_results_["shared_with"]` has for each candidate the numbers of those below the same fit,
-    and the time of a fit is divided by the number of candidates that use it.
+    worth, a `mpitune.figures.winner.Winner`, to be printed. The time of a fit is divided by the number of candidates
+    that use it.
 
     Args:
         results: Folder that keeps the study, so that the same call continues it; None keeps nothing. A fit to other

@@ -13,7 +13,7 @@ from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Queue, end_of
 from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
-from mpitune.trial import NoRoom, Result, Rounds, Trial, Window
+from mpitune.trial import NoRoom, Result, Rounds, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
@@ -142,28 +142,6 @@ def test_new_work_is_given_out_before_the_next_search_hears_of_its_result(tmp_pa
     assert not agents.coordinator.finished
     agents.coordinator.step()
     assert heard == ["a", "b"] and agents.coordinator.finished
-
-
-def test_a_slot_that_would_wait_begins_what_may_be_wanted_later(tmp_path: Path) -> None:
-    heard: list[list[str]] = []
-    t = [(Trial(f"t{i}", {"cost": 1}),) for i in range(6)]
-
-    def search() -> Rounds:
-        heard.append([result.key for result in (yield Window(t[:2], t[0] + t[1], iter(t[2:5])))])
-        yield Window(t[5:], t[5], iter([]))
-
-    agents = FakeAgents(tmp_path, search(), places(1, 1, 1), known={"t3": Result("t3", {"v": 1.0})})
-    assert [agents.keys((rank, 0)) for rank in range(3)] == [[["t0"]], [["t1"]], [["t2"]]]
-    agents.answer((1, 0))
-    assert agents.keys((1, 0)) == [["t4"]] and not heard and agents.study.n_done == 2  # t1, and t3 that was known
-    agents.answer((2, 0))
-    assert not agents.keys((2, 0)) and not heard and not agents.coordinator.finished
-    agents.answer((0, 0))
-    assert heard == [["t0", "t1"]] and agents.keys((2, 0)) == [["t5"]]
-    agents.answer((2, 0))
-    assert not agents.coordinator.finished and agents.study.finished  # a trial is open that nobody waits for
-    agents.answer((1, 0))
-    assert agents.coordinator.finished and len(agents.study.outcomes()) == 6
 
 
 def test_a_door_hears_of_results_gives_workers_news_and_says_when_it_has_enough(tmp_path: Path) -> None:

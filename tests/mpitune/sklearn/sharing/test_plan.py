@@ -43,11 +43,6 @@ def test_the_plan_of_a_pipeline_shares_on_each_level(capsys: pytest.CaptureFixtu
     search = compared(caplog, TWO_LEVELS, GRID, X, Y, cv=5, verbose=1)
     assert str(search.plan_) == repr(search.plan_) == TREE  # a notebook shows its repr
     assert TREE in capsys.readouterr().err
-    shared = search.cv_results_["shared_with"]
-    for number, parameters in enumerate(search.cv_results_["params"]):
-        names = ("pca__n_components", "knn__p")
-        others = [search.cv_results_["params"][other] for other in shared[number]]
-        assert len(others) == 2 and all(other[name] == parameters[name] for other in others for name in names)
 
 
 def test_the_time_of_a_fit_is_divided_by_the_candidates_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +110,7 @@ def test_what_is_not_shared(
     monkeypatch.chdir(tmp_path)
     search = GridSearchCV(estimator, grid, cv=2, workers=0, refit=False, **arguments).fit(X, Y)
     assert set(search.plan_.alone.values()) == {reason} and search.plan_.n_saved == 0
-    assert "shared_with" not in search.cv_results_ and (search.cv_results_["mean_test_score"] > 0.5).all()
+    assert (search.cv_results_["mean_test_score"] > 0.5).all()
 
 
 def test_without_a_seed_no_prefix_is_shared_which_is_said_once() -> None:

@@ -58,10 +58,3 @@ def disagreement(probabilities: np.ndarray) -> float:
     answers = probabilities.argmax(axis=2)
     votes = (answers[..., None] == np.arange(probabilities.shape[2])).sum(axis=0)
     return float(np.mean((n * n - (votes**2).sum(axis=1)) / (n * (n - 1))))
-
-
-def error_of_surest(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """float64 (n_images,): the error on the 1, 2, ... images that an ensemble (n_images, n_classes) is surest of."""
-    order = np.argsort(-probabilities.max(axis=1), kind="stable")
-    wrong = probabilities.argmax(axis=1) != labels
-    return np.cumsum(wrong[order]) / np.arange(1, len(labels) + 1)

@@ -15,7 +15,7 @@ from common.images import ImageSettings
 from mnist_nn.images import no_digit
 from mnist_nn.keys import WEIGHT, fold_key, refit_key, sample_of, set_key
 from mnist_nn.shapes import Params, memory_bytes, weights_of
-from mnist_nn.summary import hardest_rows, network_row, out_of_bag_errors, print_ensemble, print_networks
+from mnist_nn.summary import network_row, out_of_bag_errors, print_ensemble, print_networks
 from mnist_nn.tuning import HYPERPARAMETERS, Ranges, drawn
 from mpitune.devices import probe
 from mpitune.errors import UsageError
@@ -157,7 +157,6 @@ class Bagging(ImageSettings):
 
         results.csv: a row per bootstrap sample, NaN for what it does not have; `seconds` is the sum of its
             trials', `place` that of the refit.
-        hardest.csv: see `hardest_rows`.
         predictions.npz: `probabilities` float32 (n_bootstrap, n_test, n_classes), NaN where there is no network;
             `labels` uint8 (n_test,); `extra_probabilities` float32 (n_bootstrap, 1, n_classes), of the
             image that is no digit.
@@ -190,7 +189,6 @@ class Bagging(ImageSettings):
             from mnist_nn.figures import draw_ensemble
 
             answers = probabilities[there]
-            write_table(folder / "hardest.csv", hardest_rows(answers, labels))
             networks = {self._refit_key(sample): sample for sample in there}
             oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
             leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
@@ -198,10 +196,10 @@ class Bagging(ImageSettings):
             draw_ensemble(folder, answers, extra=extra[there, 0], data=data, n=self.plot, noun=self.noun)
 
     def reporting(self) -> Reporting:
-        tables = ("results.csv", "trials.csv", "hardest.csv", "predictions.npz")
+        tables = ("results.csv", "trials.csv", "predictions.npz")
         return Reporting(
             "minimize loss", ("bootstrap", "tuning"), self.report_sections, self.data_here,
-            files=(*tables, "models", "figures", "calibration.svg", "calibration.png"),
+            files=(*tables, "models", "figures"),
         )  # fmt: skip
 
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:

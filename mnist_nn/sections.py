@@ -1,8 +1,8 @@
-"""What report.html shows of an ensemble: its errors, what it confuses, how well it knows what it does not know."""
+"""What report.html shows of an ensemble: its errors, what it is least sure of, what it confuses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from mpitune.experiment import Data
 from mpitune.figures import statistics
 from mpitune.figures.panels import Bars, Drawing, Fact, Lines, Note, Panel, Section, confusion
 from mpitune.storage.history import History
+
+MOST_IMAGES = 6  # that the page shows of those which the ensemble is least sure of
 
 
 def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str) -> list[Section]:
@@ -35,13 +37,13 @@ def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str)
     panels = [_errors(errors, probabilities, labels), _learning(refits)]
     section = Section("Ensemble", panels, _facts(errors, probabilities, labels))
     if labels is None or data is None:
-        why = "Which images are least sure, the confusion matrix and the calibration need images and labels, which "
+        why = "Which images are least sure and the confusion matrix need images and labels, which "
         return [section, Section("Test images", [Note(why + "are not in the journal: give --data DIR.")])]
     extra = np.stack([refits[number]["extra_probabilities"] for number in sorted(refits)])
     return [
         section,
         Section("Test images", _images(probabilities, extra, data, n_shown, noun)),
-        Section("What it confuses", _quality(probabilities.mean(axis=0), labels)),
+        Section("What it confuses", [confusion(probabilities.mean(axis=0).argmax(axis=1), labels, N_CLASSES)]),
     ]
 
 
@@ -90,35 +92,13 @@ def _learning(refits: Mapping[int, Mapping[str, np.ndarray]]) -> Panel:
 
 def _images(probabilities: np.ndarray, extra: np.ndarray, data: Data, n: int, noun: str) -> list[Panel]:
     """The test images that the ensemble is least sure of, and the one that belongs to no class."""
-    from mnist_nn.figures import Shown, draw_sheet, unsure_of
+    from mnist_nn.figures import box_plot, shown_of
     from mpitune.figures.plotting import svg_of
 
-    panels: list[Panel] = []
-    if unsure := unsure_of(probabilities, data, n):
-        about = (
-            "Each column shows how sure the networks are that the image is this class: green the right one, red a "
-            "wrong answer. A tall one means that the networks disagree."
-        )
-        title = "The images that the ensemble is least sure of"
-        panels.append(Drawing(title, about, svg_of(draw_sheet(unsure, title=""))))
-    other = Shown("", f"no {noun}", data["extra_images"][0], extra[:, 0])
-    about = "This image belongs to no class: a network that is sure of its answer here is too sure."
-    panels.append(Drawing(f"No {noun}", about, svg_of(draw_sheet([other], title=""))))
-    return panels
-
-
-def _quality(mean: np.ndarray, labels: np.ndarray) -> Sequence[Panel]:
-    """Confusion, reliability, and the error where the least sure images are left out."""
-    from mnist_nn.figures import calibration_of
-    from mpitune.figures.plotting import svg_of
-
-    quality = statistics.calibration(mean, labels)
-    about = (
-        "Left: of the images of which the ensemble is 90 % sure, 90 % should be right. Right: the error where the "
-        "images that it is least sure of are left to people. Expected calibration error "
-        f"{quality.expected_error:.2%}, Brier score {quality.brier:.4f}, log loss {quality.log_loss:.4f}."
+    about = Note(
+        "Each column shows how sure the networks are that the image is this class: green the right one, red a wrong "
+        "answer. A tall one means that the networks disagree. The last image belongs to no class: a network that is "
+        "sure of its answer there is too sure."
     )
-    return [
-        confusion(mean.argmax(axis=1), labels, N_CLASSES),
-        Drawing("Calibration", about, svg_of(calibration_of(mean, labels))),
-    ]
+    shown = shown_of(probabilities, extra[:, 0], data, min(n, MOST_IMAGES), noun)
+    return [about, *(Drawing(image.title, "", svg_of(box_plot(image, noun))) for image in shown)]

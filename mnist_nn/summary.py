@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample, disagreement, majority_vote, out_of_bag
 from mnist_nn.keys import sample_name
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS
@@ -16,8 +16,6 @@ from mpitune.figures.statistics import interval_text
 from mpitune.figures.winner import Winner
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, seed_of
-
-HARDEST = 100  # images of the index of the hardest ones
 
 
 def network_row(
@@ -45,20 +43,6 @@ def network_row(
     else:
         row["error"] = "" if refit.arrays else "its training diverged"
     return row
-
-
-def hardest_rows(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, Any]]:
-    """One row per test image that the ensemble is least sure of, the least sure first, with all networks' answers.
-
-    probabilities: float32 (n_networks, n_test, n_classes).
-    """
-    rows, mean = [], probabilities.mean(axis=0)
-    for image in least_sure(probabilities, HARDEST).tolist():
-        row: dict[str, Any] = {"test_image": image, "label": int(labels[image])}
-        row["ensemble"], row["certainty"] = int(mean[image].argmax()), float(mean[image].max())
-        row["networks"] = " ".join(map(str, probabilities[:, image].argmax(axis=1).tolist()))
-        rows.append(row | {f"p_{number}": float(p) for number, p in enumerate(mean[image])})
-    return rows
 
 
 def out_of_bag_errors(
@@ -102,7 +86,6 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int
     """
     mean = probabilities.mean(axis=0)
     vote, wrong = np.mean(majority_vote(probabilities) != labels), mean.argmax(axis=1) != labels
-    quality = statistics.calibration(mean, labels)
     print(
         f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {np.mean(wrong):.2%} "
         f"by mean probability{interval_text(statistics.proportion(int(wrong.sum()), len(labels)))}"
@@ -118,7 +101,3 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int
             f"compared with its network of the least CV loss: {gained} images corrected, {lost} made wrong; "
             f"two networks differ on {disagreement(probabilities):.2%} of the images"
         )
-    print(
-        f"its probabilities: calibration error {quality.expected_error:.2%}, log loss {quality.log_loss:.4f}, "
-        f"Brier score {quality.brier:.4f}"
-    )

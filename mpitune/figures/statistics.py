@@ -1,4 +1,4 @@
-"""How sure an error on test samples is: intervals, and the quality of probabilities.
+"""How sure an error on test samples is.
 
 All functions take plain arrays. SciPy is imported when a quantile is first asked for, and of it `special` alone, as
 `stats` takes 0.7 s more, for which a short search would wait. Tests compare with `scipy.stats.binomtest`.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 LEVEL = 0.95  # confidence of intervals
 
@@ -49,51 +47,3 @@ def proportion(n_wrong: int, n: int) -> Interval:
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
-
-
-class Calibration(NamedTuple):
-    """How well probabilities say how often the answer is right.
-
-    Attributes:
-        confidence: float (n_bins,), mean probability of the answer in each bin of equal width; NaN where it is empty.
-        accuracy: float (n_bins,), share of right answers in each bin; NaN where it is empty.
-        counts: int (n_bins,), answers in each bin.
-        expected_error: mean distance of the two, weighted by counts (M. Naeini, G. Cooper, M. Hauskrecht, 2015).
-        brier: mean squared distance of probabilities and truth, summed over classes (G. Brier, 1950).
-        log_loss: mean of -log of the probability of the right class, in nats.
-    """
-
-    confidence: np.ndarray
-    accuracy: np.ndarray
-    counts: np.ndarray
-    expected_error: float
-    brier: float
-    log_loss: float
-
-
-def calibration(probabilities: np.ndarray, labels: np.ndarray) -> Calibration:
-    """Reliability of predicted probabilities.
-
-    Args:
-        probabilities: float (n, n_classes), rows that sum to 1.
-        labels: int (n,), the right class of each row.
-    """
-    n, n_bins = len(labels), 10
-    answer, sure = probabilities.argmax(axis=1), probabilities.max(axis=1).astype(np.float64)
-    right = answer == labels
-    bins = np.minimum((sure * n_bins).astype(int), n_bins - 1)
-    count = np.bincount(bins, minlength=n_bins)
-    with np.errstate(invalid="ignore"):
-        confidence = np.bincount(bins, sure, n_bins) / count
-        accuracy = np.bincount(bins, right, n_bins) / count
-    truth = np.zeros_like(probabilities, dtype=np.float64)
-    truth[np.arange(n), labels] = 1
-    of_truth = np.clip(probabilities[np.arange(n), labels].astype(np.float64), np.finfo(np.float64).tiny, 1)
-    return Calibration(
-        confidence,
-        accuracy,
-        count,
-        float(np.nansum(count * np.abs(confidence - accuracy)) / n),
-        float(((probabilities - truth) ** 2).sum(axis=1).mean()),
-        float(-np.log(of_truth).mean()),
-    )

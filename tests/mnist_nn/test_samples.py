@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mnist_nn.bootstrap import bootstrap_sample, disagreement, error_of_surest, least_sure, majority_vote, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
 from mnist_nn.images import no_digit
 from mnist_nn.tuning import Ranges
 from mpitune.figures.winner import least
@@ -69,11 +69,6 @@ def test_disagreement_counts_pairs() -> None:
     """Images 0 and 1: all three answer alike. Image 2: one of three pairs does. Image 3: none does."""
     answers = np.array([[0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 1, 2]])  # (n_networks, n_images)
     assert disagreement(np.eye(3)[answers]) == pytest.approx((0 + 0 + 2 / 3 + 1) / 4)
-
-
-def test_the_error_on_the_surest() -> None:
-    probabilities = np.array([[0.6, 0.4], [0.1, 0.9], [0.7, 0.3], [0.55, 0.45]])
-    np.testing.assert_allclose(error_of_surest(probabilities, np.array([1, 1, 0, 0])), [0, 0, 1 / 3, 1 / 4])
 
 
 @pytest.mark.parametrize(("shape", "ink", "extent"), [((28, 28), 255, 20), ((8, 8), 16, 8), ((28, 18), 255, 18)])

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Minimizing(Led):
     space: str
     strategy: str
     objectives: tuple[str, ...]
-    rstate: int  # digits of its state, or of a seed that the folder keeps
+    rstate: str  # digits of its state; where none was given "None", and a seed that the folder keeps
     window: int
     trials: int  # how many it was given
     in_worker: InWorker = field(metadata={"changes_results": False})
@@ -56,7 +57,7 @@ class Minimizing(Led):
     @property
     def seed(self) -> int:
         """That of the global random numbers."""
-        return self.rstate
+        return int(self.rstate.split()[-1])
 
 
 class Loop(MODULE.FMinIter):
@@ -105,9 +106,12 @@ class Loop(MODULE.FMinIter):
         self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._given)
         sendable("the objective", function, "make it within the objective")
         in_worker = InWorker.of(self.domain, self.arrays)
-        state = getattr(self.rstate, "bit_generator", None)
-        seed = int.from_bytes(os.urandom(4), "little") if state is None else int(identity(state.state)[:8], 16)
-        slots, seed = agreed(options, seed if of_script else known.get("rstate", seed))
+        if of_script:
+            seed = int(identity(self.rstate.bit_generator.state)[:8], 16)
+        else:
+            kept = re.fullmatch(r"None (\d{1,10})", str(known.get("rstate")))
+            seed = int(kept[1]) if kept else int.from_bytes(os.urandom(4), "little")
+        slots, seed = agreed(options, seed)
         self.rstate = self.rstate or np.random.default_rng(seed)
         own = self._algorithm.startswith("hyperopt.")
         if slots > 1 and not (window or known or own):
@@ -118,8 +122,8 @@ class Loop(MODULE.FMinIter):
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))
         algo = f"{self._algorithm}: {header_text(self.algo)}"
         n_given = min(self._given, default=len(trials._ids))
-        goal, size = ("minimize loss",), max(size, self.least)
-        run_study(Minimizing(space, algo, goal, seed, size, n_given, in_worker, self), options)
+        goal, size, rstate = ("minimize loss",), max(size, self.least), f"{seed}" if of_script else f"None {seed}"
+        run_study(Minimizing(space, algo, goal, rstate, size, n_given, in_worker, self), options)
 
     @property
     def _algorithm(self) -> str:

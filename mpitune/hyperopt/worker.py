@@ -18,7 +18,7 @@ from mpitune.errors import UsageError, own_traceback, shortened
 from mpitune.experiment import Data
 from mpitune.optimize.plain import is_json, plain, whole
 from mpitune.processes.pickles import packed_call, read_call
-from mpitune.processes.process import can_be_sent, packed, packed_error
+from mpitune.processes.process import as_sent, packed, packed_error
 from mpitune.storage.records import UNREADABLE
 from mpitune.trial import FAILED, Batch, Ending, Evaluation, Trial
 
@@ -98,7 +98,7 @@ class InWorker:
                 raise RuntimeError("ctrl.inject_results adds trials, which a worker cannot: use points_to_evaluate")
         except (Exception, KeyboardInterrupt) as caught:
             error, raised = (str(type(caught)), str(caught)), packed_error(caught, own_traceback(caught))
-        result, attachments = _sent(number, result), _sent(number, trials.attachments)
+        result, attachments = as_sent(number, result), as_sent(number, trials.attachments)
         binary = {name: value for name, value in attachments.items() if type(value) is bytes}
         others = {name: value for name, value in attachments.items() if name not in binary}
         several = {**result, **others}.items()
@@ -112,11 +112,3 @@ class InWorker:
             trial.key, values, messages=packed((number, raised, *((result, attachments) if exact else ()))),
             ending=Ending("" if values else FAILED, cause, chosen=plain(config), kept=msgspec.to_builtins(kept)),
         )  # fmt: skip
-
-
-def _sent(number: int | None, things: dict[str, Any]) -> dict[str, Any]:
-    """Things with texts for those that cannot go to another process, such as a lock, which a line says."""
-    lost = [name for name, value in things.items() if not can_be_sent(value)]
-    if lost:
-        print(f"trial {number}: {', '.join(lost)} cannot be sent from its worker, so it is a text", file=sys.stderr)
-    return things | {name: str(things[name]) for name in lost}

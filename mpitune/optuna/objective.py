@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from optuna.exceptions import TrialPruned
-from optuna.logging import get_logger, set_verbosity
+from optuna.logging import set_verbosity
 from optuna.study import Study
 from optuna.study._tell import _check_values_are_feasible
 from optuna.trial import FrozenTrial, TrialState
@@ -27,7 +27,7 @@ from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
 from mpitune.optuna.records import OURS, kept_of, says_all, unpacked_params
 from mpitune.processes.pickles import read_call
-from mpitune.processes.process import can_be_sent, packed, packed_error
+from mpitune.processes.process import as_sent, packed, packed_error
 from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
 
 
@@ -110,7 +110,7 @@ class InWorker:
         kept = kept_of(ended, values, state, cause, of_optuna.study._stop_flag, news)
         messages = b""
         if raised or not says_all([ended, news]):
-            ended.user_attrs, news = (_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))
+            ended.user_attrs, news = (as_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))
             messages = packed((ended.number, raised, ended, news))
         states = {TrialState.COMPLETE: "", TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
         ending = Ending(
@@ -143,15 +143,6 @@ class InWorker:
         with suppress(Exception):  # which rank 0 raises when the trial is told
             constraints = constraints or list(self.constraints(trial) if self.constraints else ())
         return finite(constraints)
-
-
-def _sent(number: int, attrs: dict[str, Any]) -> dict[str, Any]:
-    """Attributes with texts for those that cannot go to another process, such as a lock, which it says."""
-    if lost := [name for name, value in attrs.items() if not can_be_sent(value)]:
-        get_logger("optuna.study").warning(
-            "Trial %d: %s cannot be sent from its worker, so the study gets a text of it", number, ", ".join(lost)
-        )
-    return attrs | {name: str(attrs[name]) for name in lost}
 
 
 def _steps(trial: FrozenTrial, name: str) -> dict[int, dict[str, float]]:

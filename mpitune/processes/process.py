@@ -167,6 +167,13 @@ def can_be_sent(thing: object, pack: Callable[[Any], bytes] = packed) -> bool:
     return True
 
 
+def as_sent(number: int | None, things: dict[str, Any]) -> dict[str, Any]:
+    """What trial `number` leaves, with texts for what cannot go to another process, such as a lock; a line says so."""
+    if lost := [name for name, value in things.items() if not can_be_sent(value)]:
+        print(f"trial {number}: {', '.join(lost)} cannot be sent from its worker, so it is a text", file=sys.stderr)
+    return things | {name: str(things[name]) for name in lost}
+
+
 def sendable(name: str, thing: Any, fix: str, pack: Callable[[Any], bytes] = packed) -> bytes:
     """A thing as it goes to other processes. Raises UsageError where it cannot, which names the part that cannot."""
     try:

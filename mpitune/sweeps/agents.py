@@ -27,8 +27,8 @@ from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import launched
 from mpitune.storage.trials import TrialRecord
-from mpitune.sweeps.program import Program, Runs
-from mpitune.sweeps.reading import Read, check_command, parsed
+from mpitune.sweeps.program import Runs
+from mpitune.sweeps.reading import Read, parsed
 from mpitune.sweeps.stopping import band_behind
 from mpitune.trial import COMPLETE, Evaluation
 
@@ -182,7 +182,7 @@ def agent(
 
     Args:
         sweep_id: what `sweep` has returned; an earlier agent of it is continued.
-        function: is called for each trial; None for the program of the configuration.
+        function: is called for each trial.
         entity: has no effect.
         project: has no effect.
         count: how many trials; without one as many as `run_cap`, or the grid, has.
@@ -199,17 +199,16 @@ def agent(
             f"wandb.agent: {sweep_id} is none of this script, and W&B's server is not asked: take the id that "
             "wandb.sweep(config) returns here, or start its file by python -m mpitune run sweep.yaml"
         )
+    if function is None:
+        raise UsageError("wandb.agent has no function: give one, or start a file by python -m mpitune run sweep.yaml")
     require_whole("count", count, 1)
     made, read = _sweeps[name], _sweeps[name].read
-    if function is None:
-        check_command(read[0], WHERE)
     n_trials = read[0].run_cap if count is None else made.n_asked + count
     options = own_folder(options or RunOptions(quiet=True), name)
     if options.results is None:
         made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")
         options = replace(options, results=Path(made.folder.name))
-    objective = Program(read[0], read[2], name) if function is None else Called(function, read, name)
-    searched(read, objective, n_trials, window, None, options)
+    searched(read, Called(function, read, name), n_trials, window, None, options)
     made.n_asked = n_trials or made.n_asked
 
 

@@ -72,7 +72,7 @@ def read(path: Path) -> Read:
     """What a file says; its space, the place of each parameter, its strategy. Raises UsageError."""
     try:
         found = parsed(lambda: _content(path), str(path))
-        check_command(found[0], str(path))
+        _check_command(found[0], str(path))
         return found
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
@@ -178,7 +178,7 @@ def _flat(parameters: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterato
         yield from _flat(inside, at) if isinstance(inside, dict) else [(at, keys)]
 
 
-def check_command(sweep: Sweep, where: str) -> None:
+def _check_command(sweep: Sweep, where: str) -> None:
     """Raise UsageError for a macro or a program that there is not."""
     for word in map(str, sweep.command):
         for macro in MACRO.finditer(word):

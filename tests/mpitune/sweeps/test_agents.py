@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4 is none of this script"),
     "no end": (lambda: agent(sweep(random()), print), "by random has no end: give run_cap, "),
     "a count": (lambda: agent(sweep(random()), print, count=0), "count=0: give a whole number"),
-    "no program": (lambda: agent(sweep(random()), count=2), "program: none is not in"),
+    "no function": (lambda: agent(sweep(random()), count=2), "has no function: give one, or start a file by"),
     "a method": (lambda: sweep(random(method="bayesian")), "wandb.sweep: method is wrong, .*: give grid or random"),
     "no JSON": (lambda: sweep(random(parameters={"x": {"value": print}})), "is no JSON"),
     "no dictionary": (lambda: sweep("sweep.yaml"), "wandb.sweep"),
@@ -135,10 +135,3 @@ def test_a_function_that_fails_is_a_failed_trial() -> None:
           options=options)  # fmt: skip
     results = read_study(Path("kept")).results
     assert [result.failed for _, result in sorted(results.items())] == [False, True]
-
-
-def test_the_program_of_a_configuration_is_started_as_by_a_sweep_file() -> None:
-    Path("train.py").write_text("import wandb\nwandb.init()\nwandb.log({'val.loss': wandb.config.lr})\n")
-    options = RunOptions(gpu="none", workers=0, quiet=True, results=Path("kept"))
-    agent(sweep(random(program="train.py", early_terminate=None)), count=1, options=options)
-    assert len(read_study(Path("kept")).results) == 1 and not Path("wandb").exists()

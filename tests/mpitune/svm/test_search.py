@@ -297,5 +297,5 @@ def test_what_calls_have_in_common_is_kept_for_the_same_samples_and_splits_alone
     for own, which, C in [(x, splits, 1.0), (x, splits, 100.0), (x[:, :2], splits, 1.0), (x, splits[1:], 1.0)]:
         assert labels(own, which, C, kept=kept) == labels(own, which, C)
     work = kept["work"]
-    labels(x, [pair for pair in splits[1:]], 10.0, kept=kept)
+    labels(x, list(splits[1:]), 10.0, kept=kept)
     assert kept["work"] is work

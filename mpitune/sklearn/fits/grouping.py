@@ -142,7 +142,15 @@ class Grouping:
 
     def is_early(self, task: Task) -> bool:
         """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""
-        return self.method(task).in_grid and type(last_step(task.estimator)) is SVC and not svm.is_ready()
+        return self._solves(task) and not svm.is_ready()
+
+    def _solves(self, task: Task) -> bool:
+        return self.method(task).in_grid and type(last_step(task.estimator)) is SVC
+
+    def load_solver(self) -> None:
+        """Load the solver of grids if it will be asked: that takes as long as a small grid, and is no fit."""
+        if any(map(self._solves, self.first.values())) and svm.is_compiled():
+            svm.warm_up()
 
     def method(self, task: Task) -> Method:
         """How the candidate of a task is evaluated."""

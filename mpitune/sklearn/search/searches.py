@@ -198,6 +198,7 @@ class OnEngine(_search.BaseSearchCV):
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if place != "workers":
                 # Asked after each fit in this process, whether it was the last one here.
+                grouping.load_solver()
                 seconds = FirstSeconds(modules_of(grouping.tasks))
                 ends = lambda: bool(limit.ended_by()) or (place != "here" and seconds.are_over())  # noqa: E731
                 evaluator = Evaluator(grouping)

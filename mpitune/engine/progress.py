@@ -46,7 +46,6 @@ class Overview:
     done: int  # trials, or stages of them, that are done
     failed: int  # of those that are done, without those of other jobs
     total: int  # trials that there will be, as far as is known now
-    more: bool  # there may be more than `total`
     slots: int  # that are in use
     n_running: int  # trials that are being computed
     waiting: Mapping[str, int]  # what other slots do, such as "starting", and how many do it
@@ -68,7 +67,6 @@ def overview(study: Coordinated, dispatch: Dispatch, now: float, *, failed: int,
         done=study.n_done,
         failed=failed,
         total=n_asked + unasked,
-        more=total is None,
         slots=len(states),
         n_running=sum(_n_at_once(state) for state in computing),
         waiting=dict(Counter(others)),

@@ -330,19 +330,14 @@ def open_locked(path: Path, required: bool = True, fix: str = "") -> io.FileIO:
             if not required:
                 return file
             file.close()
-            raise UsageError(no_locks(path.parent, error)) from error
+            raise UsageError(
+                f"results folder {path.parent} is on a file system without locks ({error.strerror}), so two jobs could "
+                "write to one study: mount it with locks (Lustre: -o flock; NFS: version 4, or a lockd that runs), or "
+                "give another results folder"
+            ) from error
         file.close()
         time.sleep(pause if held else 0.0)
     raise UsageError(f"another job is writing to {path.parent}: wait for it, or give another results folder{fix}")
-
-
-def no_locks(folder: Path, error: OSError) -> str:
-    """The message for a user whose file system refuses `flock`."""
-    return (
-        f"results folder {folder} is on a file system without locks ({error.strerror}), so two jobs could write to one "
-        "study: mount it with locks (Lustre: -o flock; NFS: version 4, or a lockd that runs), or give another "
-        "results folder"
-    )
 
 
 def require_unused(folder: Path, files: Collection[str] | None = ()) -> None:

@@ -10,25 +10,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from mpitune.devices import probe
 from mpitune.devices.choose import CPU, choose, environment
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import Exit, UsageError, print_error
-from mpitune.locks import NoLocks, try_lock
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.ranks.transport import Transport
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.storage.history import read_journal
-from mpitune.storage.journal import is_running, no_locks
 from mpitune.storage.provenance import code_and_libraries
 from mpitune.trial import Place
 
@@ -110,40 +105,6 @@ def check_mpi(launch: Launch) -> tuple[str, list[Finding]]:
     return f"{library}, {launch.size} rank{'s' * (launch.size > 1)} started by {launch.launcher or 'a shell'}", []
 
 
-def check_results(folder: Path, joins: bool = False) -> tuple[str, list[Finding]]:
-    """The results folder, and whether it can keep a journal. Leaves nothing behind.
-
-    joins: whether the study is one that jobs join, which needs no locks.
-    """
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"a line of a journal\n")
-            file.flush()
-            os.fsync(file.fileno())
-            if not joins:
-                try_lock(file.fileno())
-        status = os.statvfs(there)
-    except OSError as error:
-        text = f"results folder {folder} cannot be written ({error.strerror}): give another one with --results"
-        if isinstance(error, NoLocks):
-            text = no_locks(folder, error)
-        return str(folder), [Finding(text, fatal=True)]
-    problems: list[Finding] = []
-    described = f"{folder} ({status.f_bavail * status.f_frsize / GIB:.0f} GiB free)"
-    try:
-        if (history := read_journal(folder)) is not None:
-            described += f", a study of {history.header['settings']['experiment']}: {len(history.results)} trials known"
-            if is_running(folder) and not (joins and history.jobs):
-                text = f"another job is writing to {folder}: wait for it, or give another --results folder"
-                problems.append(Finding(text, fatal=True))
-    except UsageError as error:
-        problems.append(Finding(str(error), fatal=True))
-    return described, problems
-
-
 def table(examined: Iterable[Examined]) -> str:
     """A row per rank and device: host, rank, device, workers, GPU and its memory, cores, memory."""
     rows = [("host", "rank", "device", "workers", "GPU", "GPU memory", "cores", "memory")]
@@ -163,14 +124,13 @@ def table(examined: Iterable[Examined]) -> str:
 def report(examined: Sequence[Examined], launch: Launch, options: RunOptions) -> Exit:
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
     mpi, problems = check_mpi(launch)
-    results, of_results = check_results(options.results or Path("results"), options.join)
     nodes = [seen.node for seen in examined]
     if mixed := preflight.mixed_versions([(seen.node.host, seen.versions) for seen in examined]):
         problems.append(Finding(mixed, fatal=True))
-    problems += [*of_results, *preflight.problems(nodes, options)]
+    problems += preflight.problems(nodes, options)
     problems += [*(problem for seen in examined for problem in seen.problems), *check_cores(nodes)]
     print(table(examined))
-    print(f"\nMPI      {mpi}\nresults  {results}\n")
+    print(f"\nMPI      {mpi}\n")
     for problem in sorted(dict.fromkeys(problems), key=lambda problem: not problem.fatal):
         print(problem)
     fatal = sum(problem.fatal for problem in problems)

@@ -26,7 +26,7 @@ def mpirun(
 ) -> list[str]:
     """Return the command line, to be run on any host: `hosts[0].run(*mpirun(hosts, "python", "-m", "mnist_svm"))`.
 
-    `options` are further options of mpirun, such as ["--with-ft", "ulfm"]. Without `keepalive` a silent partition goes
+    `options` are further options of mpirun. Without `keepalive` a silent partition goes
     unnoticed by the daemons. With a `hostfile` its slots say where ranks start, and `options` how many there are.
     """
     settings = {"plm_ssh_agent": " ".join([*PYTHON, str(INIT), "shell"])} | (KEEPALIVE if keepalive else {})

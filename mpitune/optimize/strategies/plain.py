@@ -58,11 +58,6 @@ class Points:
             self._next += 1
         return taken
 
-    def rest(self) -> Iterator[tuple[int, Point]]:
-        """All that are left."""
-        while one := self.take(1):
-            yield from one
-
     def tell(self, trial: Trial, feedback: Feedback) -> None:
         """Tell the sampler what became of a whole trial."""
         self.sampler.tell(self.index_of(number_of(trial)), dict(trial.params), feedback)

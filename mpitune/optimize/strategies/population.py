@@ -61,7 +61,7 @@ class _Population(TrialScheduler):
 
     def __init__(self, how: PopulationBased, problem: Problem):
         self._how, self._problem = how, problem
-        self._points = dict(Points(Random().draws(problem), problem).rest())
+        self._points = dict(Points(Random().draws(problem), problem).take(problem.n_trials or 0))
         self._parents: dict[int, str] = dict.fromkeys(self._points, "")
         self._losses: dict[int, float] = {}
         self._generation = 0

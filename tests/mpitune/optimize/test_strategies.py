@@ -102,8 +102,8 @@ def test_independent_points_are_asked_for_at_once(strategy: str) -> None:
     assert len(drawn) == 1
     trials = proposer.ask(7)
     assert len(drawn) == 300 and list(map(number_of, trials)) == list(range(300)) and not proposer.ask(7)
-    one_by_one = Points(strategy_of(strategy).draws(problem), problem).rest()  # type: ignore[attr-defined]
-    assert list(one_by_one) == [(number_of(trial), trial.params) for trial in trials]
+    points = Points(strategy_of(strategy).draws(problem), problem)  # type: ignore[attr-defined]
+    assert [point for _ in trials for point in points.take(1)] == [(number_of(trial), trial.params) for trial in trials]
     with pytest.raises(UsageError, match="fulfils the constraints"):
         strategy_of(strategy).begin(Problem(Space(space.parts, [lambda p: False]), {"loss": False}, n_trials=5))
 

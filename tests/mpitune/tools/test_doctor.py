@@ -12,9 +12,8 @@ from mpitune.devices.choose import visible_gpus
 from mpitune.engine.preflight import Node, mixed_versions, problems
 from mpitune.errors import Exit
 from mpitune.options import RunOptions
-from mpitune.tools.doctor import check_cores, check_results
+from mpitune.tools.doctor import check_cores
 from mpitune.trial import Place
-from tests.helpers import PATIENCE, journal_lines, start, wait_for_lines
 from tests.stand_ins import Machine
 
 DOCTOR = ("-m", "mpitune", "doctor")
@@ -62,38 +61,15 @@ def test_versions_and_threads_that_do_not_fit_are_named() -> None:
     assert not list(check_cores([node(slots=9, pinned=True)])), "which the preflight says"
 
 
-def test_results_folders(program: Any, tmp_path: Path) -> None:
-    def problem(folder: Path) -> str:
-        return "\n".join(map(str, check_results(folder)[1]))
-
-    (tmp_path / "file").write_text("mine")
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        assert problem(folder).startswith("error: results folder") and "cannot be written" in problem(folder)
-    described, _ = check_results(tmp_path / "new" / "below")
-    assert f"{tmp_path / 'new' / 'below'} (" in described and not (tmp_path / "new").exists()
-    job = start(tmp_path / "r", "4000", "--seconds", "0.1")
-    wait_for_lines(tmp_path / "r", 2)
-    assert "another job is writing" in problem(tmp_path / "r")
-    job.terminate()
-    job.communicate(timeout=PATIENCE)
-    n_known = len(journal_lines(tmp_path / "r"))
-    assert f"a study of toys: {n_known} trials known" in check_results(tmp_path / "r")[0]
-    assert "error" not in problem(tmp_path / "r")
-    (tmp_path / "r" / "journal.jsonl").write_text("no journal\n")
-    assert "error:" in problem(tmp_path / "r") and "is not a journal header" in problem(tmp_path / "r")
-
-
 # From outside.
 
 
-def test_what_could_not_work_is_status_2(program: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    arguments = ("--gpu", "7", "--results", tmp_path / "file")
-    done = program(*DOCTOR, *arguments, env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
-    errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
-    for words in ("--gpu 7, but no GPU is visible", "cannot be written"):
-        assert any(words in line for line in errors), errors
-    assert "a study would not run here" in done.stdout and done.stderr == ""
+def test_what_could_not_work_is_status_2(program: Any) -> None:
+    done = program(*DOCTOR, "--gpu", "7", env={"CUDA_VISIBLE_DEVICES": ""}, status=Exit.USAGE)
+    (error,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert (
+        "--gpu 7, but no GPU is visible" in error and "a study would not run here" in done.stdout and done.stderr == ""
+    )
 
 
 @pytest.mark.slow

@@ -124,5 +124,5 @@ def test_the_folder_of_a_halving_search_has_a_study_for_each_iteration(
 
 
 def test_no_time_left_is_not_said_before_the_end() -> None:
-    seen = Overview(3, 0, 4, False, 1, 1, {}, [], 0.0)
+    seen = Overview(3, 0, 4, 1, 1, {}, [], 0.0)
     assert "left" not in note_of(seen) and "2.0 s left" in note_of(replace(seen, left=2.0))

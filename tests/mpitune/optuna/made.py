@@ -1,16 +1,11 @@
-"""Objectives made at random, and a script that runs their studies: `python -m tests.mpitune.optuna.made 0 20`.
-
-It prints the digest of each study. Under `python -m mpitune FILE` and mpirun it is a user's script.
-"""
+"""Objectives, samplers and studies made at random; see tests/differential/doors.py."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -196,12 +191,3 @@ def quiet() -> None:
     """Neither logs nor warnings of Optuna's."""
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-if __name__ == "__main__":
-    quiet()
-    for number in range(int(sys.argv[1]), int(sys.argv[2])):
-        study = made_study(number)
-        with suppress(KeyError):  # of Optuna 4.0 itself: a genetic sampler under Hyperband
-            study.optimize(Made(number), n_trials=15, catch=ValueError)
-        print(number, digest(study), *sorted(trial.state.name[0] for trial in study.trials), flush=True)

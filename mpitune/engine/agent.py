@@ -286,9 +286,8 @@ class Agent:
             self._tell(Drained(slot.number))
         else:
             slot.life += 1
-            worked = self._time - process.clock if process.built and process.sent else 0.0
             building, hung = not process.built, process.hung and process.built
-            self._tell(Died(slot.number, cause, building=building, lost=lost, seconds=worked, hung=hung))
+            self._tell(Died(slot.number, cause, building=building, lost=lost, hung=hung))
 
     def _drained(self, slot: Slot) -> None:
         if slot.process is None:

@@ -31,7 +31,7 @@ from mpitune.engine.study import Coordinated
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
 from mpitune.storage.table import kind_of, last_line
-from mpitune.trial import Batch, NoRoom, Outcome, Place, Result, Trial, halves
+from mpitune.trial import Batch, NoRoom, Outcome, Result, Trial, halves
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +131,8 @@ class Coordinator:
         match message:
             case Returned(slot, results, batches_done):
                 self._returned((sender, slot), results, batches_done)
-            case Died(slot, cause, building, lost, seconds, hung):
-                self._died((sender, slot), cause, building, lost, seconds, hung)
+            case Died(slot, cause, building, lost, hung):
+                self._died((sender, slot), cause, building, lost, hung)
             case Drained(slot):
                 self.dispatch.remove((sender, slot))
             case Stepped(steps):
@@ -245,7 +245,7 @@ class Coordinator:
         self.dispatch.done(slot, batches_done)
         self._part_with(slot)
 
-    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, seconds: float, hung: bool) -> None:
+    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, hung: bool) -> None:
         state = self.dispatch.slots.get(slot)
         if state is None:
             return
@@ -253,7 +253,6 @@ class Coordinator:
         state.cause, state.is_failing = cause, True
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.assigned[0] if state.assigned and not building else None
-        self._note_death(state.place, running, seconds, cause)
         group = tuple(running.open.values()) if running is not None and self._scheduling.together else ()
         # A time limit says nothing against the slot, nor does a group, in which one may be to blame for all.
         state.in_vain += not self._succeeded and not hung and len(group) < 2
@@ -277,14 +276,6 @@ class Coordinator:
         else:
             self.dispatch.free(slot)
             self._part_with(slot)
-
-    def _note_death(self, place: Place, running: Assigned | None, seconds: float, cause: str) -> None:
-        """Note a death in the journal, for reports. A study that continues does not need it."""
-        self._journal.note(death={
-            "time": round(time.time(), 3), "seconds": round(seconds, 3), "cause": last_line(cause),
-            "place": [place.host, place.rank, place.slot, place.device],
-            "key": next(iter(running.open if running else ()), ""),
-        })  # fmt: skip
 
     # -- what becomes of a trial, and of its slot
 

@@ -73,7 +73,6 @@ class Died:
     cause: str
     building: bool  # it had not begun to evaluate
     lost: bool = False  # its process cannot be killed, so the slot is lost
-    seconds: float = 0.0  # that it worked on its trial, for people
     hung: bool = False  # it was killed since its trial took too long
 
 

@@ -183,7 +183,7 @@ class ReportedStudy:
     def utilisation(self) -> float | None:
         """The share of the time of all slots in which trials ran; None where it is not known."""
         runs = self.history.runs
-        if self.history.deaths or self.history.header.get("before") or not all("seconds" in run for run in runs):
+        if self.history.header.get("before") or not all("seconds" in run for run in runs):
             return None
         of_slots = math.fsum(run["seconds"] * len(run.get("slots", ())) for run in runs)
         return self.busy_seconds / of_slots if of_slots else None

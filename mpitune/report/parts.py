@@ -24,7 +24,6 @@ MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
 MOST_FAILURES = 30  # that are shown with their text; the table has them all
 MOST_TEXT = 4000  # characters of a failure's text, from its end
-MOST_DEATHS = 1000  # rows of their table
 
 
 def facts_of(study: ReportedStudy) -> list[Fact]:
@@ -190,7 +189,7 @@ def learning_of(study: ReportedStudy) -> list[Panel]:
 
 
 def failures_of(study: ReportedStudy) -> dict[str, Any]:
-    """Failed trials with their last lines, and workers that died."""
+    """Failed trials with their last lines."""
     failed = study.failures
     shown = [
         {
@@ -207,16 +206,9 @@ def failures_of(study: ReportedStudy) -> dict[str, Any]:
     about = f"{len(failed)} trials failed twice. " + "; ".join(f"{n} times: {text}" for text, n in kinds.most_common(5))
     if len(failed) > MOST_FAILURES:
         about += f". The first {MOST_FAILURES} are listed."
-    first = study.history.runs[0].get("began", 0.0) if study.history.runs else 0.0
-    deaths = [
-        ("/".join(map(str, death.place)), duration(max(0.0, death.time - first)), death.cause[:300])
-        for death in study.history.deaths
-    ]
     return {
         "failures": shown,
         "failures_about": about,
-        "deaths": deaths[:MOST_DEATHS],
-        "deaths_about": f"{len(deaths)} workers died; their trials were tried again",
     }
 
 

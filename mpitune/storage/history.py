@@ -15,15 +15,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from mpitune.errors import UsageError, named, printable, shortened
 from mpitune.storage.arrays import lost_arrays
 from mpitune.storage.files import JOURNAL, job_folders
 from mpitune.storage.lines import blocks, header_of, read_header
 from mpitune.storage.records import (
     UNREADABLE,
-    Death,
     EndLine,
     RunLine,
     all_checked,
@@ -42,14 +39,13 @@ _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
 @dataclass
 class History:
-    """The content of a journal: its header, the trials with their results by key, its starts and ends, and deaths."""
+    """The content of a journal: its header, the trials with their results by key, its starts and ends."""
 
     header: dict[str, Any]
     trials: dict[str, Trial] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)  # with the "seconds" of its end, unless it was killed
     ends: list[dict[str, Any]] = field(default_factory=list)  # fewer than runs where a run was killed
-    deaths: list[Death] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # keys of the results whose arrays are gone
     open: bool = False  # the last run has no end so far
     size: int = 0  # bytes up to the end of the last whole line
@@ -192,7 +188,6 @@ def _joined(jobs: Mapping[str, History]) -> History:
         lost=lost,
         runs=sorted((run for history in every for run in history.runs), key=lambda run: run.get("began", 0.0)),
         ends=[end for history in every for end in history.ends],
-        deaths=sorted((death for history in every for death in history.deaths), key=lambda death: death.time),
         open=any(history.open for history in every),
         complete=False,
         jobs=jobs,
@@ -290,7 +285,7 @@ def no_collection() -> Iterator[None]:
 
 
 def _read_note(record: dict[str, Any], history: History) -> None:
-    """Take in a line that is no trial: a start, an end or a death."""
+    """Take in a line that is no trial: a start or an end."""
     history.complete = False
     if "run" in record:
         history.runs.append(checked(record["run"], RunLine))
@@ -304,8 +299,6 @@ def _read_note(record: dict[str, Any], history: History) -> None:
             history.runs[-1]["seconds"] = float(end["seconds"])
         history.open = False
         history.complete = end["complete"]
-    elif "death" in record:
-        history.deaths.append(msgspec.convert(record["death"], Death))
     else:
         raise ValueError("it has no key, run or end")
 

@@ -7,7 +7,6 @@
                               a finished trial; "segment": the fields of `Segment`, "ending": of `Ending`,
                               as far as they say something; "peak_bytes", "read", "attrs": see `Result`
                     between  {"run": {...}}   a start of the command        {"end": {...}}   its end
-                             {"death": {...}}   of a worker, the fields of `mpitune.storage.records.Death`
     arrays/*.npz    the arrays of a trial, complete before the line that names them
 
 A line counts once it ends in a newline: what a crash left of the last one is cut off. A line is
@@ -163,9 +162,7 @@ class Journal:
         return stored
 
     def note(self, **record: Any) -> None:
-        """Write a line about the run itself: run={...} at its start, end={...} at its end, death={...} of a worker."""
-        if "cause" in (death := record.get("death", {})):
-            record["death"] = {**death, "cause": shortened(death["cause"])}
+        """Write a line about the run itself: run={...} at its start, end={...} at its end."""
         with self._or_storage_error():
             self._write(written(record))
 

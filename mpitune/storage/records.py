@@ -191,25 +191,6 @@ class EndLine(Struct):
     draining: bool = False  # trials that run may still end
 
 
-class Death(Struct):
-    """The end of a worker that was not asked to end.
-
-    Attributes:
-        time: when rank 0 heard of it, Unix time.
-        seconds: that the worker had worked on its trial; 0 with none. Where its rank was lost, since the slot was given
-            the trial.
-        place: of the slot: host, rank, slot, device.
-        key: of the trial that was running, "" with none; it is tried once more, unless that was its second attempt.
-        cause: one line.
-    """
-
-    time: Time
-    seconds: Seconds
-    place: PlaceParts
-    key: str
-    cause: str
-
-
 def checked(record: Any, kind: type[Struct]) -> dict[str, Any]:
     """A record by the names of its parts, once these are known to be of this kind. Raises ValidationError."""
     msgspec.convert(record, kind)

@@ -71,7 +71,7 @@ class Status:
         state: "complete", "running" or "stopped".
         finished, total: trials that are known, and that there will be; None where that is not known.
         failures: key, place and error of trials that failed.
-        runs, deaths: starts of the command, and workers that died.
+        runs: starts of the command.
         work: of each slot that has done something, in order of place.
         seen: what rank 0 said last, while the study runs; of jobs that have joined each says it.
         stopped: by what the last run was stopped before all was done, such as "its time"; "" by nothing.
@@ -89,7 +89,6 @@ class Status:
     total: int | None
     failures: Sequence[Mapping[str, str]]
     runs: int
-    deaths: int
     work: Sequence[SlotWork] = field(default_factory=list)
     seen: Seen | None = None
     of_trials: int | None = None
@@ -145,7 +144,6 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
             if r.failed or r.ending.state == FAILED
         ],
         runs=len(history.runs),
-        deaths=len(history.deaths),
         work=[work[place] for place in sorted(work)],
         seen=read_status_file(folder) if running and not any(job.running for job in jobs) else None,
         jobs=jobs,
@@ -173,7 +171,7 @@ def described(status: Status) -> list[str]:
     lines = [
         f"study      {status.study} in {status.folder}: {state}",
         f"trials     {status.finished}{of} finished, {len(status.failures)} of them failed{missing}",
-        f"runs       {status.runs}" + (f", in which {status.deaths} workers died" if status.deaths else ""),
+        f"runs       {status.runs}",
     ]
     if status.order:
         lines.append(f"order      {status.order}")

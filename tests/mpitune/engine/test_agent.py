@@ -57,15 +57,6 @@ def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agen
     assert heard(agent, sent, Returned).results[0].key == "t1"
 
 
-def test_what_a_worker_that_died_had_worked_leaves_out_its_start(sent: list[Any]) -> None:
-    setup = Setup(pickle.dumps(Toy(2, compiles=1.0, at=("t0=c_exit",))), {}, "cpu", os.getpid(), {})
-    agent, begin = Agent(sent.append, setup, [CPU], [Place()], RunOptions()), time.monotonic()
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
-    died = heard(agent, sent, Died)
-    assert died.cause == "ended with exit code 7" and 0 <= died.seconds < time.monotonic() - begin - 0.9
-    agent.close()
-
-
 def test_half_a_message_is_not_waited_for() -> None:
     """Its worker may have been suspended while it sent a large array."""
     ours, theirs = multiprocessing.Pipe(duplex=False)

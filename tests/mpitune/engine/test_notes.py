@@ -1,10 +1,10 @@
-"""What the coordinator notes beside results: deaths, how far slots are, and answers that must end the study."""
+"""Answers that must end the study."""
 
 from pathlib import Path
 
 import pytest
 
-from mpitune.engine.messages import Died, Returned
+from mpitune.engine.messages import Returned
 from mpitune.errors import UsageError
 from mpitune.storage.history import read_study
 from mpitune.trial import Result, Rounds, Trial
@@ -13,19 +13,6 @@ from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 def trials(n: int) -> Rounds:
     yield [(Trial(f"t{i}", {"cost": i}),) for i in range(n)]
-
-
-def test_deaths_are_in_the_journal_for_reports(tmp_path: Path) -> None:
-    agents = FakeAgents(tmp_path, trials(4), places(1, 1, 1))
-    agents.now = 1.0
-    agents.answer((1, 0))
-    agents.answer((2, 0))
-    agents.now = 4.0
-    agents.coordinator.handle(0, Died(0, "Traceback\nno memory", building=False, seconds=2.51264))
-    history = read_study(tmp_path)
-    assert [(death.cause, death.key, death.seconds, "/".join(map(str, death.place))) for death in history.deaths] == [
-        ("no memory", "t3", 2.513, "host0/0/0/cpu")
-    ]
 
 
 def test_an_answer_that_is_refused_ends_the_study_and_all_others_are_kept(tmp_path: Path) -> None:

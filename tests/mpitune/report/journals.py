@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ def write(
     outcomes: Sequence[tuple[Trial, Result]],
     *,
     heading: dict[str, Any] | None = None,
-    deaths: Iterable[dict[str, Any]] = (),
     seconds: float | None = 100.0,
     complete: bool = True,
     began: float = BEGAN,
@@ -67,8 +66,6 @@ def write(
         }
         journal.note(run={**run, "slots": [str(place) for place in SLOTS], **(note or {})})
         journal.append(outcomes)
-        for death in deaths:
-            journal.note(death=death)
         if seconds is not None:
             journal.note(end={"complete": complete, "seconds": seconds})
     return read_study(folder)
@@ -78,11 +75,6 @@ def read(history: History, sections: Sequence[Section] = ()) -> ReportedStudy:
     """A journal as the report sees it."""
     goal = Goal("loss", False)
     return ReportedStudy(Path("results/toy"), history, goal, read_candidates(history, goal), sections=sections)
-
-
-def death(slot: int, at: float, seconds: float, key: str, cause: str) -> dict[str, Any]:
-    place = list(vars(SLOTS[slot]).values())
-    return {"time": BEGAN + at, "seconds": seconds, "place": place, "key": key, "cause": cause}
 
 
 def many(n: int, folder: Path) -> History:

@@ -14,7 +14,7 @@ import pytest
 
 from mpitune.figures.panels import Bars, HeatMap, Section
 from mpitune.report.page import page
-from tests.mpitune.report.journals import HOSTILE, death, many, read, trial_line, write
+from tests.mpitune.report.journals import HOSTILE, many, read, trial_line, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -53,7 +53,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of a study of 300 candidates with failures, deaths and a grid."""
+    """A report of a study of 300 candidates with failures and a grid."""
     folder = tmp_path_factory.mktemp("shown")
     rng = np.random.default_rng(0)
     folds = rng.uniform(0.01, 0.5, (5, 6, 8))
@@ -165,7 +165,7 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
         for n in range(9)
     ]
     lines.append(trial_line("bad", {HOSTILE: "b", "x": 9}, {}, begin=9, end=10, error=HOSTILE))
-    history = write(tmp_path / "r", lines, deaths=[death(0, 1, 1, key, HOSTILE)])
+    history = write(tmp_path / "r", lines)
     grid = HeatMap(
         HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0), np.ones((2, 2)),
         [[HOSTILE] * 2] * 2,

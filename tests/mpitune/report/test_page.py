@@ -23,7 +23,7 @@ from mpitune.tools.report import main
 from mpitune.tools.status import main as status
 from mpitune.trial import Segment
 from tests.helpers import studied
-from tests.mpitune.report.journals import HOSTILE, death, header, many, read, trial_line, write
+from tests.mpitune.report.journals import HOSTILE, header, many, read, trial_line, write
 from tests.toys import Toy
 
 
@@ -69,11 +69,11 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
             error="Traceback\nValueError: too wide",
         ),
     ]
-    history = write(tmp_path, lines, deaths=[death(2, 40, 15, "a/1", "killed by SIGKILL (out of memory?)")])
+    history = write(tmp_path, lines)
     seen = Seen(page(read(history, [Section("", facts=[Fact("test error", "4.2 %")])])))
     for words in (
         "x = 1.5", "0.3", "mean of 2 folds", "test error", "4.2 %", "1 min 40 s", "ValueError: too wide",
-        "killed by SIGKILL", "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
+        "node1/0/1/gpu1", "toy.py 3", "0123456789abcdef", "3.11.7", "1 trials failed twice",
         "toy (toy.py)",
     ):  # fmt: skip
         assert words in seen.text, words
@@ -96,7 +96,7 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
         "commit": HOSTILE,
         "versions": {HOSTILE: HOSTILE},
     }
-    history = write(tmp_path / "bad", bad, heading=heading, deaths=[death(0, 1, 1, key, HOSTILE)], note=bad_run)
+    history = write(tmp_path / "bad", bad, heading=heading, note=bad_run)
     ones = np.ones((1, 2, 2))
     sections = [
         Section(

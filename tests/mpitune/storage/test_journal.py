@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict
 
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage import journal as journal_module
 from mpitune.storage import lines as lines_module
 from mpitune.storage.history import NAME, read_study
 from mpitune.storage.journal import Journal, is_running
-from mpitune.storage.records import Death
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, Trial
 from tests.helpers import HEADER, outcome
@@ -30,14 +28,12 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         outcome(3, arrays={"p": array, "q": np.array(["a", "b"])}),
         outcome(4, ended=1.7e9, peak_bytes=1 << 30),
     ]
-    death = Death(1.7e9, 2.5, ("vm", 0, 1, "cpu"), "a/0", "killed by SIGKILL")
     journal = Journal(tmp_path, HEADER)
     stored = journal.append(written)
-    journal.note(death=asdict(death))
     journal.note(end={"complete": True})
     journal.close()
     history = read_study(tmp_path)
-    assert history.complete and history.deaths == [death]
+    assert history.complete
     for (trial, result), kept in zip(written, stored, strict=True):
         read = history.results[trial.key]
         assert history.trials[trial.key] == trial
@@ -197,10 +193,8 @@ def test_long_texts_are_cut_before_they_are_written(tmp_path: Path) -> None:
     long = "begin " + "x" * 5_000_000 + " end"
     with closing(Journal(tmp_path, HEADER)) as journal:
         (stored,) = journal.append([outcome(0, values={}, error=long)])
-        place = ["vm", 0, 0, "cpu"]
-        journal.note(death={"time": 1.7e9, "seconds": 0.1, "cause": long, "place": place, "key": "a/0"})
     history = read_study(tmp_path)
-    for text in (stored.error, history.results["a/0"].error, history.deaths[0].cause):
+    for text in (stored.error, history.results["a/0"].error):
         assert text is not None and len(text) <= 64 << 10
         assert text.startswith("begin ") and text.endswith(" end") and "characters were cut" in text
     assert (tmp_path / NAME).stat().st_size < 140_000

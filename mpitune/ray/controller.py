@@ -1,24 +1,20 @@
 """Ray's own controller of a study, whose trials are stages in our workers. Time decides nothing.
 
 It asks the searcher for trials in the order of numbers, and processes the results of a stage in the order in which
-stages were asked for. A scheduler that stops trials has a copy in the worker (`Deciding`), which knows what rank 0 did
-as it asked for the stage: what that decides counts. One that pauses trials says beforehand after how much; so rank 0
-hears of that stage, and Ray's own scheduler goes on from there.
+stages were asked for.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ray.exceptions import RayTaskError
-from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
+from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.error import TuneError
 from ray.tune.execution.tune_controller import TuneController
@@ -26,16 +22,10 @@ from ray.tune.experiment import Trial as RayTrial
 from ray.tune.experiment.trial import _get_trainable_kwargs
 from ray.tune.registry import get_trainable_cls
 from ray.tune.result import RESULT_DUPLICATE
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain
-from ray.tune.stopper import NoopStopper
+from ray.tune.stopper import ExperimentPlateauStopper
 from ray.tune.utils import flatten_dict
 
 from mpitune.errors import UsageError, needs
@@ -44,64 +34,13 @@ from mpitune.optimize.plain import whole
 from mpitune.optimize.strategies.base import trial_of
 from mpitune.optimize.window import Proposed
 from mpitune.processes.process import packed, unpacked_error
+from mpitune.ray import core, schedulers
 from mpitune.ray import stage as stages
-from mpitune.ray.stage import Event, Stage
+from mpitune.ray.stage import Stage
 from mpitune.source import is_own
 from mpitune.trial import Gang, Result, Trial, seed_of
 
-CONTINUE = TrialScheduler.CONTINUE
-TIMES = "time_total_s", "time_this_iter_s", "time_since_restore", "timestamp"
-NOT_HERE = {  # schedulers, and what to do
-    "ResourceChangingScheduler": "a trial has what with_resources says, so give the scheduler that it wraps",
-    "PopulationBasedTrainingReplay": "replay the policy in the trainable",
-    "HyperBandForBOHB": "give ASHAScheduler and OptunaSearch",
-}
-
-
-class _Saved(_FutureTrainingResult):
-    """The checkpoint that a worker has saved."""
-
-    def __init__(self, result: _TrainingResult | None):
-        self.result = result
-
-    def resolve(self, block: bool = True) -> _TrainingResult | None:
-        return self.result
-
-
-class Heard:
-    """A scheduler or a stopper on rank 0, and what it hears, for its copies in workers."""
-
-    def __init__(self, own: Any, part: int, events: list[Event]):
-        self._own, self._part, self._events = own, part, events
-        self.counts: str | None = None  # what a copy has decided of the result that is told now
-        self._stopped = set[str]()  # trials that it has stopped, though its copy did not: some can hear no more of them
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._own, name)
-        return partial(self._hear, name, value) if name.startswith("on_trial_") else value
-
-    def _hear(self, name: str, call: Any, controller: Any, trial: RayTrial, *told: Any) -> Any:
-        if trial.trial_id in self._stopped and name == "on_trial_result":
-            return self.counts
-        self._events.append((self._part, name, trial.trial_id, bare(told[0]) if told else None))
-        decision = call(controller, trial, *told)
-        if decision == TrialScheduler.STOP and not isinstance(self._own, AsyncHyperBandScheduler):
-            self._stopped.add(trial.trial_id)
-        return decision if self.counts is None else self.counts
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        self._events.append((self._part, "", trial_id, bare(result)))
-        return bool(self._own(trial_id, result))
-
-
-def _held(function: Any) -> dict[str, Any]:
-    """The closure of a function; nothing of a class."""
-    return dict(inspect.getclosurevars(function).nonlocals) if inspect.isfunction(function) else {}
-
-
-def bare(result: dict[str, Any]) -> dict[str, Any]:
-    """A result without its parameters."""
-    return {name: value for name, value in result.items() if name.partition("/")[0] != "config"}
+CONTINUE, STOP, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.STOP, TrialScheduler.PAUSE
 
 
 class Controller(TuneController):
@@ -109,29 +48,29 @@ class Controller(TuneController):
 
     Attributes:
         seed: of the study.
-        deciding: what workers begin with: a scheduler and a stopper, see `Deciding`.
+        scheduler: Ray's.
+        stoppers: those that stop a trial by its own results.
+        trainables: by name.
+        arrays: large ones that they hold.
+        extras: of a stage what a journal has not: its error, and its results.
     """
 
     least, seed, n_trials = 1, 0, None
     run: Any  # the whole study, see `mpitune.ray.study`
 
     def __init__(self, **how: Any):
-        super().__init__(**how)
-        scheduler, stopper = how["scheduler"], how["stopper"] or NoopStopper()
-        self._scheduler, self._has_stopper = scheduler, not isinstance(stopper, NoopStopper)
-        self._pauses = isinstance(scheduler, PopulationBasedTraining | HyperBandScheduler)
-        self._copied = not self._pauses and type(scheduler) is not FIFOScheduler
-        self.deciding = packed((scheduler if self._copied else None, stopper if self._has_stopper else None))
-        self._news: tuple[dict[str, bytes], list[Event]] = {}, []
-        self._n_known = 0  # events that workers were told of
-        if self._copied:
-            self._scheduler_alg = Heard(scheduler, 0, self._news[1])
-        if self._has_stopper:
-            self._stopper = Heard(stopper, 1, self._news[1])
-        self.trainables: dict[str, Any] = {}  # by name
-        self.arrays: dict[str, np.ndarray] = {}  # large ones that they hold
-        self.extras: dict[str, tuple[bytes, Any]] = {}  # of a stage what a journal has not: its error, and its results
+        super().__init__(**{**how, "resume_config": None})  # the journal knows what was done
+        self.scheduler, stopper = how["scheduler"], how["stopper"]
+        if schedulers.decides_in_worker(self.scheduler):
+            self._scheduler_alg = schedulers.Decided(self.scheduler)
+        parts = [] if stopper is None else getattr(stopper, "_stoppers", [stopper])
+        self.stoppers = [part for part in parts if not isinstance(part, ExperimentPlateauStopper)]
+        self.timeout = None if stopper is None else 0.0  # None: nothing ends the study but its trials
+        self.trainables: dict[str, Any] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        self.extras: dict[str, tuple[bytes, Any]] = {}
         self.raised: Exception | None = None
+        self._news: dict[str, bytes] = {}
         self._numbers, self._stages = dict[str, int](), dict[str, int]()  # by id: of the trial, and of its next stage
         self._folders = set[str]()  # of trials
         self._open = dict[str, RayTrial]()  # by key of the stage
@@ -139,13 +78,6 @@ class Controller(TuneController):
         how["storage"].syncer.sync_timeout = 0  # no limit: clocks may jump
         if hasattr(self._search_alg, "_uuid_prefix"):
             self._search_alg._uuid_prefix = ""  # ids are numbers
-
-    def resume(self, resume_config: Any) -> None:
-        """The journal knows what was done: the study is asked again."""
-
-    @property
-    def resumed(self) -> bool:
-        return False
 
     def _used_resources_string(self) -> str:
         return ""
@@ -161,38 +93,18 @@ class Controller(TuneController):
     @property
     def functions(self) -> dict[str, Any]:
         """What the user has written, with the values of `with_parameters`."""
-        found: dict[str, Any] = {}
+        found = dict(core.parameters)
         for name, kind in self.trainables.items():
             own = next((one for one in kind.__mro__ if is_own(one.__module__)), None)
             found[name] = own or getattr(kind, "_trainable_func", kind)
-            methods = [part for one in kind.__mro__ for part in vars(one).values()]
-            for function in filter(inspect.isfunction, [*methods, *_held(found[name]).values()]):
-                if (registry := (held := _held(function)).get("parameter_registry")) is not None:
-                    found |= {key: registry.get(held["prefix"] + key) for key in held["keys"]}
         return found
-
-    @property
-    def timeout(self) -> float | None:
-        """None where nothing ends the study but its trials."""
-        return 0.0 if self._has_stopper else None
-
-    def require_possible(self) -> None:
-        """Raise UsageError for what cannot be honoured."""
-        name, attribute = type(self._scheduler).__name__, getattr(self._scheduler, "_time_attr", "")
-        if name in NOT_HERE:
-            raise UsageError(f"scheduler {name} is not here: {NOT_HERE[name]}")
-        if attribute in TIMES:
-            raise UsageError(
-                f"{name}(time_attr={attribute!r}) decides by the clock, which differs from run to run: "
-                'give time_attr="training_iteration"'
-            )
 
     def described(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         """For the journal's header: the space, what proposes and decides, and what is searched for."""
         space = [f"{name}: {_of_space(value)}" for name, value in sorted(flatten_dict(self._space).items())]
-        mode = getattr(self._scheduler, "_mode", None) or getattr(self._search_alg, "mode", None)
+        mode = getattr(self.scheduler, "_mode", None) or getattr(self._search_alg, "mode", None)
         goals = [f"{mode}imize {self._metric}"] if self._metric and mode else []
-        return tuple(space), ", ".join(map(_said, (self._search_alg, self._scheduler))), tuple(goals)
+        return tuple(space), ", ".join(map(_said, (self._search_alg, self.scheduler))), tuple(goals)
 
     def begin(self, on_gpus: bool, most: int) -> None:
         """Seed what proposes, where the script has not. most: slots of a node."""
@@ -204,13 +116,13 @@ class Controller(TuneController):
         """The slots of a trial. Raises UsageError for resources that are not here."""
         factory = self._open[trial.key].placement_group_factory
         bundles = [bundle for bundle in factory.bundles if bundle]
-        if other := {kind for bundle in bundles for kind in bundle} - {"CPU", "GPU", "memory", "object_store_memory"}:
-            raise UsageError(f"a trial asks for {bundles}, but here are CPUs and GPUs alone: leave out {min(other)}")
-        cpus, gpus = (math.ceil(sum(bundle.get(kind, 0) for bundle in bundles)) for kind in ("CPU", "GPU"))
-        if gpus and not self._on_gpus:
-            raise UsageError(f"a trial asks for {bundles}, but workers are CPUs: give --gpu all, or ask for no GPU")
+        here = {"CPU", "memory", "object_store_memory", *(["GPU"] if self._on_gpus else [])}
+        if other := {kind for bundle in bundles for kind in bundle if bundle[kind]} - here:
+            fix = "give --gpu all" if "GPU" in other else f"leave out {min(other)}"
+            raise UsageError(f"a trial asks for {bundles}, which workers have not: {fix}")
         if len(bundles) > 1 and "SPREAD" in factory.strategy:
             return Gang(1, len(bundles))
+        cpus, gpus = (math.ceil(sum(bundle.get(kind, 0) for bundle in bundles)) for kind in ("CPU", "GPU"))
         needed = gpus if self._on_gpus else min(cpus, self._most)  # without GPUs a trial has what there is
         return Gang(needed) if needed > 1 else None
 
@@ -237,13 +149,10 @@ class Controller(TuneController):
 
     def _next(self) -> bool:
         """Ask the searcher for a trial, whose id is its number."""
-        number, generate = len(self._numbers), RayTrial.generate_id
+        number = len(self._numbers)
         random.seed(seed_of(self.seed, f"ask/{number}").generate_state(4).tobytes())
         RayTrial.generate_id = staticmethod(lambda: f"{number:05}")
-        try:
-            return not self._search_alg.is_finished() and self._update_trial_queue()
-        finally:
-            RayTrial.generate_id = generate
+        return not self._search_alg.is_finished() and self._update_trial_queue()
 
     def add_trial(self, trial: RayTrial) -> None:
         self._numbers.setdefault(trial.trial_id, len(self._numbers))
@@ -263,39 +172,24 @@ class Controller(TuneController):
             self._callbacks.on_trial_start(iteration=self._iteration, trials=self._trials, trial=trial)
         self._stages[trial.trial_id] = n + 1
         params = {name: label_of(value) for name, value in flatten_dict(trial.config).items()}
-        checkpoint, limit = trial.latest_checkpoint_result, self._limit(trial)
+        checkpoint, limit = trial.latest_checkpoint_result, schedulers.limit(self.scheduler, trial)
         origin = "" if checkpoint is None else "/".join(Path(checkpoint.checkpoint.path).parts[-2:])
-        is_staged = self._pauses or self._copied or trial.max_failures != 0
+        is_staged = type(self.scheduler) is not FIFOScheduler or trial.max_failures != 0
         given = {"from": origin, "limit": limit and list(limit)}
         ours = trial_of(number, params, n if is_staged else None, given=given)
         self._open[ours.key] = trial
-        stage = Stage(
-            trial.trainable_name, trial.trial_id, how, checkpoint, trial.stopping_criterion, trial.checkpoint_freq,
-            trial.checkpoint_at_end, limit, self._n_known + len(self._news[1]),
-        )  # fmt: skip
-        self._news[0][ours.key] = packed(stage)
+        about = {
+            "trial_id": trial.trial_id, "stopping_criterion": dict(trial.stopping_criterion),
+            "checkpoint_config": trial.run_metadata.checkpoint_manager.checkpoint_config,
+        }  # fmt: skip
+        rule = schedulers.in_worker(self.scheduler, trial)
+        self._news[ours.key] = packed(Stage(trial.trainable_name, how, about, checkpoint, limit, rule))
         return Proposed((ours,))
 
-    def _limit(self, trial: RayTrial) -> tuple[str, float] | None:
-        """After how much of what the scheduler will pause it."""
-        scheduler = self._scheduler
-        if isinstance(scheduler, PopulationBasedTraining):
-            last = scheduler._trial_state[trial].last_perturbation_time
-            return scheduler._time_attr, max(last + scheduler._perturbation_interval, scheduler._burn_in_period)
-        if isinstance(scheduler, HyperBandScheduler):
-            bracket = scheduler._trial_info[trial][0]
-            return (scheduler._time_attr, bracket._cumul_r) if bracket._halves or bracket.stop_last_trials else None
-        return None
-
     def news(self) -> list[bytes]:
-        """For workers: stages that come next, and what the scheduler and the stopper have heard since."""
-        if not any(self._news):
-            return []
-        content = packed(self._news)
-        self._n_known += len(self._news[1])
-        self._news[0].clear()
-        self._news[1].clear()
-        return [content]
+        """For workers: stages that come next."""
+        content, self._news = self._news, {}
+        return [packed(content)] if content else []
 
     # Telling
 
@@ -316,15 +210,13 @@ class Controller(TuneController):
         kept = result.ending.kept or {"end": stages.RAISED, "results": []}
         end, told = kept["end"], whole(kept["results"]) if exact is None else exact
         for n, (metrics, checkpoint) in enumerate(told, 1):
-            if self._copied:
-                decided = {stages.STOPPED: TrialScheduler.STOP, stages.PAUSED: None}
-                self._scheduler_alg.counts = decided.get(end, CONTINUE) if n == len(told) else CONTINUE
+            decided = {stages.STOPPED: STOP, stages.PAUSED: PAUSE}.get(end) if n == len(told) else None
+            if isinstance(self._scheduler_alg, schedulers.Decided):
+                self._scheduler_alg.counts = decided or CONTINUE
             self._tell_one(trial, {**metrics, "config": trial.config}, checkpoint)
             decision = self._queued_trial_decisions.pop(trial.trial_id, None)
-            if decision == TrialScheduler.STOP or (n == len(told) and end == stages.STOPPED):
-                return self._execute_action(trial, TrialScheduler.STOP)
-            if n == len(told) and end == stages.PAUSED:
-                return self._execute_action(trial, decision)
+            if decided or decision == STOP:
+                return self._execute_action(trial, decision if decided == PAUSE else STOP)
         if end == stages.RAISED:
             cause = result.ending.cause or result.error or ""
             error = unpacked_error(raised) if raised else TuneError(cause)
@@ -346,8 +238,8 @@ class Controller(TuneController):
     def _schedule_trial_train(self, trial: RayTrial) -> None:
         self._going_on.append(trial)
 
-    def _schedule_trial_save(self, trial: RayTrial, result: Any = None) -> _Saved:
-        return _Saved(trial.latest_checkpoint_result)
+    def _schedule_trial_save(self, trial: RayTrial, result: Any = None) -> Any:
+        return trial.checkpoint  # the worker has saved it
 
     def _schedule_trial_pause(self, trial: RayTrial, should_checkpoint: bool = True) -> None:
         self._set_trial_status(trial, RayTrial.PAUSED)
@@ -368,16 +260,14 @@ class Controller(TuneController):
 
 def seed_searcher(searcher: Any, seed: int) -> None:
     """Seed its random numbers, unless the script has."""
-    if hasattr(searcher, "searcher"):
-        return seed_searcher(searcher.searcher, seed)
+    while hasattr(searcher, "searcher"):
+        searcher = searcher.searcher
     given = getattr(searcher, "_mpitune_given", {})
-    if not isinstance(searcher, Searcher) or any(given[name] is not None for name in given if "seed" in name):
-        return None
-    with needs("optuna", "search"):
-        from mpitune.optimize.strategies.view import reseed, seed_in
-    if seed_in(getattr(searcher, "_sampler", None)) is None:
-        reseed(searcher, f"{seed}/searcher")
-    return None
+    if isinstance(searcher, Searcher) and all(given[name] is None for name in given if "seed" in name):
+        with needs("optuna", "search"):
+            from mpitune.optimize.strategies.view import reseed, seed_in
+        if seed_in(getattr(searcher, "_sampler", None)) is None:
+            reseed(searcher, f"{seed}/searcher")
 
 
 def _of_space(value: Any) -> str:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
@@ -20,15 +21,11 @@ from mpitune.errors import StudyError, UsageError
 from mpitune.processes.keeper import scratch_folder
 
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
+parameters: dict[str, Any] = {}  # of `tune.with_parameters`
 made_up: set[str] = set()  # names of studies that the script has not named
 stands_in = False  # in this process
 refusals: list[str] | None = None  # in a trial: what it was told, whatever it made of that
-_started = False
 _folder = ""
-
-
-class NotHere(UsageError):
-    """A call of Ray in a trial needs a cluster."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,15 @@ def put(value: Any, **options: Any) -> Put:
 
 
 def get(refs: Any, **options: Any) -> Any:
-    """The values of one or several. Raises NotHere for what comes of a task or an actor."""
+    """The values of one or several. Raises UsageError for what comes of a task or an actor."""
     if isinstance(refs, list | tuple):
         return [get(ref) for ref in refs]
     return values[refs.number] if isinstance(refs, Put) else not_here()
 
 
 def not_here(*args: Any, **options: Any) -> NoReturn:
-    """Raises NotHere in a trial, which ends the study; SystemExit in the script, after a line."""
-    error = NotHere(
+    """Raises UsageError in a trial, which ends the study; SystemExit in the script, after a line."""
+    error = UsageError(
         "the script asks for a task, an actor or the cluster of Ray, which mpitune does not start: call the function "
         "itself (of a trainer of Ray Train its loop), and leave to mpitune what runs where; of Ray's core, init, put, "
         "get and shutdown are here"
@@ -71,20 +68,6 @@ def refuse(error: UsageError | StudyError) -> NoReturn:
     """End the script with this line. `except Exception`, as Ray and scripts have it, would hide an exception."""
     print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
     raise SystemExit(int(error.status)) from error
-
-
-def _init(*args: Any, **options: Any) -> contextlib.AbstractContextManager[None]:
-    global _started
-    _started = True
-    for hook in of_ray._post_init_hooks:
-        if type(getattr(hook, "__self__", None)).__name__ == "_ParameterRegistry":
-            hook()  # of `tune.with_parameters`
-    return contextlib.nullcontext()
-
-
-def _shutdown(*args: Any, **options: Any) -> None:
-    global _started
-    _started = False
 
 
 def _resources() -> dict[str, float]:
@@ -105,26 +88,33 @@ def session_folder() -> str:
     return _folder
 
 
-def stand_in(*, started: bool = False) -> None:
-    """From now on Ray's core means this, in this process."""
+def stand_in(results: Path | None = None) -> None:
+    """From now on Ray's core means this, in this process. results: a folder for studies without a name."""
     from ray.train._internal import storage
 
-    global _started, stands_in
-    _started, stands_in = started, True
+    global stands_in
+    stands_in = True
     own = {
-        "init": _init, "shutdown": _shutdown, "is_initialized": lambda: _started, "put": put, "get": get,
-        "cluster_resources": _resources, "available_resources": _resources, "get_gpu_ids": _gpu_ids,
+        "init": lambda *args, **options: contextlib.nullcontext(), "shutdown": lambda *args, **options: None,
+        "is_initialized": lambda: True, "put": put, "get": get, "get_gpu_ids": _gpu_ids,
+        "cluster_resources": _resources, "available_resources": _resources,
     }  # fmt: skip
     for name, meaning in own.items():
         setattr(ray, name, meaning)
     of_ray.Worker.check_connected = GlobalState._check_connected = not_here
     of_ray.Worker.current_node_id = of_ray.Worker.current_task_id = property(not_here)
     storage._get_ray_train_session_dir = session_folder
-    named = storage.StorageContext.get_experiment_dir_name
+    context, named = storage.StorageContext, storage.StorageContext.get_experiment_dir_name
+    begin = context.__init__
 
     def name_of(trainable: Any) -> str:
-        made_up.add(name := named(trainable))
+        made_up.add(name := named(trainable) if results is None else f"ray-{len(made_up) + 1}")
         return name
 
-    storage.StorageContext.get_experiment_dir_name = staticmethod(name_of)
+    def begin_at(self: Any, storage_path: Any, experiment_dir_name: str, **how: Any) -> None:
+        if results is not None and experiment_dir_name in made_up:
+            storage_path, how["storage_filesystem"] = os.path.abspath(results), None
+        begin(self, storage_path=storage_path, experiment_dir_name=experiment_dir_name, **how)
+
+    context.get_experiment_dir_name, context.__init__ = staticmethod(name_of), begin_at
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # the engine hears signals

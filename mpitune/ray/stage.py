@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import pickle
@@ -15,7 +14,14 @@ from typing import Any
 from ray.air._internal.util import skip_exceptions
 from ray.train._internal import session
 from ray.tune.experiment import Trial as RayTrial
-from ray.tune.result import DEBUG_METRICS, DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION
+from ray.tune.result import (
+    AUTO_RESULT_KEYS,
+    DEBUG_METRICS,
+    DONE,
+    RESULT_DUPLICATE,
+    SHOULD_CHECKPOINT,
+    TRAINING_ITERATION,
+)
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable import FunctionTrainable
 from ray.tune.utils import flatten_dict
@@ -28,12 +34,9 @@ from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.ray import core
 from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
 
-ADDED = {  # to results by Ray, beside what it names DEBUG_METRICS
-    "config", DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION, "time_this_iter_s", "time_total_s", "time_since_restore",
-    "iterations_since_restore", "timesteps_since_restore", "experiment_tag", "checkpoint_dir_name",
-}  # fmt: skip
 FINISHED, STOPPED, PAUSED, RAISED = "finished", "stopped", "paused", "raised"  # how a stage ends
-Event = tuple[int, str, str, Any]  # of the scheduler (0) or the stopper (1): method, trial, what it was told
+ADDED = {*AUTO_RESULT_KEYS, *DEBUG_METRICS, DONE, SHOULD_CHECKPOINT, "experiment_tag"}  # by Ray, to results
+Reported = list[tuple[dict[str, Any], str | None]]  # results, each with the name of its checkpoint
 
 
 @dataclass(frozen=True)
@@ -43,86 +46,35 @@ class Stage:
     Attributes:
         trainable: its name.
         how: arguments of the trainable.
+        about: of Ray's trial: its id, its criteria to stop, how it is checkpointed.
         checkpoint: what it goes on from.
-        criterion: at which values of a result it stops.
-        frequency, at_end: when an object of a class saves a checkpoint.
         limit: it is paused once this value of a result is reached.
-        known: of how many events its scheduler and stopper know.
+        scheduler: decides whether it is stopped, see `mpitune.ray.schedulers`.
     """
 
     trainable: str
-    trial_id: str
     how: dict[str, Any]
+    about: dict[str, Any]
     checkpoint: Any
-    criterion: Mapping[str, float]
-    frequency: int
-    at_end: bool
     limit: tuple[str, float] | None
-    known: int
+    scheduler: Any
 
-
-class Named(RayTrial):
-    """A trial that is only known by its id. A copy of a scheduler has the same ones."""
-
-    def __init__(self, trial_id: str, **more: Any):
-        super().__init__("", stub=True, trial_id=trial_id, **more)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Named:
-        return self
-
-
-class Deciding:
-    """A scheduler and a stopper that have heard the first events of the study.
-
-    A stage has a copy that knows what rank 0 did when it asked for it, and hears the stage's own results beside.
-    """
-
-    def __init__(self, begun: bytes):
-        self._begun, self.events = begun, list[Event]()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._known, self._trials = 0, dict[str, RayTrial]()
-        self._parts = pickle.loads(self._begun)
-
-    def at(self, known: int) -> Deciding:
-        """A copy that knows so many events."""
-        if known < self._known:
-            self._begin()
-        for part, method, trial_id, told in self.events[self._known : known]:
-            self._hear(part, method, trial_id, told)
-        self._known = known
-        other = copy.copy(self)
-        other._parts, other._trials = copy.deepcopy((self._parts, self._trials))
-        return other
-
-    def get_live_trials(self) -> list[RayTrial]:
-        """None, as those of other workers wait for nothing here."""
-        return []
-
-    def is_complete(self, result: dict[str, Any]) -> bool:
-        """Whether a trial has with this result all that its scheduler allows."""
-        scheduler = self._parts[0]
-        return flatten_dict(result).get(getattr(scheduler, "_time_attr", ""), 0) >= getattr(
-            scheduler, "_max_t", math.inf
-        )
-
-    def _hear(self, part: int, method: str, trial_id: str, told: Any) -> Any:
-        if part:
-            return self._parts[1](trial_id, told)
-        if trial_id not in self._trials:
-            self._trials[trial_id] = Named(trial_id)
-        call = getattr(self._parts[0], method)
-        return call(self, self._trials[trial_id], *(() if told is None else (told,)))
-
-    def decision(self, trial_id: str, result: dict[str, Any]) -> str:
-        """What becomes of the trial after this result."""
-        scheduler, stopper = self._parts
-        if stopper is not None and self._hear(1, "", trial_id, result):
-            return TrialScheduler.STOP
-        if scheduler is None:
-            return TrialScheduler.CONTINUE
-        return self._hear(0, "on_trial_result", trial_id, flatten_dict(result))
+    def ends(self, trial: RayTrial, result: dict[str, Any], stoppers: list[Any]) -> str:
+        """How it ends with this result; "" where it goes on."""
+        flat = flatten_dict(result)
+        if flat.get(DONE):
+            return FINISHED
+        if any(stopper(trial.trial_id, result) for stopper in stoppers):
+            return STOPPED
+        rule = self.scheduler
+        decision = TrialScheduler.CONTINUE if rule is None else rule.on_trial_result(None, trial, flat)
+        if trial.should_stop(flat) or (
+            decision == TrialScheduler.STOP and flat[rule._time_attr] >= getattr(rule, "_max_t", math.inf)
+        ):
+            return FINISHED
+        if decision != TrialScheduler.CONTINUE:
+            return STOPPED if decision == TrialScheduler.STOP else PAUSED
+        return PAUSED if self.limit and flat.get(self.limit[0], -math.inf) >= self.limit[1] else ""
 
 
 @dataclass
@@ -130,114 +82,91 @@ class InWorker:
     """Evaluates stages.
 
     Attributes:
-        packed: trainables by name, and values of `ray.put`, without their large arrays.
-        begun: the scheduler and the stopper, packed, before the first trial.
+        packed: trainables by name, values of `ray.put`, and stoppers, without their large arrays.
         take_over: lets studies within a trial run there.
     """
 
     packed: bytes
-    begun: bytes
     take_over: Callable[[], None]
     keeps_worker = True
     _stages: dict[str, bytes] = field(default_factory=dict)
 
     def begin(self, data: Data) -> InWorker:
         """In the worker, which has the arrays."""
-        self._data, self._deciding = data, Deciding(self.begun)
+        self._data = data
         if not core.stands_in:  # else this is the script's process, or a trial's
-            core.stand_in(started=True)
+            core.stand_in()
             self.take_over()
         return self
 
     def on_news(self, content: bytes) -> None:
-        """Stages that come next, and what was told since."""
-        stages, events = pickle.loads(content)
-        self._stages.update(stages)
-        self._deciding.events += events
+        """Stages that come next."""
+        self._stages.update(pickle.loads(content))
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
-            before, session._session, folder, values = session._session, None, os.getcwd(), dict(core.values)
-            refusals = core.refusals
-            core.refusals = [] if refusals is None else refusals
+            # Of a trial that this one is a part of:
+            around, folder, values, refusals = session._session, os.getcwd(), dict(core.values), core.refusals
             try:
+                session._session, core.refusals = None, [] if refusals is None else refusals
                 # Made anew: what a trial does to its globals is nothing to the next one, as in Ray.
-                self._trainables, own = read_call(self.packed, self._data)
+                trainables, own, stoppers = read_call(self.packed, self._data)
                 core.values.update(own)
-                yield self._evaluated(trial, pickle.loads(self._stages[trial.key]))
+                yield _evaluated(trial, pickle.loads(self._stages[trial.key]), trainables, stoppers)
             finally:
                 os.chdir(folder)
-                session._session = before  # of a trial that this one is a part of
-                core.refusals = refusals
+                session._session, core.refusals = around, refusals
                 core.values.clear()
                 core.values.update(values)
 
-    def _evaluated(self, trial: Trial, stage: Stage) -> Evaluation:
-        results: list[tuple[dict[str, Any], str | None]] = []
-        cause, raised = "", b""
-        try:
-            end = self._run(stage, results)
-        except Exception as error:
-            error = skip_exceptions(error)
-            end, cause, raised = RAISED, own_traceback(error), packed_error(error, own_traceback(error))
-        kept = {"end": end, "results": plain(results), "refused": next(iter(core.refusals or ()), "")}
-        messages = packed((trial.key, raised, results if can_be_sent(results) else None))
-        last = own_metrics(results[-1][0]) if results else {}
-        steps = {int(r[TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
-        state = {STOPPED: PRUNED, RAISED: FAILED}.get(end, "")
-        if results and self._deciding.is_complete(results[-1][0]):
-            state = ""
-        return Evaluation(
-            trial.key, {} if cause else last, messages=messages, ending=Ending(state, cause, steps, kept=kept)
-        )
 
-    def _run(self, stage: Stage, results: list[tuple[dict[str, Any], str | None]]) -> str:
-        """Train, and collect the results, each with the name of its checkpoint. Returns how it ends."""
-        own = Named(stage.trial_id, stopping_criterion=dict(stage.criterion))
-        deciding = self._deciding.at(stage.known)
-        trainable = self._trainables[stage.trainable](**stage.how)
-        try:
-            if stage.checkpoint is not None:
-                trainable.restore(stage.checkpoint)
-            end = ""
-            while not end:
-                result = trainable.train()
-                if RESULT_DUPLICATE in result:
-                    return FINISHED
-                end = self._end(stage, own, result, deciding)
-                own_part = {name: value for name, value in result.items() if name != "config"}
-                results.append((own_part, None))  # saving may fail
-                results[-1] = own_part, self._saved(trainable, stage, result, end)
-            return end
-        finally:
-            threads = session.get_session()
-            trainable.stop()
-            if threads is not None:
-                threads.training_thread.join()
+def _evaluated(trial: Trial, stage: Stage, trainables: Mapping[str, Any], stoppers: list[Any]) -> Evaluation:
+    results: Reported = []
+    cause, raised = "", b""
+    try:
+        end = _run(stage, trainables[stage.trainable], stoppers, results)
+    except Exception as error:
+        error = skip_exceptions(error)
+        end, cause, raised = RAISED, own_traceback(error), packed_error(error, own_traceback(error))
+    kept = {"end": end, "results": plain(results), "refused": next(iter(core.refusals or ()), "")}
+    messages = packed((trial.key, raised, results if can_be_sent(results) else None))
+    last = own_metrics(results[-1][0]) if results else {}
+    steps = {int(r[TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
+    ending = Ending({STOPPED: PRUNED, RAISED: FAILED}.get(end, ""), cause, steps, kept=kept)
+    return Evaluation(trial.key, {} if cause else last, messages=messages, ending=ending)
 
-    def _end(self, stage: Stage, own: RayTrial, result: dict[str, Any], deciding: Deciding) -> str:
-        """How the stage ends with this result; "" where it goes on."""
-        flat = flatten_dict(result)
-        if flat.get(DONE):
-            return FINISHED
-        decision = deciding.decision(stage.trial_id, result)
-        if own.should_stop(flat):
-            return FINISHED
-        if decision != TrialScheduler.CONTINUE:
-            return STOPPED if decision == TrialScheduler.STOP else PAUSED
-        return PAUSED if stage.limit and flat.get(stage.limit[0], -math.inf) >= stage.limit[1] else ""
 
-    def _saved(self, trainable: Any, stage: Stage, result: dict[str, Any], end: str) -> str | None:
-        if isinstance(trainable, FunctionTrainable):
-            is_due = result.get(SHOULD_CHECKPOINT, False)
-        else:
-            often = stage.frequency and result[TRAINING_ITERATION] % stage.frequency == 0
-            is_due = often or end == PAUSED or (end and stage.at_end)
-        return Path(trainable.save().checkpoint.path).name if is_due else None
+def _run(stage: Stage, kind: type, stoppers: list[Any], results: Reported) -> str:
+    """Train, and collect the results. Returns how it ends."""
+    trial, trainable = RayTrial("", stub=True, **stage.about), kind(**stage.how)
+    try:
+        if stage.checkpoint is not None:
+            trainable.restore(stage.checkpoint)
+        end = ""
+        while not end:
+            result = trainable.train()
+            if RESULT_DUPLICATE in result:
+                return FINISHED
+            end = stage.ends(trial, result, stoppers)
+            own_part = {name: value for name, value in result.items() if name != "config"}
+            results.append((own_part, None))  # saving may fail
+            if isinstance(trainable, FunctionTrainable):
+                is_due = result.get(SHOULD_CHECKPOINT, False)
+            else:
+                often = trial.checkpoint_freq and result[TRAINING_ITERATION] % trial.checkpoint_freq == 0
+                is_due = often or end == PAUSED or (end and trial.checkpoint_at_end)
+            if is_due:
+                results[-1] = own_part, Path(trainable.save().checkpoint.path).name
+        return end
+    finally:
+        threads = session.get_session()
+        trainable.stop()
+        if threads is not None:
+            threads.training_thread.join()
 
 
 def own_metrics(result: Mapping[str, Any]) -> dict[str, float]:
     """Numbers that a trainable reports, without those that Ray adds."""
-    flat = flatten_dict({n: v for n, v in result.items() if n not in DEBUG_METRICS and n not in ADDED})
-    numbers = {n: float(v) for n, v in flat.items() if isinstance(v, Real) and not isinstance(v, bool)}
-    return {n: v for n, v in numbers.items() if not math.isnan(v)}
+    flat = flatten_dict({name: value for name, value in result.items() if name not in ADDED})
+    numbers = {name: float(v) for name, v in flat.items() if isinstance(v, Real) and not isinstance(v, bool)}
+    return {name: value for name, value in numbers.items() if not math.isnan(value)}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
 import pickle
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyarrow.fs import LocalFileSystem
+from ray import tune
 from ray.tune.impl.tuner_internal import TunerInternal
 from ray.tune.search import Searcher
 from ray.tune.tune import run as run_of_ray
@@ -29,11 +28,10 @@ from mpitune.options import RunOptions
 from mpitune.port import Scheduling
 from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import sendable
-from mpitune.ray import core
+from mpitune.ray import core, schedulers
 from mpitune.ray.controller import Controller
 from mpitune.ray.stage import InWorker
 from mpitune.settings import result_settings
-from mpitune.storage.files import make_folder, written_whole
 from mpitune.storage.history import require_same_study
 from mpitune.studies import run_study, stays
 from mpitune.trial import Evaluation, Result, Trial, Window
@@ -74,22 +72,7 @@ def take_over(options: RunOptions, window: int | None) -> None:
         searcher._mpitune_given = given  # whether it was given a seed is not to be seen otherwise
         return searcher
 
-    Searcher.__new__ = made
-    _let_restored_go_on()
-    Controller.run = functools.partialmethod(run, options, window)
-    tune: Any = sys.modules[run_of_ray.__module__]
-    tune.TuneController = Controller
-
-
-def _let_restored_go_on() -> None:
-    """What `Tuner.restore` returns has its space, and is fitted like a new one: the journal knows what was done."""
-    if TunerInternal._fit_resume.__module__ == __name__:
-        return
     state_of, set_space = TunerInternal.__getstate__, TunerInternal._set_param_space_on_restore
-    TunerInternal.__getstate__ = lambda self: {**state_of(self), "_param_space": self._param_space}
-    TunerInternal._set_param_space_on_restore = lambda self, param_space, flattened_param_space_keys: (
-        None if param_space is None else set_space(self, param_space, flattened_param_space_keys)
-    )
 
     def fit_resume(self: TunerInternal, trainable: Any, space: Any) -> Any:
         if self._resume_config.errored != ResumeConfig.ResumeType.SKIP:
@@ -97,9 +80,18 @@ def _let_restored_go_on() -> None:
                 "Tuner.restore has resume_errored or restart_errored, but a trial that has failed stays so: leave them "
                 "out, or give FailureConfig(max_failures=...) to the study"
             ))  # fmt: skip
-        return self._fit_internal(trainable, space)
+        return self._fit_internal(trainable, space)  # like a new one: the journal knows what was done
 
-    TunerInternal._fit_resume = fit_resume
+    Searcher.__new__, TunerInternal._fit_resume = made, fit_resume
+    TunerInternal.__getstate__ = lambda self: {**state_of(self), "_param_space": self._param_space}
+    TunerInternal._set_param_space_on_restore = lambda self, param_space, **names: (
+        param_space and set_space(self, param_space, **names)
+    )
+    Controller.run = functools.partialmethod(run, options, window)
+    running: Any = sys.modules[run_of_ray.__module__]
+    running.TuneController = Controller
+    with_parameters = tune.with_parameters
+    tune.with_parameters = lambda kind, **given: core.parameters.update(given) or with_parameters(kind, **given)
 
 
 def run(controller: Controller, options: RunOptions, window: int | None) -> None:
@@ -107,12 +99,12 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
 
     Raises SystemExit, after a line, for what cannot be honoured: `Tuner.fit` makes a TuneError of any exception.
     """
-    begin = controller.deciding, functools.partial(take_over, options, None)
+    begin = functools.partial(take_over, options, None)
     try:
         if stays():
-            return _serially(controller, InWorker(_packed(controller), *begin))
+            return _serially(controller, InWorker(_packed(controller), begin))
         with called_from(Caller.SCRIPT):
-            controller.require_possible()
+            schedulers.require_possible(controller.scheduler)
             require_whole("window", window, 1)
             for name, trainable in controller.trainables.items():
                 sendable(f"the trainable {name}", trainable, "make it within the function, or in setup()")
@@ -121,7 +113,7 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             n_slots, controller.seed = agreed(options, known.get("seed", seed_here()))
             size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
-            worker = InWorker(_packed(controller), *begin)
+            worker = InWorker(_packed(controller), begin)
             tuning = Tuning(*controller.described(), controller.seed, size, worker, controller)
             if known and named and options.results:
                 fix = "give RunConfig another name, or --restart to set that study aside"
@@ -133,52 +125,34 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
 
 
 def _packed(controller: Controller) -> bytes:
-    return packed_call((controller.trainables, core.values), controller.arrays)
+    return packed_call((controller.trainables, core.values, controller.stoppers), controller.arrays)
 
 
 def _serially(controller: Controller, worker: InWorker) -> None:
     controller.begin(False, 1)
     objective, search = worker.begin(controller.arrays), rounds(controller, 1)
     window = next(search, None)
-    while isinstance(window, Window):
-        for content in controller.news():
-            objective.on_news(content)
-        answers = list(objective(window.awaited))
-        for answer in answers:
-            number, *extras = pickle.loads(answer.messages)
-            controller.extras[number] = tuple(extras)
-        try:
+    with suppress(StopIteration):
+        while isinstance(window, Window):
+            for content in controller.news():
+                objective.on_news(content)
+            answers = list(objective(window.awaited))
+            for answer in answers:
+                key, *extras = pickle.loads(answer.messages)
+                controller.extras[key] = tuple(extras)
             window = search.send([Result(**vars(answer)) for answer in answers])
-        except StopIteration:
-            return
 
 
 def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
     """Where the study is kept: with --results there, and so are the files of one without a name; else by its name."""
     storage = controller._storage
-    is_named = storage.experiment_dir_name not in core.made_up
-    if options.results is None:
-        if not is_named or storage.storage_filesystem.type_name != "local":
-            return options
-        results = Path(storage.experiment_fs_path, "mpitune")
-        return own_folder(replace(options, results=results), results)
-    options = own_folder(options, ("ray", storage.experiment_fs_path))
-    if not is_named:
-        tuner = Path(storage.experiment_fs_path, "tuner.pkl")
-        storage.storage_filesystem, storage.storage_fs_path = LocalFileSystem(), os.path.abspath(str(options.results))
-        storage.experiment_dir_name = "ray"
-        make_folder(Path(storage.experiment_fs_path))
-        storage._create_validation_file()  # by which workers know that they see it
-        if tuner.exists():  # for `Tuner.restore`
-            with written_whole(Path(storage.experiment_fs_path, tuner.name)) as file:
-                file.write(tuner.read_bytes())
-    return options
+    place, is_named = storage.experiment_fs_path, storage.experiment_dir_name not in core.made_up
+    if options.results is None and is_named and storage.storage_filesystem.type_name == "local":
+        options = replace(options, results=Path(place, "mpitune"))
+    return own_folder(options, ("ray", place))
 
 
 def seed_here() -> int:
-    """The seed that the script has given to NumPy and not drawn from since, else one of NumPy's state."""
+    """The seed that the script has given to NumPy and not drawn from since, else a number of NumPy's state."""
     state: Any = np.random.get_state(legacy=True)
-    seed = int(state[1][0])
-    if state[2] == len(state[1]) and np.array_equal(state[1], tuple(np.random.RandomState(seed).get_state())[1]):
-        return seed
-    return int.from_bytes(hashlib.sha256(state[1].tobytes() + repr(state[2:]).encode()).digest()[:4], "little")
+    return int(state[1][state[2] % len(state[1])])

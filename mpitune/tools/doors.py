@@ -106,7 +106,7 @@ def _ray(options: RunOptions, window: int | None, package: Any) -> None:
     """Let the rest of Ray be this process."""
     from mpitune.ray import core
 
-    core.stand_in()
+    core.stand_in(options.results)
 
 
 def _ray_tune(options: RunOptions, window: int | None, package: Any) -> None:

@@ -160,7 +160,9 @@ if len(sys.argv) > 1:
 from ray.tune.search.optuna import OptunaSearch
 how = {} if len(sys.argv) == 1 else {"max_concurrent_trials": 1}
 fit("random", curve, {**x, "n": tune.grid_search([1, 2]), "c": tune.choice(["a", "b"])}, 1, **how)
-fit("asha", curve, x, 6, scheduler=ASHAScheduler(max_t=8, reduction_factor=2), **how)
+fit("asha", curve, x, 6, scheduler=ASHAScheduler(max_t=8, reduction_factor=2, brackets=2), **how)
+median = MedianStoppingRule("training_iteration", grace_period=1, min_samples_required=2)
+fit("median", curve, x, 6, scheduler=median, **how)
 fit("optuna", curve, x, 4, search_alg=OptunaSearch(seed=3), **how)
 """
 )
@@ -198,6 +200,9 @@ def remotely(config):
         pass
     return {"loss": 1}
 
+class Own(FIFOScheduler):
+    pass
+
 def restored():
     tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit()
 
@@ -206,6 +211,7 @@ data += 1
 fit("changed", adding, x, 2, {"name": "own"})
 for refused in (
     lambda: fit("time", curve, x, scheduler=MedianStoppingRule()),
+    lambda: fit("unknown", curve, x, scheduler=Own()),
     lambda: fit("remote", remotely, x),
     lambda: remotely({}),
     lambda: fit("other", adding, {"x": tune.uniform(0, 5)}, run={"name": "own"}),
@@ -220,7 +226,8 @@ for refused in (
 """
 )
 SAID = [
-    "MedianStoppingRule(time_attr='time_total_s') decides by the clock", NOT_HERE, NOT_HERE,
+    "MedianStoppingRule(time_attr='time_total_s') decides by the clock", "scheduler Own is not here",
+    NOT_HERE, NOT_HERE,
     "holds a study with space = ['x: Float (0, 4)", "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 

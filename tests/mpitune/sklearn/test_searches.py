@@ -183,7 +183,6 @@ def test_the_load_of_the_solver_is_no_time_of_fits(monkeypatch: pytest.MonkeyPat
     assert loaded and not servers
 
 
-
 def test_the_first_searches_do_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """They make single fits, while the solver is compiled for later ones."""
     monkeypatch.setattr("mpitune.svm.is_ready", lambda: False)

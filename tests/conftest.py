@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from mpitune.devices.choose import CPU, environment
 from mpitune.processes.fork_server import OWN_VARIABLES, ForkServer
 from tests.helpers import ROOT, mpirun_command
 
@@ -50,9 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # What workers of tests import, nearly all of them some of it.
 PRELOADED = (
-    "joblib", "mpitune.engine.worker", "mpitune.optimize.tuning", "mpitune.sklearn.search.folds", "numpy", "optuna",
-    "sklearn.ensemble", "sklearn.linear_model", "sklearn.model_selection", "sklearn.neighbors", "sklearn.pipeline",
-    "sklearn.preprocessing", "sklearn.svm", "sklearn.tree",
+    "_pytest.assertion.rewrite", "cloudpickle", "joblib", "mpitune.engine.worker", "mpitune.hyperopt.minimizing",
+    "mpitune.optimize.tuning", "mpitune.sklearn.search.folds", "numpy", "optuna", "sklearn.ensemble",
+    "sklearn.linear_model", "sklearn.model_selection", "sklearn.neighbors", "sklearn.pipeline",
+    "sklearn.preprocessing", "sklearn.svm", "sklearn.tree", "tests.toys",
 )  # fmt: skip
 
 
@@ -69,7 +71,9 @@ def one_server() -> Iterator[None]:
 
     A test that changes variables, the folder or the path of modules has a server of its own, as a script has.
     """
-    place, usual, begin = os.getcwd(), dict(os.environ), ForkServer.__init__
+    place, begin = os.getcwd(), ForkServer.__init__
+    with environment(CPU, 1):
+        usual = dict(os.environ)
 
     def begin_with_all(server: ForkServer, modules: Iterable[str], environ: Mapping[str, str]) -> None:
         changed = {name for name, _ in environ.items() ^ usual.items()} - OWN_VARIABLES

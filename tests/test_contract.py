@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,7 +124,8 @@ def no_space(run: Run) -> None:
         return  # not root
     job = run.begin(2, before=[*PRIVATE, FULL, "sh", str(run.results)])
     _, said = job.communicate(timeout=PATIENCE)
-    assert job.returncode in (Exit.ERROR, Exit.USAGE) and "No space left on device" in said, said
+    assert job.returncode in (Exit.ERROR, Exit.USAGE), said
+    assert re.search(r"^\S+\.py: .*No space left on device", said, re.MULTILINE) and "OSError" not in said, said
     run.results.rmdir()
     (run.folder / "results.full").rename(run.results)
 

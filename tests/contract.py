@@ -234,9 +234,9 @@ class Door:
         words: what follows `python`, from the options of a run; "script.py" is in its folder.
         status: of a complete study, of which one trial has failed.
         joins: whether several jobs can work on it.  keeps: whether it has a folder of results.
-        spares: whether a layout may evaluate trials that no result needs.
         writes: whether its trials write files themselves, so that a full disk is their own failure.
         signal: that tells it to stop.  needs: a package.  prints: how the lines begin that must be the same.
+        timed: whether values are times, too, which no two runs have in common.
         grace: how it is told to give running trials little time; without that they must end.
         holds: the numbers of trials from which on all wait until the program is killed, and until it is told to stop.
     """
@@ -246,11 +246,11 @@ class Door:
     status: int = 0
     joins: bool = True
     keeps: bool = True
-    spares: bool = False
     writes: bool = False
     signal: signal.Signals = signal.SIGUSR1
     needs: str = "numpy"
     prints: str | None = "best"
+    timed: bool = False
     grace: tuple[str, ...] = ("--grace", "0.5")
     holds: tuple[int, int] = (6, 9)
 
@@ -277,7 +277,7 @@ DOORS = {
     "search": script(SEARCH, signal=signal.SIGTERM, needs="optuna"),
     "a strategy with stages": script(STAGES, needs="optuna"),
     "together": script(TOGETHER, signal=signal.SIGINT, needs="optuna", holds=(9, 12)),
-    "a race of GridSearchCV": script(RACE, joins=False, spares=True, grace=()),
+    "a race of GridSearchCV": script(RACE, joins=False, timed=True, grace=()),
     "an Optuna script": Door(
         {"script.py": OPTUNA},
         lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],

@@ -2,8 +2,7 @@
 
 So the table of a raced search is the same in this process, on workers and ranks, in any order of ends, and after a
 kill. Candidates that share their last fit leave together, as one more of a fit costs nothing; those of a grid that is
-solved as one never leave. Where few fits are left for a slot all begin, as slots would wait for the last of a look;
-what the race did not want is left out of the table.
+solved as one never leave. What a race did not want, as a search without one may have made it, is left out of the table.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from mpitune.sklearn.search.racing import Race
 from mpitune.storage.history import History
 from mpitune.trial import Result
 
-FITS_PER_SLOT = 24  # from which on a race is quicker than all fits at once, see benchmarks/results/race.md
 ONE_SCORE = "race needs one score to compare candidates by: give refit= the name of one"
 
 Place = tuple[int, int]  # candidate and split
@@ -38,8 +36,8 @@ def check(search: Any) -> None:
 
 def fits_of(
     together: Mapping[int, int | None], folds: Mapping[str, Any], losses: Mapping[Place, float | None]
-) -> tuple[set[Place], set[int]]:
-    """(candidate, split) of all that a race has asked for so far, by the losses known, and who is in it.
+) -> set[Place]:
+    """(candidate, split) of all that a race has asked for so far, by the losses known.
 
     Args:
         together: of all candidates, see `Race`.
@@ -53,12 +51,12 @@ def fits_of(
     while pairs := race.next_folds():
         fits.update(pairs)
         if any(pair not in losses for pair in pairs):
-            return fits, race.kept()
+            return fits
         for pair in pairs:
             race.tell(pair[0], losses[pair])
     if not race.kept():  # all have failed: scikit-learn says so, of all
-        return {(number, split) for number in numbers for split in range(splits)}, set(numbers)
-    return fits, race.kept()
+        return {(number, split) for number in numbers for split in range(splits)}
+    return fits
 
 
 def counts(history: History) -> set[str] | None:
@@ -76,7 +74,7 @@ def counts(history: History) -> set[str] | None:
         value = float(failed) if result.failed and failed != "raise" else result.values.get(goal, math.nan)
         losses[place] = None if math.isnan(value) else -value
     together = {number: folds["together"].get(str(number), number) for number, _ in places.values()}
-    fits, _ = fits_of(together, folds, losses)
+    fits = fits_of(together, folds, losses)
     return {key for key, place in places.items() if place in fits}
 
 
@@ -90,13 +88,6 @@ class FoldRace:
         self._folds = {"splits": splits, "repeats": repeats, "race": float(search.race)}
         self._metric, self._together = search.refit, {**grouping.last_fits, **({0: None} if search.default else {})}
         self._losses: dict[Place, float | None] = {}
-        self._few = 0
-        # An exception of a fit that the race does not want would end the search: such fits are not begun.
-        self._spares = search.error_score != "raise"
-
-    def start(self, n_slots: int) -> None:
-        """Be told how many fits there can be at a time."""
-        self._few = FITS_PER_SLOT * n_slots
 
     def add(self, task: Task, scores: Any) -> None:
         """A task is done, with these scores."""
@@ -113,10 +104,8 @@ class FoldRace:
 
     def wanted(self) -> list[Task]:
         """The tasks to do next, none at the end."""
-        wanted, kept = fits_of(self._together, self._folds, self._losses)
-        left = [task for place, task in self._tasks.items() if place not in self._losses and place[0] in kept]
-        some = [task for place, task in self._tasks.items() if place not in self._losses and place in wanted]
-        return left if some and len(left) < self._few and self._spares else some
+        wanted = fits_of(self._together, self._folds, self._losses)
+        return [task for place, task in self._tasks.items() if place not in self._losses and place in wanted]
 
     def rounds(self, ends: Callable[[], bool]) -> Iterator[list[Task]]:
         """The tasks to do next, until it ends."""
@@ -132,10 +121,8 @@ class FoldRace:
 
     def counted(self, answers: Mapping[str, Answer]) -> tuple[dict[str, Answer], str]:
         """The answers that the race wanted, and a line that says how many fits it did not want."""
-        wanted, _ = fits_of(self._together, self._folds, self._losses)
+        wanted = fits_of(self._together, self._folds, self._losses)
         kept = {self._tasks[place].key: answers[self._tasks[place].key] for place in wanted}
         note = f"race: {len(self._tasks) - len(wanted):,} of {len(self._tasks):,} fits spared"
-        if made := len(answers) - len(kept):
-            note += f", but {made:,} of these were made, as slots would have waited"
         sure = f"the winner of all folds is kept in {100 * self._folds['race']:g} % of searches and orders of folds"
         return kept, f"{note}; {sure}"

@@ -26,7 +26,7 @@ from sklearn.model_selection import _search
 from sklearn.utils.validation import _num_samples
 from threadpoolctl import threadpool_limits
 
-from mpitune.devices.choose import choose, usable_cores
+from mpitune.devices.choose import usable_cores
 from mpitune.errors import Caller, UsageError
 from mpitune.limit import SearchLimit
 from mpitune.options import RunOptions
@@ -47,7 +47,7 @@ from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
 from mpitune.sklearn.search.signature import documented
 from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
-from mpitune.studies import join, n_ranks, run_study
+from mpitune.studies import join, run_study
 
 log = logging.getLogger(__name__)
 
@@ -245,9 +245,6 @@ class OnEngine(_search.BaseSearchCV):
             quiet=not self.verbose,
             changed=self.changed,
         )
-        if race is not None:
-            n_slots = 1 if options.workers == 0 else len(choose(options.gpu, options.workers, options.threads)[0])
-            race.start(n_slots * n_ranks())
         try:
             return answers_of(grouping.tasks, run_study(study, options))
         except Raised as raised:

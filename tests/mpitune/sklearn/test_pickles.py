@@ -51,7 +51,7 @@ def test_the_best_models_of_all_families_are_loaded_where_this_package_is_missin
     homes = {home: import_module(f"mpitune.sklearn.sharing.{file}").FAMILIES for home, file in _FILES.items()}
     kinds = [getattr(pytest.importorskip(home), name, None) for home, names in homes.items() for name in names]
     searches = [of_family(kind).fit(X, Y) for kind in kinds if kind is not None]
-    assert all(search._plans[-1].shares for search in searches)
+    assert all(search.plan_.n_saved for search in searches)
     searches.append(GridSearchCV(SVC(), {"C": [1, 10]}, cv=3, workers=0).fit(X, Y))
     joblib.dump(searches, tmp_path / "joblib")
     joblib.dump([search.best_estimator_ for search in searches], tmp_path / "models")

@@ -50,11 +50,3 @@ def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
 def out_of_bag(sample: BootstrapSample) -> np.ndarray:
     """int64 (m,), ascending: the training images that a network of this sample has not learned from."""
     return np.setdiff1d(np.arange(len(sample.indices)), sample.indices)
-
-
-def disagreement(probabilities: np.ndarray) -> float:
-    """The share of images on which two of (n_networks, n_images, n_classes) answer differently, over all pairs."""
-    n = len(probabilities)
-    answers = probabilities.argmax(axis=2)
-    votes = (answers[..., None] == np.arange(probabilities.shape[2])).sum(axis=0)
-    return float(np.mean((n * n - (votes**2).sum(axis=1)) / (n * (n - 1))))

@@ -13,7 +13,7 @@ import numpy as np
 from common.data import N_CLASSES
 from common.images import ImageSettings
 from mnist_nn.images import no_digit
-from mnist_nn.keys import WEIGHT, fold_key, refit_key, sample_of, set_key
+from mnist_nn.keys import WEIGHT, refit_key, sample_of
 from mnist_nn.shapes import Params, memory_bytes, weights_of
 from mnist_nn.summary import network_row, out_of_bag_errors, print_ensemble, print_networks
 from mnist_nn.tuning import HYPERPARAMETERS, Ranges, drawn
@@ -102,7 +102,7 @@ class Bagging(ImageSettings):
         """Every fold of every parameter set; then the refit of the best one, if one has a loss. Returns the losses."""
         sets = [self._draw(sample, tuning) for tuning in range(self.n_tuning)]
         results = yield [
-            (Trial(fold_key(sample, tuning, fold), params, Segment(fold=fold)),)
+            (Trial(f"b{sample}/t{tuning}/f{fold}", params, Segment(fold=fold)),)
             for tuning, params in enumerate(sets)
             for fold in range(self.folds)
         ]
@@ -122,7 +122,7 @@ class Bagging(ImageSettings):
 
     def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:
         """The parameters of a set, for any fold."""
-        params = drawn(self._ranges, self.seed, set_key(sample, tuning))
+        params = drawn(self._ranges, self.seed, f"b{sample}/t{tuning}")
         return {"bootstrap": sample, "tuning": tuning, **params}
 
     def n_weights(self, params: Params) -> int:
@@ -191,8 +191,7 @@ class Bagging(ImageSettings):
             answers = probabilities[there]
             networks = {self._refit_key(sample): sample for sample in there}
             oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
-            leader = int(np.argmin([rows[number]["cv_loss"] for number in there]))
-            print_ensemble(answers, labels, leader=leader, out_of_bag=oob)
+            print_ensemble(answers, labels, oob)
             draw_ensemble(folder, answers, extra=extra[there, 0], data=data, n=self.plot, noun=self.noun)
 
     def reporting(self) -> Reporting:

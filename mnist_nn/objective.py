@@ -15,7 +15,7 @@ import torch
 from common.data import N_CLASSES
 from mnist_nn import training
 from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
-from mnist_nn.keys import LOSSES, WEIGHT, sample_name, sample_of, stream_of
+from mnist_nn.keys import LOSSES, WEIGHT, sample_of, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.graphed import Prepared
 from mnist_nn.steps.manual import warm_up
@@ -125,7 +125,7 @@ class BaggingObjective:
     def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
         """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""
         labels = self.labels["train_labels"]
-        drawn = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, sample_name(sample)))
+        drawn = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{sample}"))
         indices, others = (torch.from_numpy(each).to(self.device) for each in (drawn.indices, out_of_bag(drawn)))
         return self.images["train_images"][indices], labels[indices], drawn.folds, others
 

@@ -65,8 +65,6 @@ def answers_of(path: Path, images: Callable[[Form], np.ndarray]) -> np.ndarray:
             return torch.cat([network(part.normalised()).softmax(1) for part in parts]).numpy()
     except UsageError:
         raise
-    except FileNotFoundError as error:
-        raise UsageError(f"{error.filename} is missing: copy it from the results folder of the training") from error
     except Exception as error:  # a damaged file fails in many ways, and the fix is the same
         raise UsageError(f"{path} is not a model of mnist_nn: train again with --save-models and --restart") from error
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_nn.bootstrap import disagreement
 from mnist_nn.keys import LOSSES
 from mpitune.experiment import Data
 from mpitune.figures import statistics
@@ -55,8 +54,6 @@ def _facts(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.nd
     n_wrong = int(np.sum(probabilities.mean(axis=0).argmax(axis=1) != labels))
     low, high = statistics.proportion(n_wrong, len(labels))
     note = f"95 % interval {low:.2%} to {high:.2%} ({len(labels):,} images, Wilson); {networks}"
-    if len(probabilities) > 1:
-        note += f"; two of them differ on {disagreement(probabilities):.2%} of the images"
     return [Fact("test error of the ensemble", f"{n_wrong / len(labels):.2%}", note)]
 
 

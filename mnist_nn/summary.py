@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_nn.bootstrap import bootstrap_sample, disagreement, majority_vote, out_of_bag
-from mnist_nn.keys import sample_name
+from mnist_nn.bootstrap import bootstrap_sample, majority_vote, out_of_bag
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.figures import statistics
@@ -58,7 +57,7 @@ def out_of_bag_errors(
         if answered is None:
             continue
         total = np.zeros((len(labels), answered.shape[1])) if total is None else total
-        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, sample_name(sample))))] += answered
+        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, f"b{sample}")))] += answered
     if total is None:
         return 0, 0
     judged = total.any(axis=1)
@@ -79,10 +78,10 @@ def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int, out_of_bag: tuple[int, int]) -> None:
+def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, out_of_bag: tuple[int, int]) -> None:
     """What the networks, (n_networks, n_test, n_classes), achieve together, on standard output.
 
-    leader: the network of the least loss in its cross-validation. out_of_bag: see `out_of_bag_errors`.
+    out_of_bag: see `out_of_bag_errors`.
     """
     mean = probabilities.mean(axis=0)
     vote, wrong = np.mean(majority_vote(probabilities) != labels), mean.argmax(axis=1) != labels
@@ -94,10 +93,3 @@ def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, *, leader: int
         n_wrong, n = out_of_bag
         error = f"{n_wrong / n:.2%}{interval_text(statistics.proportion(n_wrong, n))}"
         print(f"out-of-bag error: {error}, by the networks that had not seen an image")
-    if len(probabilities) > 1:
-        alone = probabilities[leader].argmax(axis=1) != labels
-        gained, lost = int(np.sum(alone & ~wrong)), int(np.sum(wrong & ~alone))
-        print(
-            f"compared with its network of the least CV loss: {gained} images corrected, {lost} made wrong; "
-            f"two networks differ on {disagreement(probabilities):.2%} of the images"
-        )

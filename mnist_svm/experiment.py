@@ -133,6 +133,11 @@ class SvmGrid(ImageSettings):
         g, c = point
         return {"C": float(self.penalties[c]), "gamma": float(self.gammas[g])}
 
+    def at(self, point: Point, results: Mapping[str, Result]) -> list[Result]:
+        """Those of a point's folds that are there."""
+        keys = (self.key(*point, fold) for fold in range(self.folds))
+        return [results[key] for key in keys if key in results]
+
     def errors(self, results: Mapping[str, Result]) -> np.ndarray:
         """float64 (folds, n_gamma, n_C); NaN where a trial failed or has no result."""
         errors = np.full((self.folds, self.n_tuning, self.n_tuning), np.nan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.data import N_CLASSES
-from mnist_svm.summary import REFIT, best_point, summarised
+from mnist_svm.summary import REFIT, best_point, places_of, summarised
 from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
 from mpitune.figures.statistics import interval_text
 from mpitune.trial import Result
@@ -30,15 +30,9 @@ def sections_of(grid: SvmGrid, results: Mapping[str, Result], test_labels: np.nd
 
 
 def _map(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
-    places: list[list[str]] = []
-    seconds = np.zeros(errors.shape[1:])
-    for g in range(len(grid.gammas)):
-        places.append([])
-        for c in range(len(grid.penalties)):
-            keys = [grid.key(g, c, fold) for fold in range(grid.folds)]
-            there = [results[key] for key in keys if key in results]
-            seconds[g, c] = sum(result.seconds for result in there)
-            places[g].append(" ".join(dict.fromkeys(str(result.place) for result in there)))
+    every = range(grid.n_tuning)
+    there = [[grid.at((g, c), results) for c in every] for g in every]
+    seconds = np.array([[sum(result.seconds for result in folds) for folds in row] for row in there])
     return HeatMap(
         "Mean validation error",
         "of the folds, over the grid. Bright is better; the frame marks the chosen point. Below it, the errors of each "
@@ -48,7 +42,7 @@ def _map(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray, point
         errors,
         point,
         seconds,
-        places,
+        [[places_of(folds) for folds in row] for row in there],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,18 +31,22 @@ def best_point(errors: np.ndarray) -> Point | None:
     return None if number is None else (number % n_gamma, number // n_gamma)
 
 
+def places_of(folds: Sequence[Result]) -> str:
+    """Where these ran, each place once."""
+    return " ".join(dict.fromkeys(str(result.place) for result in folds))
+
+
 def table_rows(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray) -> list[dict[str, Any]]:
     """One row per point, gamma by gamma."""
     rows = []
     for g, c in np.ndindex(errors.shape[1:]):
-        keys = [grid.key(g, c, fold) for fold in range(grid.folds)]
-        folds = [results[key] for key in keys if key in results]
+        folds = grid.at((g, c), results)
         row: dict[str, Any] = {"C": float(grid.penalties[c]), "gamma": float(grid.gammas[g])}
         row.update({f"error_{fold}": float(error) for fold, error in enumerate(errors[:, g, c])})
         row["mean"], row["standard_deviation"] = float(errors[:, g, c].mean()), float(errors[:, g, c].std())
         row["unconverged_folds"] = sum(result.values.get("converged") == 0 for result in folds)
         row["seconds"] = f"{sum(result.seconds for result in folds):.6g}"
-        row["place"] = " ".join(dict.fromkeys(str(result.place) for result in folds))
+        row["place"] = places_of(folds)
         row["error"] = "; ".join(dict.fromkeys(last_line(result.error) for result in folds if result.failed))
         rows.append(row)
     return rows

@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_refused_by_name(
     path = tmp_path / "models" / good.name
     path.parent.mkdir()
     path.write_bytes(whole)
-    assert "bootstrap-00.json is missing: copy it" in refusal(tmp_path, six)
+    assert f"{path} is not a model of mnist_nn" in refusal(tmp_path, six), "without its .json"
     path.with_suffix(".json").write_text(json.dumps({"image": [8, 8]}))
     assert f"{path} is not a model of mnist_nn" in refusal(tmp_path, six)
     path.with_suffix(".json").write_text(beside)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mnist_nn.bootstrap import bootstrap_sample, disagreement, least_sure, majority_vote, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample, least_sure, majority_vote, out_of_bag
 from mnist_nn.images import no_digit
 from mnist_nn.tuning import Ranges
 from mpitune.figures.winner import least
@@ -63,12 +63,6 @@ def test_out_of_the_bag_are_the_images_that_were_not_drawn() -> None:
     outside = out_of_bag(sample)
     assert set(outside) | set(sample.indices) == set(range(1000)) and not set(outside) & set(sample.indices)
     assert np.all(np.diff(outside) > 0)
-
-
-def test_disagreement_counts_pairs() -> None:
-    """Images 0 and 1: all three answer alike. Image 2: one of three pairs does. Image 3: none does."""
-    answers = np.array([[0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 1, 2]])  # (n_networks, n_images)
-    assert disagreement(np.eye(3)[answers]) == pytest.approx((0 + 0 + 2 / 3 + 1) / 4)
 
 
 @pytest.mark.parametrize(("shape", "ink", "extent"), [((28, 28), 255, 20), ((8, 8), 16, 8), ((28, 18), 255, 18)])

@@ -8,21 +8,19 @@ Prints what every rank has, then each problem with its fix. Exit status 2 when t
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mpitune.devices import probe
-from mpitune.devices.choose import CPU, choose, environment
+from mpitune.devices.choose import CPU, choose
 from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import Launch, connect, launched
-from mpitune.ranks.transport import Transport
+from mpitune.ranks.transport import LocalTransport, Transport
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.provenance import code_and_libraries
 from mpitune.trial import Place
@@ -90,19 +88,13 @@ def check_cores(nodes: Sequence[Node]) -> Iterator[Finding]:
             )
 
 
-def check_mpi(launch: Launch) -> tuple[str, list[Finding]]:
-    """Which MPI library mpi4py found."""
-    with environment(CPU, 1):
-        done = subprocess.run(
-            [sys.executable, "-m", "mpitune.ranks.mpi"], capture_output=True, text=True, timeout=probe.PROBE_S
-        )
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        fix = 'pip install "mpitune[mpi]", and load the MPI of this site'
-        text = f"MPI cannot be used ({reason}), so only one process can run: {fix}"
-        return "none", [Finding(text)]
-    library = " ".join(done.stdout.split())
-    return f"{library}, {launch.size} rank{'s' * (launch.size > 1)} started by {launch.launcher or 'a shell'}", []
+def mpi_of(launch: Launch, transport: Transport) -> str:
+    """Which MPI library carries the messages, and what has started the ranks."""
+    if isinstance(transport, LocalTransport):
+        return "not used by one process"
+    from mpitune.ranks.mpi import library
+
+    return f"{library()}, {transport.size} rank{'s' * (transport.size > 1)} started by {launch.launcher or 'a shell'}"
 
 
 def table(examined: Iterable[Examined]) -> str:
@@ -121,9 +113,9 @@ def table(examined: Iterable[Examined]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def report(examined: Sequence[Examined], launch: Launch, options: RunOptions) -> Exit:
+def report(examined: Sequence[Examined], mpi: str, options: RunOptions) -> Exit:
     """Print everything. The status is Exit.USAGE when a problem is fatal."""
-    mpi, problems = check_mpi(launch)
+    problems: list[Finding] = []
     nodes = [seen.node for seen in examined]
     if mixed := preflight.mixed_versions([(seen.node.host, seen.versions) for seen in examined]):
         problems.append(Finding(mixed, fatal=True))
@@ -141,7 +133,7 @@ def report(examined: Sequence[Examined], launch: Launch, options: RunOptions) ->
 def run(transport: Transport, launch: Launch, options: RunOptions) -> Exit:
     """One rank's part; rank 0 speaks for all."""
     examined = transport.gather(examine(transport.rank, options))
-    status = report(examined, launch, options) if transport.rank == 0 else Exit.DONE
+    status = report(examined, mpi_of(launch, transport), options) if transport.rank == 0 else Exit.DONE
     transport.close()
     return status
 

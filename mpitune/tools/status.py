@@ -48,17 +48,11 @@ class SlotWork:
 
 @dataclass(frozen=True)
 class JoinedJob:
-    """A job that has joined the study.
-
-    Attributes:
-        trials: that it has finished; a minute: how many of them, since it began.
-        seen: what it said last, while it runs.
-    """
+    """A job that has joined the study: how many trials it has finished, and what it said last, while it runs."""
 
     name: str
     running: bool
     trials: int
-    a_minute: float
     seen: Seen | None
 
 
@@ -114,12 +108,9 @@ def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[JoinedJob]:
     """The jobs that have joined the study in this folder, by what each has found."""
     jobs = []
     for own in [folder / JOBS / name for name in histories if name]:
-        history, running = histories[own.name], is_running(own)
-        began = history.runs[0].get("began", 0.0) if history.runs else 0.0
-        last = max((result.ended for result in history.results.values()), default=began)
-        rate = 60 * len(history.results) / max(last - began, 1e-3) if history.results else 0.0
+        running = is_running(own)
         seen = read_status_file(own) if running else None
-        jobs.append(JoinedJob(own.name, running, len(history.results), round(rate, 3), seen))
+        jobs.append(JoinedJob(own.name, running, len(histories[own.name].results), seen))
     return jobs
 
 
@@ -184,8 +175,8 @@ def described(status: Status) -> list[str]:
             for one in status.seen.overview.running[:FAILURES_SHOWN]
         ]
     lines += [
-        f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}, {job.a_minute:.3g} a "
-        "minute" + (f"; {now(job.seen)}" if job.seen is not None else "")
+        f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}"
+        + (f"; {now(job.seen)}" if job.seen is not None else "")
         for job in status.jobs
     ]
     lines += [

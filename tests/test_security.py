@@ -298,7 +298,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
     allowed = (
         "pickle.loads(setup.experiment)", 'pickle.loads(data["tasks"]', "attributes[name] = pickle.loads(value)",
         "exec(self.code or self._found(), vars(self.main))", "pickle.load(incoming)",
-        "pickle.loads(memoryview(self.arrived)", "pickle.loads(begin[0])",
+        "pickle.loads(memoryview(self.arrived)",
         'pickle.loads(result.arrays["result"].data', "pickle.loads(content)", "pickle.loads(self._content)",
         "pickle.loads(self._begun)", "pickle.loads(self._stages[", "pickle.loads(answer.messages)",
     )  # fmt: skip

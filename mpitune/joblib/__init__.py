@@ -65,15 +65,14 @@ class MpituneBackend(Collecting):
         gpu: GPUs of each node, such as "all": a worker for each, which sees that one alone.
         trial_timeout: seconds after which the worker of a call is killed.
         inner_max_num_threads: threads of each worker's libraries.
-        initializer, initargs: a function that each worker calls before its first call.
     """
 
     supports_inner_max_num_threads = True
 
     def __init__(self, gpu: str | int | None = None, trial_timeout: float | None = None, **options: Any) -> None:
         super().__init__(**options)
-        if unknown := self.backend_kwargs.keys() - {"initializer", "initargs"}:
-            raise UsageError(f"the backend mpitune has no option {min(unknown)}")
+        if self.backend_kwargs:
+            raise UsageError(f"the backend mpitune has no option {min(self.backend_kwargs)}")
         require_seconds("trial_timeout", trial_timeout)
         self._gpu, self._timeout = RunOptions(gpu=gpu).gpu, trial_timeout  # type: ignore[arg-type]
 
@@ -101,10 +100,8 @@ class MpituneBackend(Collecting):
                 f"the script runs on each of {size} ranks: run python -m mpitune {os.path.basename(sys.argv[0])}, "
                 "which runs it on one, and gives its calls to all"
             )
-        options = {**options, **self.backend_kwargs}
         large = options.get("max_nbytes", LARGE_ARRAY)
         self._large = float("inf") if large is None else float(large)
-        begin = options.get("initializer")
         workers, inner = max(min(self._most, -(-n_jobs // size)), 1), self.inner_max_num_threads
         self._options = RunOptions(
             gpu="none" if self._gpu is None else self._gpu, workers=workers if self._gpu is None else None,
@@ -113,7 +110,6 @@ class MpituneBackend(Collecting):
         )  # fmt: skip
         self._calls = Calls(
             environ=tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not inner),
-            begin=b"" if begin is None else packed(functools.partial(begin, *options.get("initargs", ()))),
             writeable=options.get("mmap_mode", "r") != "r",
         )
         return super().configure(n_jobs, parallel)

@@ -53,14 +53,12 @@ class Calls(Experiment):
     Attributes:
         modules: that its workers import.
         environ: their variables.
-        begin: a pickled call that each worker makes before its first one; empty for none.
         writeable: whether calls have copies of the arrays.
         made: the calls; other ranks and workers have them as data.
     """
 
     modules: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
-    begin: bytes = field(default=b"", metadata={"changes_results": False})
     writeable: bool = False
     made: Made | None = field(default=None, metadata={"changes_results": False})
     data_sha256: str = ""  # which nobody asks for, as nothing is kept
@@ -75,7 +73,7 @@ class Calls(Experiment):
         return self.made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Calls, (self.modules, self.environ, self.begin, self.writeable)
+        return Calls, (self.modules, self.environ, self.writeable)
 
     def data(self) -> Data:
         made = self._here
@@ -117,22 +115,18 @@ class Calls(Experiment):
             set_threads()
         calls, data = worker.data[CALLS], worker.data
         places = [slice(*place) for place in pairwise([0, *data[ENDS].tolist()])]
-        begin = [self.begin] if self.begin else []
 
         def objective(batch: Batch) -> Iterator[Evaluation]:
             for trial in batch:
                 place = places[int(trial.params["call"])]
-                yield _called(trial, calls[place].tobytes(), data, self.writeable, begin)
+                yield _called(trial, calls[place].tobytes(), data, self.writeable)
 
         return objective
 
 
-def _called(trial: Trial, call: bytes, data: Data, writeable: bool, begin: list[bytes]) -> Evaluation:
-    """The pickled result of a call, or its exception, which another node may not have. begin: what is done first."""
+def _called(trial: Trial, call: bytes, data: Data, writeable: bool) -> Evaluation:
+    """The pickled result of a call, or its exception, which another node may not have."""
     try:
-        if begin:
-            pickle.loads(begin[0])()
-            begin.clear()
         result = read_call(call, data, writeable)()
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()

@@ -31,9 +31,8 @@ class MemoryFile:
         self.descriptor = descriptor
 
     @classmethod
-    def of_size(cls, n_bytes: int, name: str = "search") -> MemoryFile:
-        """name: for who looks at descriptors of this process."""
-        memory = cls(os.memfd_create(name))
+    def of_size(cls, n_bytes: int) -> MemoryFile:
+        memory = cls(os.memfd_create("search"))
         os.truncate(memory.descriptor, max(1, n_bytes))
         return memory
 

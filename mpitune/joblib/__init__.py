@@ -15,7 +15,6 @@ Under mpirun or srun `python -m mpitune script.py` runs the script on rank 0, an
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import pickle
@@ -35,7 +34,7 @@ from mpitune.options import RunOptions
 from mpitune.processes.collecting import Collecting, Done
 from mpitune.processes.fork_server import THREADS
 from mpitune.processes.pickles import LARGE_ARRAY, CallPickler, named
-from mpitune.processes.process import installed_modules_of, packed
+from mpitune.processes.process import installed_modules_of
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds
 from mpitune.studies import n_ranks, run_study, stays

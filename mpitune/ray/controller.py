@@ -213,7 +213,11 @@ class Controller(TuneController):
             decided = {stages.STOPPED: STOP, stages.PAUSED: PAUSE}.get(end) if n == len(told) else None
             if isinstance(self._scheduler_alg, schedulers.Decided):
                 self._scheduler_alg.counts = decided or CONTINUE
-            self._tell_one(trial, {**metrics, "config": trial.config}, checkpoint)
+            if checkpoint is not None:  # which other trials may go on from as they hear of the result
+                place = Checkpoint(str(Path(trial.storage.trial_fs_path, checkpoint)), trial.storage.storage_filesystem)
+                self._process_trial_save(trial, _TrainingResult(checkpoint=place, metrics=metrics))
+                self._callbacks.on_trial_save(iteration=self._iteration, trials=self._trials, trial=trial)
+            self._process_trial_result(trial, {**metrics, "config": trial.config})
             decision = self._queued_trial_decisions.pop(trial.trial_id, None)
             if decided or decision == STOP:
                 return self._execute_action(trial, decision if decided == PAUSE else STOP)
@@ -224,14 +228,6 @@ class Controller(TuneController):
         else:
             self._process_trial_result(trial, {RESULT_DUPLICATE: True})
             self._maybe_execute_queued_decision(trial)
-
-    def _tell_one(self, trial: RayTrial, metrics: dict[str, Any], checkpoint: str | None) -> None:
-        """Process a result, and before it its checkpoint, which other trials may go on from."""
-        if checkpoint is not None:
-            place = Checkpoint(str(Path(trial.storage.trial_fs_path, checkpoint)), trial.storage.storage_filesystem)
-            self._process_trial_save(trial, _TrainingResult(checkpoint=place, metrics=metrics))
-            self._callbacks.on_trial_save(iteration=self._iteration, trials=self._trials, trial=trial)
-        self._process_trial_result(trial, metrics)
 
     # What Ray's controller asks of its actors
 
@@ -281,5 +277,5 @@ def _said(part: Any) -> str:
     """A text of a searcher or scheduler with its settings that are numbers and texts."""
     within = getattr(part, "searcher", None)
     known = {} if within is None else {"searcher": _said(within)}
-    plain = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n not in ("_uuid_prefix",)}
+    plain = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n != "_uuid_prefix"}
     return f"{type(part).__name__}({', '.join(f'{name}={value}' for name, value in {**plain, **known}.items())})"

@@ -86,8 +86,13 @@ def in_worker(scheduler: TrialScheduler, trial: RayTrial) -> TrialScheduler | No
     """A copy that decides whether a stage of this trial is stopped; None where it needs none."""
     if isinstance(scheduler, AsyncHyperBandScheduler):
         bracket = copy.copy(scheduler._trial_info[trial.trial_id])
-        cutoffs = [(time, bracket.cutoff(recorded)) for time, recorded in bracket._rungs]
-        bracket._rungs = [(time, {} if cutoff is None else {"": cutoff}) for time, cutoff in cutoffs]
+
+        def amounting(recorded: dict[str, float]) -> dict[str, float]:
+            if trial.trial_id in recorded:  # it has failed later, and begins anew
+                return {trial.trial_id: recorded[trial.trial_id]}
+            return {"": bracket.cutoff(recorded)} if recorded else {}
+
+        bracket._rungs = [(time, amounting(recorded)) for time, recorded in bracket._rungs]
         own = copy.copy(scheduler)
         own._brackets, own._trial_info = [bracket], {trial.trial_id: bracket}
         return own

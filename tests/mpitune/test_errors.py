@@ -46,7 +46,7 @@ def test_an_error_of_ours_is_not_wrapped_as_a_librarys(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         from_namespace(Refuses, argparse.Namespace())
     (tmp_path / "journal.jsonl").write_text(json.dumps({**HEADER, "format": 99}) + "\n")
-    with pytest.raises(UsageError, match="has format 99, this program reads 3"):
+    with pytest.raises(UsageError, match="has format 99, this program reads 4"):
         read_header(tmp_path)
 
 

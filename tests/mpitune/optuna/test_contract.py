@@ -157,10 +157,11 @@ def test_a_samplers_own_state_is_kept_in_the_order_of_numbers(options: RunOption
     assert vars(type(study.sampler))["asked"] == 10
 
 
-def test_several_calls_are_one() -> None:
-    digests = set()
-    for parts in ([18], [3, 9, 6]):
-        study = new(sampler=optuna.samplers.NSGAIISampler(seed=1, population_size=4))
+@pytest.mark.parametrize("sampler", ["TPE", "NSGAII"])
+def test_several_calls_are_one(sampler: str) -> None:
+    digests, how = set(), {"population_size": 4} if sampler == "NSGAII" else {"n_startup_trials": 3}
+    for parts in ([18], [5, 13], [3, 9, 6]):
+        study = new(sampler=getattr(optuna.samplers, f"{sampler}Sampler")(seed=1, **how))
         for part in parts:
             optimize(study, square, part, window=4, options=HERE)
         digests.add(digest(study))

@@ -71,14 +71,14 @@ def one_server() -> Iterator[None]:
 
     A test that changes variables, the folder or the path of modules has a server of its own, as a script has.
     """
-    place, begin = os.getcwd(), ForkServer.__init__
+    place, begin = (os.getcwd(), sys.path[:]), ForkServer.__init__
     with environment(CPU, 1):
         usual = dict(os.environ)
 
     def begin_with_all(server: ForkServer, modules: Iterable[str], environ: Mapping[str, str]) -> None:
         changed = {name for name, _ in environ.items() ^ usual.items()} - OWN_VARIABLES
-        packages = {name.partition(".")[0] for name in modules}
-        if os.getcwd() == place and not changed and packages & {name.partition(".")[0] for name in PRELOADED}:
+        of_a_study = {"joblib", "mpitune", "optuna", "sklearn"}.intersection(name.partition(".")[0] for name in modules)
+        if (os.getcwd(), sys.path) == place and not changed and of_a_study:
             modules = {*modules, *PRELOADED}
         begin(server, modules, environ)
         server.modules = Packages(server.modules)

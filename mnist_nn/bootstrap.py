@@ -45,8 +45,3 @@ def least_sure(probabilities: np.ndarray, n: int) -> np.ndarray:
     It is as sure of an image as the highest mean probability that its networks give to any one class.
     """
     return np.argsort(probabilities.mean(axis=0).max(axis=1), kind="stable")[:n]
-
-
-def out_of_bag(sample: BootstrapSample) -> np.ndarray:
-    """int64 (m,), ascending: the training images that a network of this sample has not learned from."""
-    return np.setdiff1d(np.arange(len(sample.indices)), sample.indices)

@@ -15,7 +15,7 @@ from common.images import ImageSettings
 from mnist_nn.images import no_digit
 from mnist_nn.keys import WEIGHT, refit_key, sample_of
 from mnist_nn.shapes import Params, memory_bytes, weights_of
-from mnist_nn.summary import network_row, out_of_bag_errors, print_ensemble, print_networks
+from mnist_nn.summary import network_row, print_ensemble, print_networks
 from mnist_nn.tuning import HYPERPARAMETERS, Ranges, drawn
 from mpitune.devices import probe
 from mpitune.errors import UsageError
@@ -189,9 +189,7 @@ class Bagging(ImageSettings):
             from mnist_nn.figures import draw_ensemble
 
             answers = probabilities[there]
-            networks = {self._refit_key(sample): sample for sample in there}
-            oob = out_of_bag_errors(results, data["train_labels"], samples=networks, folds=self.folds, seed=self.seed)
-            print_ensemble(answers, labels, oob)
+            print_ensemble(answers, labels)
             draw_ensemble(folder, answers, extra=extra[there, 0], data=data, n=self.plot, noun=self.noun)
 
     def reporting(self) -> Reporting:
@@ -209,7 +207,7 @@ class Bagging(ImageSettings):
     def _save_model(
         self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
     ) -> None:
-        from mnist_nn.predict import save_model
+        from mnist_nn.network import save_model
 
         weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
         params = {name: row[name] for name in HYPERPARAMETERS}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnist_nn.shapes import Params
+from mpitune.storage.files import written_whole
+
+Form = tuple[int, int, int]  # of a data set's images: height, width, value of full ink
 
 
 class Network(nn.Module):
@@ -49,3 +57,11 @@ class Network(nn.Module):
         if self.seen is not None:
             self.seen |= seen
         return seen["output"]
+
+
+def save_model(path: Path, params: Params, form: Form, weights: Mapping[str, np.ndarray]) -> None:
+    """Write the weights for `torch.load(path, weights_only=True)` and `load_state_dict`, and all else as .json."""
+    with written_whole(path.with_suffix(".json"), "w") as file:
+        json.dump({"parameters": dict(params), "image": form}, file, indent=2)
+    with written_whole(path) as file:
+        torch.save({name: torch.from_numpy(array) for name, array in weights.items()}, file)

@@ -14,7 +14,7 @@ import torch
 
 from common.data import N_CLASSES
 from mnist_nn import training
-from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.keys import LOSSES, WEIGHT, sample_of, stream_of
 from mnist_nn.net import Images
 from mnist_nn.steps.graphed import Prepared
@@ -32,10 +32,9 @@ class BaggingObjective:
 
     With parameter `fold`, values `loss` (mean cross-entropy per validation image, inf when training
     diverged), `epochs` and `train_loss` (of the last epoch).
-    Without, values `train_error`, `test_error`, `oob_error` (fractions; of a network that diverged, inf) and `epochs`,
-    arrays `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (1, n_classes),
-    `oob_probabilities` float32 (n_oob, n_classes), of the training images out of the bag, ascending, and `losses`
-    float64 (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
+    Without, values `train_error`, `test_error` (fractions; of a network that diverged, inf) and `epochs`, arrays
+    `probabilities` float32 (n_test, n_classes), `extra_probabilities` float32 (1, n_classes), and `losses` float64
+    (epochs,), see `Trained`; and the weights when they are to be saved. A network that diverged has no arrays.
     A network that is too large for the worker's memory is not trained: the answer is `NoRoom`, with the numbers.
 
     The data is put on the device once, and the bootstrap sample last used is kept there, and on a GPU the training step
@@ -67,9 +66,9 @@ class BaggingObjective:
             yield answer
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        images, labels, folds, unseen = self._sample(sample_of(trial))
+        images, labels, folds = self._sample(sample_of(trial))
         if trial.segment.fold is None:
-            return self._refit(trial, images, labels, unseen)
+            return self._refit(trial, images, labels)
         held_out = folds[trial.segment.fold]
         others = torch.cat([labels[: held_out.start], labels[held_out.stop :]])
         trained, loss = self._train(trial, images.without(held_out), others), math.inf
@@ -77,13 +76,12 @@ class BaggingObjective:
             loss = training.cross_entropy(trained.weights, images[held_out], labels[held_out])
         return Evaluation(trial.key, {"loss": loss, "epochs": float(trained.epochs), "train_loss": trained.losses[-1]})
 
-    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor, unseen: torch.Tensor) -> Evaluation:
-        """unseen: the training images out of the bag."""
+    def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
         trained = self._train(trial, images, labels)
-        asked = {"train": (images, labels)}
-        if len(unseen):
-            asked["oob"] = self.images["train_images"][unseen], self.labels["train_labels"][unseen]
-        asked["test"] = self.images["test_images"], self.labels["test_labels"]
+        asked = {
+            "train": (images, labels),
+            "test": (self.images["test_images"], self.labels["test_labels"]),
+        }
         values = {f"{name}_error": math.inf for name in asked} | {"epochs": float(trained.epochs)}
         if trained.diverged:
             return Evaluation(trial.key, values)
@@ -92,8 +90,7 @@ class BaggingObjective:
         if not all(bool(each.isfinite().all()) for each in (*answers.values(), extra)):
             return Evaluation(trial.key, values)
         values.update({f"{name}_error": _error(answers[name], truth) for name, (_, truth) in asked.items()})
-        arrays = {f"{name}_probabilities": each.cpu().numpy() for name, each in answers.items() if name != "train"}
-        arrays |= {"probabilities": arrays.pop("test_probabilities"), "extra_probabilities": extra.cpu().numpy()}
+        arrays = {"probabilities": answers["test"].cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
         arrays[LOSSES] = np.array(trained.losses)
         if self.options.save_models:
             arrays.update({WEIGHT + name: weight.cpu().numpy() for name, weight in trained.weights.items()})
@@ -122,12 +119,12 @@ class BaggingObjective:
             on_progress=lambda done: self._report_step(done, options.epochs, "epoch"),
         )
 
-    def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice], torch.Tensor]:
-        """Images, labels and folds of a bootstrap sample, on the device, and which training images it has not seen."""
+    def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice]]:
+        """Images, labels and folds of a bootstrap sample, on the device."""
         labels = self.labels["train_labels"]
         drawn = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{sample}"))
-        indices, others = (torch.from_numpy(each).to(self.device) for each in (drawn.indices, out_of_bag(drawn)))
-        return self.images["train_images"][indices], labels[indices], drawn.folds, others
+        indices = torch.from_numpy(drawn.indices).to(self.device)
+        return self.images["train_images"][indices], labels[indices], drawn.folds
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

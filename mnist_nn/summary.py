@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mnist_nn.bootstrap import bootstrap_sample, majority_vote, out_of_bag
+from mnist_nn.bootstrap import majority_vote
 from mnist_nn.shapes import Params
 from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
 from mpitune.figures.winner import Winner
 from mpitune.storage.table import last_line
-from mpitune.trial import Result, seed_of
+from mpitune.trial import Result
 
 
 def network_row(
@@ -31,7 +31,7 @@ def network_row(
     row["cv_loss"] = float(losses[int(params["tuning"])].mean()) if params else nan
     sets = [{"tuning": n} for n in range(len(losses))]
     row["sets_as_good"] = len(Winner(losses, sets, maximize=False).as_good) if params else 0
-    for name in ("train_error", "test_error", "oob_error", "epochs"):
+    for name in ("train_error", "test_error", "epochs"):
         row[name] = refit.values.get(name, nan) if refit else nan
     row["seconds"] = f"{seconds:.6g}"
     row["place"] = str(refit.place) if refit else ""
@@ -42,26 +42,6 @@ def network_row(
     else:
         row["error"] = "" if refit.arrays else "its training diverged"
     return row
-
-
-def out_of_bag_errors(
-    results: Mapping[str, Result], labels: np.ndarray, *, samples: Mapping[str, int], folds: int, seed: int
-) -> tuple[int, int]:
-    """On how many training images the networks that have not learned from them are wrong together, and of how many.
-
-    samples: the bootstrap sample of each network, by the key of its refit.
-    """
-    total = None
-    for key, sample in samples.items():
-        answered = results[key].arrays.get("oob_probabilities")
-        if answered is None:
-            continue
-        total = np.zeros((len(labels), answered.shape[1])) if total is None else total
-        total[out_of_bag(bootstrap_sample(len(labels), folds, seed_of(seed, f"b{sample}")))] += answered
-    if total is None:
-        return 0, 0
-    judged = total.any(axis=1)
-    return int(np.sum(total.argmax(axis=1)[judged] != labels[judged])), int(judged.sum())
 
 
 def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -78,18 +58,11 @@ def print_networks(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_ensemble(probabilities: np.ndarray, labels: np.ndarray, out_of_bag: tuple[int, int]) -> None:
-    """What the networks, (n_networks, n_test, n_classes), achieve together, on standard output.
-
-    out_of_bag: see `out_of_bag_errors`.
-    """
+def print_ensemble(probabilities: np.ndarray, labels: np.ndarray) -> None:
+    """What the networks, (n_networks, n_test, n_classes), achieve together, on standard output."""
     mean = probabilities.mean(axis=0)
     vote, wrong = np.mean(majority_vote(probabilities) != labels), mean.argmax(axis=1) != labels
     print(
         f"ensemble of {len(probabilities)}, test error: {vote:.2%} by majority vote, {np.mean(wrong):.2%} "
         f"by mean probability{interval_text(statistics.proportion(int(wrong.sum()), len(labels)))}"
     )
-    if out_of_bag[1]:
-        n_wrong, n = out_of_bag
-        error = f"{n_wrong / n:.2%}{interval_text(statistics.proportion(n_wrong, n))}"
-        print(f"out-of-bag error: {error}, by the networks that had not seen an image")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from mnist_nn.experiment import Bagging
 from mnist_nn.parallel.settings import Settings
-from mnist_nn.predict import Predict
 from mnist_svm.experiment import SvmGrid
 from mpitune.cli import parser_of
 from mpitune.errors import UsageError
@@ -24,7 +23,6 @@ OTHERS = {
     "mpitune doctor": (RunOptions,),
     "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),
-    "mnist_nn.predict": (Predict,),
 }
 
 

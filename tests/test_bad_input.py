@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from common import data
-from mnist_nn import ddp, predict
+from mnist_nn import ddp
 from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
 from mpitune import cli
@@ -33,7 +33,7 @@ def nn(arguments: Sequence[str]) -> int:
 
 
 PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {
-    "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main, "predict": predict.main,
+    "svm": svm, "nn": nn, "data": data.main, "status": status.main, "doctor": doctor.main,
     "ddp": ddp.main, "report": report.main,
 }  # fmt: skip
 
@@ -95,10 +95,6 @@ REFUSED = {
     "status other": "is not a journal header",
     "status newer": "format 999",
     "status folder-journal": "cannot be read",
-    "predict": "required: results, image",
-    "predict toys a-file": "there are no models in toys/models",
-    "predict absent NEWLINE": "there are no models in",
-    "predict models a-file": "models/models/bootstrap-00.pt is not a model",
     "doctor --expect-nodes 2": "--expect-nodes 2, but there is 1",
     "doctor NEWLINE": "unrecognized arguments",
     "ddp --backend nccl --no-cuda": "--backend nccl",
@@ -115,12 +111,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with things that are not what they seem."""
     folder = tmp_path_factory.mktemp("bad")
     (folder / "a-file").write_text("mine")
-    for name in ("a-folder", "other", "newer", "folder-journal/journal.jsonl", "models/models"):
+    for name in ("a-folder", "other", "newer", "folder-journal/journal.jsonl"):
         (folder / name).mkdir(parents=True)
     (folder / "mine" / "figures").mkdir(parents=True)
     (folder / "other" / NAME).write_text("a story\nin two lines\n")
     (folder / "newer" / NAME).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
-    (folder / "models" / "models" / "bootstrap-00.pt").write_text("no model")
     Journal(folder / "toys", HEADER).close()
     raw = folder / "damaged" / "MNIST" / "raw"
     write_files(raw)
@@ -157,7 +152,7 @@ def test_the_table_covers_all_programs() -> None:
 def test_names_that_are_no_text_reach_the_program_as_the_shell_gives_them(program: Any, tmp_path: Path) -> None:
     """From outside, with bytes that no encoding has: in a terminal's own encoding and in the plainest one."""
     for locale in ("C.UTF-8", "C"):
-        for words in (("mnist_svm", "3", "--results"), ("mnist_nn.predict", "r"), ("mpitune", "status")):
+        for words in (("mnist_svm", "3", "--results"), ("mpitune", "status")):
             arguments = ("-m", *words, os.fsdecode(b"\xff\xfe"))
             done = program(*arguments, cwd=tmp_path, env={"LC_ALL": locale}, status=Exit.USAGE)
             assert done.stderr.count("\n") == 1 and "is not valid UTF-8" in done.stderr and done.stdout == ""

@@ -248,22 +248,6 @@ def test_a_checkpoint_is_handed_on_without_following_links(tmp_path: Path) -> No
     assert sorted(path.name for path in new.parent.glob("*")) == ["t000000", "t000001-1", "t000002-1", "t000003"]
 
 
-def test_a_model_of_a_stranger_is_refused(tmp_path: Path, trap: Trap, capsys: Any) -> None:
-    torch = pytest.importorskip("torch")
-    from PIL import Image
-
-    from mnist_nn.predict import main
-
-    path = tmp_path / "r" / "models" / "bootstrap-00.pt"
-    path.parent.mkdir(parents=True)
-    torch.save({"conv.weight": trap}, path)
-    path.with_suffix(".json").write_text('{"image": [8, 8, 255]}')
-    Image.new("L", (8, 8), 255).save(tmp_path / "image.png")
-    assert main([str(tmp_path / "r"), str(tmp_path / "image.png")]) == Exit.USAGE
-    assert "is not a model of mnist_nn" in capsys.readouterr().err
-    assert not trap.path.exists()
-
-
 # Each image in a child of its own, which has imported all, so that the memory it takes can be told.
 
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from common.data import N_CLASSES, load
-from mnist_nn.network import Network
+from mnist_nn.network import Network, save_model
 from mnist_nn.parallel import checkpoint
 from mnist_nn.parallel.checkpoint import Begun, Checkpoint
 from mnist_nn.parallel.log import TABLE, Epoch, Log, append_row, summary
 from mnist_nn.parallel.rendezvous import RankInfo
 from mnist_nn.parallel.settings import Settings
-from mnist_nn.predict import ONE_MODEL, save_model
 from mnist_nn.tuning import HYPERPARAMETERS
 from mpitune.errors import StorageError, UsageError
 from mpitune.settings import result_settings
@@ -146,7 +145,7 @@ class Recorder:
             save(learning(*curves), folder, "learning")
             if self.job.settings.save_model:
                 named = {name: weight.cpu().numpy() for name, weight in state.weights.items()}
-                save_model(folder / ONE_MODEL, self.job.params, self._form, named)
+                save_model(folder / "model.pt", self.job.params, self._form, named)
         print(summary(row), flush=True)
 
     def _row(self, epochs: Sequence[Epoch]) -> dict[str, Any]:

@@ -113,9 +113,7 @@ class Settings(DatasetSettings):
     tensorboard: bool = setting(
         False, "write the log for TensorBoard too, into the results", changes_results=False, advanced=True
     )
-    save_model: bool = setting(
-        False, "keep the weights as model.pt in the results, for PyTorch and mnist_nn.predict", changes_results=False
-    )
+    save_model: bool = setting(False, "keep the weights as model.pt in the results, for PyTorch", changes_results=False)
     resume: bool = setting(False, "continue from the checkpoint in the results", changes_results=False)
     results: Path = setting(
         Path("results/mnist_nn_ddp"), "folder for checkpoint, log, table and figure", changes_results=False

@@ -28,12 +28,6 @@ class Driver:
         kinds = ["MIG" if " MIG " in self.model(number) else "GPU" for number in range(count.value)]
         return [f"{kind}-{self.uuid(number)}" for number, kind in enumerate(kinds)]
 
-    def cuda_version(self) -> int:
-        """The version of CUDA that the driver is for, such as 12."""
-        version = ctypes.c_int()
-        self._call("cuDriverGetVersion", ctypes.byref(version))
-        return version.value // 1000
-
     def model(self, number: int = 0) -> str:
         name = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", name, 256, self._device(number))

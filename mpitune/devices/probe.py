@@ -4,7 +4,6 @@
 
     names     names of all GPUs that the driver shows
     gpu       name and memory of the visible GPU, from the driver
-    driver    the version of CUDA that the driver is for
     torch     whether the library can be imported, and can compute on the visible device
 
 Each library has a process of its own, as in a study: libraries of different CUDA versions cannot always share one.
@@ -29,7 +28,6 @@ from mpitune.errors import UsageError
 from mpitune.processes.process import die_with
 
 PROBE_S = 180.0  # libraries on a slow network file system take minutes
-OLDEST_CUDA, NEWEST_CUDA = 11, 13  # there is a requirements file for each
 
 
 def begin(device: Device, what: str, *, threads: int = 1) -> subprocess.Popen[str]:
@@ -69,21 +67,14 @@ def why_unusable(library: str, visible: str) -> Callable[[], str]:
     """
     device = Device(f"cuda:{visible}", visible)
     process = begin(device, library)
-    return lambda: _why_unusable(library, device, answer(process))
 
-
-def _why_unusable(library: str, device: Device, answered: dict[str, object]) -> str:
-    wrong = answered.get("error") or (None if answered["installed"] else "it is not installed")
-    if not wrong:
-        return ""
-    cuda = answer(begin(device, "driver")).get("cuda")
-    if not isinstance(cuda, int):
+    def wait() -> str:
+        answered = answer(process)
+        wrong = answered.get("error") or (None if answered["installed"] else "it is not installed")
         fix = "install the requirements-cu*.txt that fits the driver (nvidia-smi shows its CUDA version)"
-    elif cuda < OLDEST_CUDA:
-        fix = f"update the driver, which is for CUDA {cuda}"
-    else:
-        fix = f"pip install -r requirements-cu{min(cuda, NEWEST_CUDA)}.txt, which fits this driver (CUDA {cuda})"
-    return f"{library} cannot use {device.name} ({wrong}): {fix}"
+        return f"{library} cannot use {device.name} ({wrong}): {fix}" if wrong else ""
+
+    return wait
 
 
 class NotInstalled(UsageError):
@@ -111,12 +102,12 @@ def library(name: str) -> dict[str, object]:
 
 
 def answer_to(what: str) -> dict[str, object]:
-    """The answer to "names", "gpu", "driver", or the name of a library."""
+    """The answer to "names", "gpu", or the name of a library."""
     if what == "names":
         return {"names": Driver().names()}
     if what == "gpu":
         return Driver().described()
-    return {"cuda": Driver().cuda_version()} if what == "driver" else library(what)
+    return library(what)
 
 
 def main(parent: int, what: str) -> None:

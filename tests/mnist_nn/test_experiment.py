@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from mnist_nn.bootstrap import bootstrap_sample, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.keys import refit_key
+from mnist_nn.net import normalised
+from mnist_nn.network import Network
 from mnist_nn.shapes import weights_of
 from mpitune.engine.study import Study
 from mpitune.errors import Exit
@@ -42,7 +46,7 @@ def scored(loss: Callable[[Trial], float]) -> Objective:
 
 @pytest.mark.parametrize(
     ("command", "ranks"),
-    [("mnist_nn 1 1", 2), ("mnist_nn.predict r i", 0), pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow)],
+    [("mnist_nn 1 1", 2), pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow)],
 )
 def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
     """torch is hidden as Python hides a module."""
@@ -121,19 +125,21 @@ def test_the_report_of_a_real_study(study: tuple[Path, str]) -> None:
     assert names == {"unsure-01", "unsure-02", "unsure-03", "no-digit"}
 
 
-def test_the_report_says_how_sure_it_is(study: tuple[Path, str]) -> None:
-    """The errors of networks on what they have not seen, alone and together."""
-    folder, printed = study
-    labels, total = TINY.data()["train_labels"], np.zeros((150, 10))
-    results = {trial.key: result for trial, result in computed()}
-    for b, row in enumerate(table(folder / "results.csv")):
-        outside = out_of_bag(bootstrap_sample(150, 3, seed_of(0, f"b{b}")))
-        answered = results[refit_key(b, True)].arrays["oob_probabilities"]
-        assert float(row["oob_error"]) == np.mean(answered.argmax(axis=1) != labels[outside])
-        total[outside] += answered
-    judged = total.any(axis=1)
-    together = np.mean(total.argmax(axis=1)[judged] != labels[judged])
-    assert 0 < judged.sum() < 150 and f"out-of-bag error: {together:.2%} (95 % interval" in printed
+def test_saved_networks_answer_as_the_study_did(study: tuple[Path, str]) -> None:
+    """The modules that docs/training.md names, from the files alone."""
+    folder, images = study[0], normalised(torch.tensor(TINY.data()["test_images"]), 16.0)
+    with np.load(folder / "predictions.npz") as file:
+        probabilities = file["probabilities"]
+    rows, paths = table(folder / "results.csv"), sorted((folder / "models").glob("*.pt"))
+    for row, path, expected in zip(rows, paths, probabilities, strict=True):
+        about = json.loads(path.with_suffix(".json").read_text())
+        assert (
+            about["image"] == [8, 8, 16] and {k: str(v) for k, v in about["parameters"].items()}.items() <= row.items()
+        )
+        network = Network(about["parameters"], (8, 8), 10)
+        network.load_state_dict(torch.load(path, weights_only=True))
+        with torch.inference_mode():
+            np.testing.assert_allclose(network(images).softmax(1).numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_bootstrap_without_a_network_keeps_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mnist_nn.bootstrap import bootstrap_sample, least_sure, majority_vote, out_of_bag
+from mnist_nn.bootstrap import bootstrap_sample, least_sure, majority_vote
 from mnist_nn.images import no_digit
 from mnist_nn.tuning import Ranges
 from mpitune.figures.winner import least
@@ -56,13 +56,6 @@ def test_networks_that_contradict_each_other_are_less_sure_than_networks_that_do
     assert least_sure(probabilities, 2).tolist() == [2, 1]
     assert least_sure(probabilities, 9).tolist() == [2, 1, 0]
     assert least_sure(probabilities, 0).tolist() == []
-
-
-def test_out_of_the_bag_are_the_images_that_were_not_drawn() -> None:
-    sample = bootstrap_sample(1000, 5, seed_of(0, "b0"))
-    outside = out_of_bag(sample)
-    assert set(outside) | set(sample.indices) == set(range(1000)) and not set(outside) & set(sample.indices)
-    assert np.all(np.diff(outside) > 0)
 
 
 @pytest.mark.parametrize(("shape", "ink", "extent"), [((28, 28), 255, 20), ((8, 8), 16, 8), ((28, 18), 255, 18)])

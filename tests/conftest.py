@@ -32,6 +32,7 @@ settings.register_profile("ours", max_examples=25, deadline=None)  # others in e
 settings.load_profile("ours")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a cluster are marked by where they lie, and one process runs those that use the same things.
 

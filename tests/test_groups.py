@@ -9,3 +9,8 @@ def test_groups_are_seen_by_xdist(request: pytest.FixtureRequest) -> None:
     if not hasattr(request.config, "workerinput"):
         pytest.skip("one process runs all tests: give -n")
     assert request.node.nodeid.endswith("@one process")
+
+
+def test_a_file_is_a_group(request: pytest.FixtureRequest) -> None:
+    """Which tests/conftest.py says before pytest-xdist looks."""
+    assert request.node.nodeid.endswith("@tests/test_groups") or not hasattr(request.config, "workerinput")

@@ -74,21 +74,13 @@ class Carried(Matching):
         earlier: the studies before, the oldest first.
         uses: False where none counts, as the strategy's trials go on from each other's checkpoints.
         go_on: told of a trial that gets the result of a stage, and the folder from which a later stage goes on.
-        kept: the result of a trial as this study keeps it.
 
     Raises:
         UsageError: no result of the last of them could count.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        earlier: Sequence[Earlier],
-        uses: bool,
-        go_on: Callable[[Trial, Path], None],
-        kept: Callable[[Outcome], Result],
-    ):
-        self._problem, self._uses, self._go_on, self._kept = problem, uses, go_on, kept
+    def __init__(self, problem: Problem, earlier: Sequence[Earlier], uses: bool, go_on: Callable[[Trial, Path], None]):
+        self._problem, self._uses, self._go_on = problem, uses, go_on
         spaces = [parts_of(study.settings.get("space")) for study in earlier]
         self._earlier, here = list(earlier), parts_of(problem.space.described())
         require_comparable(spaces[-1], here)
@@ -145,7 +137,7 @@ class Carried(Matching):
         segment, old = outcome.trial.segment, _folder(earlier, key)
         if segment.until and not segment.last and old.exists():
             self._go_on(outcome.trial, old)
-        return self._kept(outcome)
+        return outcome.result
 
     def _own(self, segment: Segment, seed: int, reads: Sequence[str]) -> Own:
         """The study's seed and the trial's number, as far as its result depends on them."""

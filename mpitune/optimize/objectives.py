@@ -106,7 +106,7 @@ class ObjectiveTrial:
         return Path.cwd() if self._attempt is None else self._attempt.make()
 
     def set_user_attr(self, name: str, value: Any) -> None:
-        """Say more of the trial than its values: for `constraints_func` of a sampler of Optuna, for `study.trials`.
+        """Say more of the trial than its values: for `study.trials`.
 
         The study keeps it as JSON: a tuple becomes a list. NaN, which JSON does not have, fails the trial.
         """

@@ -21,7 +21,6 @@ from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.spaces import Point, Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import Feedback, Problem, Strategy, TrialScheduler, number_of
-from mpitune.optimize.strategies.from_optuna import with_constraints
 from mpitune.optimize.strategies.plain import Sampling
 from mpitune.optimize.strategies.population import PopulationBased
 from mpitune.optimize.values import InvalidReturnValue, refuse_faults, require_same_names
@@ -100,7 +99,7 @@ class Tuning(Experiment):
             if not (folder / f"t{number_of(trial):06}").exists():
                 AttemptFolder(trial, folder, self.task.job, like=old).finish()
 
-        self.plan.carried[:] = [Carried(self.task.problem, earlier, uses, go_on, self._with_constraints)]
+        self.plan.carried[:] = [Carried(self.task.problem, earlier, uses, go_on)]
         return self.plan.carried[0]
 
     def _known(self) -> Iterator[tuple[Point, Feedback, bool]]:
@@ -134,7 +133,7 @@ class Tuning(Experiment):
             return None
         return self.plan.gang_of(self.task.problem.space.params_of(trial.params))
 
-    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> Result | None:
+    def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """An objective that returns what it must not ends the search; one without a value in its first trial."""
         refuse_faults(evaluation)
         failure, segment = evaluation, trial.segment
@@ -146,14 +145,6 @@ class Tuning(Experiment):
         first = segment.number == 0 and not segment.stage
         if failure.ending.fault is Fault.OBJECTIVE or (failure.ending.fault is Fault.NO_VALUE and first):
             raise UsageError(f"{failure.error} (trial {segment.number})")
-        if self.plan is None or not isinstance(evaluation, Result):
-            return None
-        return self._with_constraints(Outcome(trial, evaluation))
-
-    def _with_constraints(self, outcome: Outcome) -> Result:
-        """The result of a trial as it is kept."""
-        assert self.plan is not None
-        return with_constraints(self.plan.strategy, self.task.problem, outcome)
 
     def study(self, outcomes: Sequence[Outcome], folder: Path | None) -> SearchStudy:
         if self.plan is not None and self.plan.reported:

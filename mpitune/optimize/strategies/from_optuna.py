@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,7 +20,6 @@ from mpitune.optimize.spaces import Choice, Point
 from mpitune.optimize.spaces.optunas import optuna, suggested, told
 from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, said_of
 from mpitune.optimize.strategies.plain import Sampling
-from mpitune.trial import Outcome, Result
 
 MOST_DRAWS = 100  # points that a sampler proposes in vain before one is drawn at random that fulfils the constraints
 
@@ -55,6 +54,8 @@ class Optuna(Sampling):
             raise UsageError(
                 f"{self.sampler!r} is not a sampler of Optuna: give one such as optuna.samplers.TPESampler()"
             )
+        if constraints_func_of(made) is not None:
+            raise UsageError("constraints_func is for study.optimize of Optuna: here let such a trial return inf")
         goes_through_all = library.samplers.GridSampler, library.samplers.BruteForceSampler
         if isinstance(getattr(made, "_base_sampler", made), goes_through_all):
             raise UsageError(f"{type(made).__name__} goes through all points: use strategy='grid', which does so too")
@@ -124,24 +125,6 @@ class _AskedStudy(Sampler):
         state = states.FAIL if feedback.losses is None else states.PRUNED if feedback.pruned else states.COMPLETE
         values = self._problem.values(feedback.losses or ())
         self._view.tell(trial.number, values if state == states.COMPLETE else None, state)
-
-
-def with_constraints(strategy: Any, problem: Problem, outcome: Outcome) -> Result:
-    """The result of a trial with what `constraints_func` of a strategy's sampler says of a complete one.
-
-    So the journal knows which trials may be the best.
-    """
-    (trial, result), function = outcome, constraints_func_of(strategy)
-    constraints: tuple[float, ...] = ()  # not those of an earlier study, whose function may have been another
-    if function is not None and trial.segment.last and not result.failed:
-        about = {"user_attrs": dict(result.user_attrs), **told(problem.space.parts, dict(trial.params))}
-        running = optuna().trial.TrialState.RUNNING  # as in Optuna's own loop
-        frozen = optuna().trial.create_trial(state=running, **about)
-        frozen.number = trial.segment.number
-        constraints = finite(function(frozen))
-    if constraints == result.ending.constraints:
-        return result
-    return replace(result, ending=replace(result.ending, constraints=constraints))
 
 
 def finite(constraints: Sequence[float]) -> tuple[float, ...]:

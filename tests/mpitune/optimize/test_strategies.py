@@ -32,8 +32,6 @@ from mpitune.optimize.strategies.base import Feedback, Problem, Sampler, TrialSc
 from mpitune.optimize.strategies.plain import Points
 from mpitune.optimize.strategies.view import reseed
 from mpitune.optimize.tuning import LeadersPart, Tuning, WorkersPart
-from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
-from mpitune.storage.history import read_study
 from mpitune.storage.trials import read
 from mpitune.trial import Ending, Result, Trial
 from tests.mpitune.optimize.objectives import searched
@@ -334,37 +332,6 @@ def test_short_stages_are_told_before_a_long_one_that_was_asked_before(seed: int
         assert strategy.told == right
 
 
-def test_constraints_and_attributes_are_part_of_a_result(tmp_path: Path) -> None:
-    """For `constraints_func` in a search that goes on, is adapted, or has jobs that join, and for who reads it."""
-
-    def objective(trial: Any) -> Any:
-        trial.set_user_attr("over", (0.5 - np.float32(trial.params["x"]), 1))
-        return trial.params["x"]
-
-    def constraints(trial: Any) -> Any:
-        assert trial.user_attrs["over"] == [0.5 - np.float32(trial.params["x"]), 1]
-        return trial.user_attrs["over"][:1]
-
-    sampler = optuna.samplers.TPESampler(constraints_func=constraints, n_startup_trials=4)
-    how: dict[str, Any] = dict(strategy=sampler, window=2)
-    whole = searched(objective, LINE, n_trials=14, **how)
-    for join in (False, True):
-        for n in (6, 14):
-            study = searched(objective, LINE, n_trials=n, join=join, results=tmp_path / f"r{join}", **how)
-        assert found(study) == found(whole)
-    right = min(x_of(trial) for trial in whole.trials if x_of(trial) >= 0.5)
-    assert study.best.values["loss"] == right and {trial.state for trial in study.trials} == {"complete", "infeasible"}
-    history = read_study(tmp_path / "rTrue")
-    candidates = read_candidates(history, goal := Goal("loss", False))
-    best = ReportedStudy(tmp_path / "rTrue", history, goal, candidates).best
-    assert best is not None and best.value == right
-    how = dict(n_trials=20, enqueue=[{"x": 0.25}], adapt=True)
-    wider = searched(objective, {"x": Float(0, 2)}, strategy=sampler, results=tmp_path / "rFalse", **how)
-    assert [t.user_attrs["over"][0] for t in wider.trials] == [0.5 - np.float32(x_of(t)) for t in wider.trials]
-    plain = searched(objective, {"x": Float(0, 2)}, strategy="tpe", results=tmp_path / "rTrue", **how)
-    assert plain.best.values["loss"] < 0.5 and not plain.best.constraints
-
-
 def test_no_name_means_something_to_the_engine(tmp_path: Path) -> None:
     """Of a user attribute, a value or a parameter: each is what it is, also for who reads the journal."""
 
@@ -455,6 +422,7 @@ FIXED = optuna.samplers.PartialFixedSampler({"x": 3}, optuna.samplers.TPESampler
         ("cmaes", {}, "CMA-ES needs two or more numbers"),
         (optuna.samplers.GridSampler({"x": [1]}), {}, "GridSampler goes through all points: use strategy='grid'"),
         (optuna.samplers.BruteForceSampler(), {}, "BruteForceSampler goes through all points: use strategy='grid'"),
+        (optuna.samplers.TPESampler(constraints_func=len), {}, "constraints_func is for study.optimize of Optuna"),
         (FIXED, {}, "the sampler draws x = 3.0, not in Float"),
         (Optuna("BestSampler"), {}, "Optuna has no sampler 'BestSampler'"),
         (Grid(points=0), {}, "give at least one point"),

@@ -8,9 +8,9 @@ from threading import Thread
 
 import numpy as np
 
-from common.data import DatasetSettings, is_present, load
+from common.data import DatasetSettings, load
 from mpitune.errors import UsageError
-from mpitune.experiment import Data, Experiment
+from mpitune.experiment import Experiment
 from mpitune.settings import setting
 
 
@@ -35,10 +35,6 @@ class ImageSettings(DatasetSettings, Experiment):
         if n_train < self.folds:
             raise UsageError(f"--folds {self.folds} is too large: there are {n_train} training images")
         return arrays
-
-    def data_here(self) -> Data | None:
-        """The arrays of `data` where nothing must be downloaded for them."""
-        return self.data() if is_present(self.dataset, self.data_folder) else None
 
 
 def standardised(images: np.ndarray, max_pixel: int) -> np.ndarray:

@@ -195,7 +195,7 @@ class Bagging(ImageSettings):
     def reporting(self) -> Reporting:
         tables = ("results.csv", "trials.csv", "predictions.npz")
         return Reporting(
-            "minimize loss", ("bootstrap", "tuning"), self.report_sections, self.data_here,
+            "minimize loss", ("bootstrap", "tuning"), self.report_sections,
             files=(*tables, "models", "figures"),
         )  # fmt: skip
 

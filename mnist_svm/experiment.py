@@ -234,7 +234,7 @@ class SvmGrid(ImageSettings):
     def reporting(self) -> Reporting:
         tables = ("validation_error.npy", "results.csv", "best.json")
         return Reporting(
-            "minimize error", sections=self.report_sections, data_here=self.data_here,
+            "minimize error", sections=self.report_sections,
             files=(*tables, "heat_map.svg", "heat_map.png", "figures"), best=self._best,
         )  # fmt: skip
 

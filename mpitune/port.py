@@ -142,9 +142,8 @@ class Reporting:
         goal: such as "minimize loss", by which the best trial is chosen.
         no_parameters: names of trials' parameters that are not searched.
         sections: of the journal and the data: sections for this kind of study, see `mpitune.figures.panels`. Called at
-            the end of a study, and by `python -m mpitune report` at any time, when results may be missing. The data are
-            None where they are not at hand.
-        data_here: the arrays of `Experiment.data` for an older study; None if they would have to be downloaded.
+            the end of a study, and by `python -m mpitune report` at any time, without data.
+            Results may be missing then.
         files: what `Experiment.report` writes in the results folder: no study begins where a user has such a file. None
             if that is not known: where `report` is not the default one, a study then needs an empty folder to begin.
         folds: what is kept of the cross-validation whose folds trials are, with each start: see `FoldsNote`.
@@ -155,7 +154,6 @@ class Reporting:
     goal: str = ""
     no_parameters: tuple[str, ...] = ()
     sections: Callable[[History, Data | None], Sequence[Section]] = lambda history, data: ()
-    data_here: Callable[[], Data | None] = lambda: None
     files: tuple[str, ...] | None = None
     folds: Mapping[str, Any] = field(default_factory=dict)
     counts: Callable[[History], Container[str] | None] = lambda history: None

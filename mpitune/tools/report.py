@@ -18,7 +18,6 @@ from mpitune.report.page import report_of, write_report
 from mpitune.settings import program, setting
 from mpitune.storage.files import PAGE
 from mpitune.storage.history import read_study, studies_in
-from mpitune.storage.provenance import digest
 
 
 @dataclass(frozen=True)
@@ -26,24 +25,16 @@ class ReportOptions:
     """The command line."""
 
     folder: Path = setting(help="results folder of the study")
-    to: Path | None = setting(None, "file to write (default: report.html in the results folder)", metavar="FILE")
 
 
 def _of_journal(folder: Path) -> ReportedStudy:
-    history, data, note = read_study(folder), None, ""
+    history = read_study(folder)
     try:
-        experiment = experiment_of(history)
-        try:
-            data = experiment.reporting().data_here() if experiment else None
-        except UsageError as error:
-            note = f"The study's data cannot be read: {error}"
-        if data is not None and digest(data) != history.header["settings"].get("data_sha256"):
-            data, note = None, "The data that lie here are not those of the study, so they are not shown."
-        report = report_of(folder, history, experiment, data)
+        return report_of(folder, history, experiment_of(history), None)
     except Exception as error:  # of the program's own part: the journal may be anybody's
         report = report_of(folder, history, None, None)
         note = f"What only the program itself can say is left out ({type(error).__name__}: {error})."
-    return replace(report, sections=[*report.sections, Section("What is not here", [Note(note)])]) if note else report
+        return replace(report, sections=[*report.sections, Section("What is not here", [Note(note)])])
 
 
 def main(arguments: Sequence[str] | None = None) -> Exit:
@@ -53,15 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
 
 
 def _write(options: ReportOptions) -> Exit:
-    folders = studies_in(options.folder)
-    if options.to is not None and len(folders) > 1:
-        raise UsageError(f"--to {options.to}: {options.folder} holds {len(folders)} studies, so leave --to out")
-    for folder in folders:
-        path = options.to or folder / PAGE
-        report = _of_journal(folder)
+    for folder in studies_in(options.folder):
+        path, report = folder / PAGE, _of_journal(folder)
         try:
             write_report(path, report)
         except OSError as error:
-            raise UsageError(f"{path} cannot be written ({error.strerror}): give another file with --to") from error
+            raise UsageError(
+                f"{path} cannot be written ({error.strerror}): copy the study, with its journal"
+            ) from error
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, open it in a browser")
     return Exit.DONE

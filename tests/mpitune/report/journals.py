@@ -59,7 +59,6 @@ def write(
         run = {
             "command": ["toy.py", "3"],
             "versions": {"python": "3.11.7"},
-            "commit": "0123456789abcdef",
             "time": "2023-11-14T22:13:20+0000",
             "began": began,
             "n_trials": len(outcomes),

@@ -93,7 +93,6 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
         "slots": [HOSTILE],
         "time": HOSTILE,
         "command": [HOSTILE],
-        "commit": HOSTILE,
         "versions": {HOSTILE: HOSTILE},
     }
     history = write(tmp_path / "bad", bad, heading=heading, note=bad_run)
@@ -160,7 +159,7 @@ def test_values_and_parameters_may_be_called_as_a_column_of_the_page(tmp_path: P
     assert trials["seconds (value)"] == [7] and trials["failure (value)"] == [8]
 
 
-def test_every_study_leaves_a_report_and_the_command_makes_it_again(tmp_path: Path, capsys: Any) -> None:
+def test_every_study_leaves_a_report_and_the_command_makes_it_again(tmp_path: Path) -> None:
     """What rank 0 knows at its end is what the command reads."""
     for _ in range(2):
         studied(tmp_path / "r", 4)
@@ -173,9 +172,6 @@ def test_every_study_leaves_a_report_and_the_command_makes_it_again(tmp_path: Pa
         shutil.copytree(tmp_path / "r", halving / f"iteration{number}")
         (halving / f"iteration{number}" / "report.html").unlink()
     assert main([str(halving)]) == Exit.DONE and len(list(halving.glob("*/report.html"))) == 2
-    capsys.readouterr()
-    assert main([str(halving), "--to", str(tmp_path / "both.html")]) == Exit.USAGE
-    assert "holds 2 studies, so leave --to out" in capsys.readouterr().err
 
 
 @dataclass(frozen=True)

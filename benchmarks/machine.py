@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import Any
 
 from benchmarks import OPENBLAS
 from mpitune.devices.choose import usable_cores
-from mpitune.storage.provenance import commit, versions
+from mpitune.storage.provenance import versions
 
 
 def circumstances(*libraries: str, **facts: Any) -> str:
     """Lines that say where, with what and of how many a measurement was made."""
+    git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     return "\n".join(
         [
-            f"{time.strftime('%F')}, {processor()}, {usable_cores()} cores, commit {(commit() or 'unknown')[:12]}",
+            f"{time.strftime('%F')}, {processor()}, {usable_cores()} cores, commit {commit}",
             ", ".join(f"{name} {version}" for name, version in versions(libraries).items()),
             ", ".join(f"{name} = {value}" for name, value in facts.items()),
             ", ".join(f"{name} {os.environ.get(name, 'unset')}" for name in OPENBLAS),

@@ -28,7 +28,6 @@ import numpy as np
 
 from mpitune.errors import Exit, UsageError
 from mpitune.settings import program, setting
-from mpitune.storage.waiting import waiting
 
 
 class Source(NamedTuple):
@@ -139,8 +138,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         UsageError: the file is unreadable, of another kind, or not of its stated length; it is named.
     """
     try:
-        with waiting(f"folder {path.parent} has not answered"):
-            content = path.read_bytes()
+        content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         start, magic = 4 + 4 * dimensions, bytes((0, 0, 8, dimensions))
         if content[:4] != magic:

@@ -23,7 +23,6 @@ from mpitune.ranks import launch as how_launched
 from mpitune.ranks.launch import Launch, connect, launched
 from mpitune.report import write_page
 from mpitune.settings import Parser, add_settings, from_namespace
-from mpitune.storage.waiting import waiting
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +59,7 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
         options = from_namespace(RunOptions, namespace)
         start_logging(launch.rank, options)
         stops.hold()  # a rank that has begun MPI and ends by itself would wait for the others, which wait for it
-        with waiting(f"{name} starts", logging.DEBUG if launch.rank else logging.INFO):
-            transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
+        transport = connect(launch, options.expect_nodes, options.heartbeat_timeout)
     except UsageError as error:
         return print_error(parser.prog, error, launch.rank)
     with rank.taking_part(name, transport):

@@ -27,7 +27,7 @@ from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned,
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
-from mpitune.engine.study import Coordinated
+from mpitune.engine.study import Study
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
 from mpitune.storage.table import kind_of, last_line
@@ -50,7 +50,7 @@ class KeepsResults(Protocol):
 class Coordinator:
     """Runs one study to its end."""
 
-    def __init__(self, study: Coordinated, journal: KeepsResults, scheduling: Scheduling, resources: Resources):
+    def __init__(self, study: Study, journal: KeepsResults, scheduling: Scheduling, resources: Resources):
         self._study, self._journal, self._scheduling, self._resources = study, journal, scheduling, resources
         self._tell, self._clock = resources.tell, resources.clock
         self.dispatch = Dispatch(scheduling, resources)

@@ -15,7 +15,7 @@ import msgspec
 
 from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.slots import SlotState
-from mpitune.engine.study import Coordinated
+from mpitune.engine.study import Study
 from mpitune.errors import duration, printable, printable_lines
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import host_name
@@ -53,7 +53,7 @@ class Overview:
     left: float | None  # seconds until all known trials are done, a guess; None where that is not known
 
 
-def overview(study: Coordinated, dispatch: Dispatch, now: float, *, failed: int, total: int | None) -> Overview:
+def overview(study: Study, dispatch: Dispatch, now: float, *, failed: int, total: int | None) -> Overview:
     """The study now, by the coordinator's clock; see `Overview`. `total`: None where that is not known."""
     n_asked = study.n_asked
     states = list(dispatch.slots.values())

@@ -37,7 +37,6 @@ from mpitune.ranks.transport import Transport
 from mpitune.settings import result_settings
 from mpitune.storage.journal import Journal, join, require_unused
 from mpitune.storage.provenance import code_and_libraries, digest
-from mpitune.storage.waiting import waiting
 from mpitune.track.tracker import require
 from mpitune.trial import Place
 
@@ -64,19 +63,18 @@ def run(
         kept = stack.enter_context(ExitStack())
         stack.push(partial(_settle, transport))
         part = _RanksPart(experiment, name, options, transport, time.monotonic(), host, stack, kept)
-        with waiting(f"{name} starts", logging.DEBUG if transport.rank else logging.INFO):
-            if transport.size > 1:
-                versions_here = code_and_libraries(*_modules_of(type(experiment)))
-                agree_on_versions(transport, host, versions_here)
-            devices, packed, wait = part.prepare()
-            places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
-            preload = part.preload(packed)
-            if preload:
-                with environment(devices[0], 1, len(devices)):
-                    server_for(preload, os.environ)  # it imports while the data are loaded
-            part.end_check(wait)
-            nodes = transport.gather(survey(places, options.threads))
-            journal, shared = part.load_and_share(nodes, durable=finish is not None)
+        if transport.size > 1:
+            versions_here = code_and_libraries(*_modules_of(type(experiment)))
+            agree_on_versions(transport, host, versions_here)
+        devices, packed, wait = part.prepare()
+        places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
+        preload = part.preload(packed)
+        if preload:
+            with environment(devices[0], 1, len(devices)):
+                server_for(preload, os.environ)  # it imports while the data are loaded
+        part.end_check(wait)
+        nodes = transport.gather(survey(places, options.threads))
+        journal, shared = part.load_and_share(nodes, durable=finish is not None)
         buffers = part.allocate_buffers(devices, shared)
         agent = part.make_agent(devices, places, packed, shared, buffers, preload)
         if journal is None:
@@ -181,20 +179,18 @@ class _RanksPart(Part):
             if self.transport.rank == 0:
                 check(nodes, options)
                 require(options.track)
-                with waiting("the data are loaded", logging.INFO):
-                    data = self.experiment.data()
-                    header = _header(self.experiment, self.name, data)
-                with waiting(f"results folder {self.folder} has not answered"):
-                    files = _files(self.experiment)
-                    require_unused(self.folder, files)
-                    follows = partial(succeeds, self.experiment, options, self.folder)
-                    if options.join:
-                        journal = join(self.folder, header, self.job, files or ())
-                    else:
-                        journal = Journal(
-                            self.folder, header, options.restart, durable=durable, succeeds=follows, files=files or ()
-                        )
-                    self.kept.push(journal.end)
+                data = self.experiment.data()
+                header = _header(self.experiment, self.name, data)
+                files = _files(self.experiment)
+                require_unused(self.folder, files)
+                follows = partial(succeeds, self.experiment, options, self.folder)
+                if options.join:
+                    journal = join(self.folder, header, self.job)
+                else:
+                    journal = Journal(
+                        self.folder, header, options.restart, durable=durable, succeeds=follows, files=files or ()
+                    )
+                self.kept.push(journal.end)
         specs = self.transport.broadcast(specs_of(data))
         with self.transport.refusing_together(self.host):
             shared = self.stack.enter_context(closing(SharedArrays.allocate(specs)))

@@ -29,9 +29,8 @@ from mpitune.ranks.launch import end_of_job
 from mpitune.ranks.transport import Transport
 from mpitune.storage.history import History, counted, read_study
 from mpitune.storage.journal import Journal, written_into
-from mpitune.storage.provenance import commit, versions
+from mpitune.storage.provenance import versions
 from mpitune.storage.table import kind_of, last_line
-from mpitune.storage.waiting import waiting
 from mpitune.track.tracker import Tracker, close
 from mpitune.trial import Outcome, Result
 
@@ -109,7 +108,7 @@ class RankZero:
         if finish:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
-            with waiting(doing, logging.INFO), written_into(folder):
+            with written_into(folder):
                 self.part.experiment.report(outcomes, study.conclusions(), self.data, folder)
         if not complete:
             ending["stopped"] = coordinator.ended_by
@@ -118,8 +117,7 @@ class RankZero:
         if finish:
             stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)
-            with waiting("report.html is written", logging.INFO):
-                finish(folder, read_study(folder), self.part.experiment, self.data)
+            finish(folder, read_study(folder), self.part.experiment, self.data)
             print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
@@ -176,7 +174,7 @@ class RankZero:
         reporting, history = self.part.experiment.reporting(), self.journal.history
         code = code_note(self.part.experiment, options, history, self._before.runs if self._before else [])
         self.journal.note(run={
-            "command": sys.argv, "versions": versions(), "commit": commit(), "time": time.strftime("%FT%T%z"),
+            "command": sys.argv, "versions": versions(), "time": time.strftime("%FT%T%z"),
             "began": round(time.time() - (time.monotonic() - self.part.started), 3),
             "threads": options.threads, "slots": [str(place) for place in slots.values()],
             "n_trials": scheduling.n_trials, **code,

@@ -32,70 +32,6 @@ class Before(Protocol):
     def write(self) -> None: ...
 
 
-class Coordinated(Protocol):
-    """What the coordinator asks of a study. Defaults are those of a study that one job works on, by itself."""
-
-    results: Mapping[str, Result]
-    port: Port
-
-    @property
-    def n_asked(self) -> int:
-        """Trials that its searches have asked for."""
-
-    @property
-    def n_done(self) -> int:
-        """Of them, those with results."""
-        return 0
-
-    @property
-    def n_open(self) -> int:
-        """Of them, those without."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for trials or results that come from elsewhere."""
-        return False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is more to run than it has given."""
-        return False
-
-    @property
-    def others_work(self) -> bool:
-        """Whether failures are kept back, as other jobs are still at work."""
-        return False
-
-    @property
-    def others_succeed(self) -> bool:
-        """Whether a job where all fails leaves its trials to others."""
-        return False
-
-    def start(self) -> list[Batch]:
-        """The batches to run first."""
-        return []
-
-    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
-        """Batches that have come from outside; `held` are trials whose failures are kept back."""
-        return []
-
-    def record(self, result: Result) -> list[Batch]:
-        """Take in one result; returns the batches that can be run because of it."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether `catch_up` has something to do."""
-        return False
-
-    def catch_up(self) -> list[Batch]:
-        """Let one search hear of results that are known; returns the batches that can be run because of them."""
-        return []
-
-    def news(self) -> Iterable[Result]:
-        """The results of trials asked for that have come since this was last called, each once."""
-        return ()
-
-
 @dataclass(eq=False)
 class _Course:
     """One search on its way: all it has asked so far, what it waits for, and how much of that is open."""
@@ -108,7 +44,7 @@ class _Course:
     conclusion: Any = None
 
 
-class Study(Coordinated):
+class Study:
     """Advances searches, each independent of the others, as their rounds become complete.
 
     Args:
@@ -148,13 +84,41 @@ class Study(Coordinated):
 
     @property
     def n_asked(self) -> int:
+        """Trials that its searches have asked for; of them `n_done` have results, `n_open` have none."""
         return len(self._keys)
+
+    # What comes from elsewhere: nothing where one job works on the study, by itself.
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for trials or results of others."""
+        return False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to run than it has given."""
+        return False
+
+    @property
+    def others_work(self) -> bool:
+        """Whether failures are kept back, as other jobs are still at work."""
+        return False
+
+    @property
+    def others_succeed(self) -> bool:
+        """Whether a job where all fails leaves its trials to others."""
+        return False
+
+    def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
+        """Batches that have come from outside; `held` are trials whose failures are kept back."""
+        return []
 
     @property
     def finished(self) -> bool:
         return self.n_open_searches == 0
 
     def start(self) -> list[Batch]:
+        """The batches to run first."""
         with no_collection():
             batches = [batch for course in self._courses for batch in self._advance(course)]
             while self._behind:
@@ -163,6 +127,7 @@ class Study(Coordinated):
         return batches
 
     def record(self, result: Result) -> list[Batch]:
+        """Take in one result; returns the batches that can be run because of it."""
         self.results[result.key] = result
         self._news.append(result.key)
         self.n_done += 1
@@ -177,14 +142,17 @@ class Study(Coordinated):
 
     @property
     def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
         return bool(self._behind)
 
     def catch_up(self) -> list[Batch]:
+        """Let one search hear of results that are known; returns the batches that can be run because of them."""
         batches = self._advance(self._behind.pop())
         self._write_found()
         return batches
 
     def news(self) -> Iterator[Result]:
+        """The results of trials asked for that have come since this was last called, each once."""
         keys, self._news = self._news, []
         return (self.results[key] for key in keys)
 

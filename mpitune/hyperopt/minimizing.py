@@ -61,7 +61,7 @@ class Minimizing(Led):
 
 
 class Loop(MODULE.FMinIter):
-    """hyperopt's loop of a call, cut into asking and telling; see `Leading`.
+    """hyperopt's loop of a call, cut into asking and telling; see `Led`.
 
     The user's trials get each one when it is told; until then only the algorithm sees it, as one that runs.
     """

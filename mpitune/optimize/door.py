@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError, named
@@ -19,7 +17,7 @@ from mpitune.optimize.kept import kept_by
 from mpitune.optimize.search import slots_here
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.values import refuse_faults
-from mpitune.optimize.window import Source, rounds
+from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
 from mpitune.port import Reporting, Scheduling
 from mpitune.ranks import launch
@@ -30,28 +28,6 @@ from mpitune.studies import join, on_all_ranks
 from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
 
 
-class Leading(Source, Protocol):
-    """What rank 0 has of a call: it proposes trials, and is told of them in the order of numbers.
-
-    Attributes:
-        functions: the user's, which a journal knows, by the names that it gives them.
-        arrays: large ones that they hold.
-        n_trials: how many are proposed; None for no limit.
-        extras: what workers have sent beside their answers, by what they call the trial.
-        timeout: seconds that it has; None for no limit.
-        is_late: whether no trial may begin any more, as they are over.
-    """
-
-    functions: Mapping[str, Callable[..., Any]]
-    arrays: dict[str, np.ndarray]
-    n_trials: int | None
-    extras: dict[Any, Any]
-    timeout: float | None
-
-    @property
-    def is_late(self) -> bool: ...
-
-
 class Led(Experiment):
     """A call of another tuner's, whose trials run on all devices. Its subclass is a frozen dataclass."""
 
@@ -59,7 +35,9 @@ class Led(Experiment):
     fix = ""  # where an answer cannot be sent
 
     in_worker: Any  # what evaluates trials, once it has begun with the data
-    leader: Any  # a `Leading`; None but on rank 0
+    # A `Source` that is told in the order of numbers; None but on rank 0. It also has `functions` of the user by name,
+    # `arrays` that they hold, `n_trials` and `timeout` or None, whether it `is_late`, and `extras` beside answers.
+    leader: Any
     objectives: tuple[str, ...]
     window: int
 

@@ -220,7 +220,6 @@ def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
     last = runs[-1] if runs else {}
     origin = [
         ("command", " ".join(map(str, last.get("command", ()))) or "not known"),
-        ("commit", str(last.get("commit") or "not known")),
         ("first start", str(runs[0].get("time", "not known")) if runs else "not known"),
         ("data, SHA-256", str(settings.get("data_sha256", "none"))),
         ("format of the journal", str(header.get("format", ""))),

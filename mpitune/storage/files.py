@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import stat
 from collections.abc import Container, Iterable, Iterator
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from mpitune.errors import UsageError
-from mpitune.locks import try_lock
-from mpitune.storage.waiting import waiting
 
 JOURNAL = "journal.jsonl"  # by which the folder of a study is known
 PAGE = "report.html"  # about the study
@@ -27,7 +24,6 @@ TRIALS = "trials"  # the folder of the folders of a search's trials
 JOBS = "jobs"  # the folder of jobs that have joined it
 ALIVE = "alive"  # in the folder of each: touched as long as it lives
 CLAIMS = "claims"  # there, see `mpitune.storage.jobs`
-PART = re.compile(r"\..+\.\d+\.part")  # a file that is being written
 _LEVELS = 4  # of folders in the folder of a study
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # for what need not be listed
 
@@ -222,20 +218,14 @@ def written_whole(path: Path, mode: str = "wb", *, durable: bool = True) -> Iter
     It is written under a neighbouring name, fsynced and renamed; on an exception it is removed. Text is UTF-8; half a
     surrogate pair in it is escaped. A link of that name is replaced, and none in the folder of a study is followed.
     """
-    slow = f"folder {path.parent} has not answered"
     text: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
-    with waiting(slow):
-        make_folder(path.parent)
-    with _part_of(path) as (part, folder):
-        with waiting(slow):
-            descriptor = open_part(part, folder)
-        with open(descriptor, mode, **text) as file:
-            yield file
-            with waiting(slow):
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-                os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    make_folder(path.parent)
+    with _part_of(path) as (part, folder), open(open_part(part, folder), mode, **text) as file:
+        yield file
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+        os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 @contextmanager
@@ -251,14 +241,8 @@ def _part_of(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def open_part(name: str, folder: int) -> int:
-    """A descriptor of a new file in an open folder. It is locked, so that nobody takes it for one that was left."""
-    while True:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
-        with suppress(OSError):  # there are no locks
-            try_lock(descriptor)
-        if os.fstat(descriptor).st_nlink:  # else somebody was faster
-            return descriptor
-        os.close(descriptor)
+    """A descriptor of a new file in an open folder."""
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
 
 
 def written_first(path: Path, content: bytes) -> None:
@@ -271,36 +255,10 @@ def written_first(path: Path, content: bytes) -> None:
             os.link(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def remove_parts(folder: Path, alone: bool) -> None:
-    """Remove parts of files that killed writers have left in a folder.
-
-    alone: whether no writer can be at work there. Else those stay that a writer has locked, or that have no lock.
-    """
-    try:
-        with _parent_of(folder / "any") as descriptor:
-            for name in os.listdir(f"/proc/self/fd/{descriptor}"):
-                if PART.fullmatch(name) and (alone or _is_left(name, descriptor)):
-                    with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=descriptor)
-    except FileNotFoundError:
-        return
-
-
-def _is_left(name: str, folder: int) -> bool:
-    try:
-        part = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return False
-    with suppress(OSError), open(part, "wb"):  # there are no locks
-        return stat.S_ISREG(os.fstat(part).st_mode) and try_lock(part)
-    return False
-
-
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable, as fsync of a file does for its content."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with waiting(f"folder {folder} has not answered"):
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -83,7 +83,10 @@ class Claims:
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
-                raise UsageError(no_links(self._path, error)) from error
+                raise UsageError(
+                    f"{self._path} is on a file system without hard links ({error.strerror}), by which jobs that join "
+                    "take their work: give a results folder on another, or run one job"
+                ) from error
             finally:
                 os.unlink(part, dir_fd=place)
         self._n += 1
@@ -108,14 +111,6 @@ class Claims:
             os.stat(f"{number:08}", dir_fd=self._folder.descriptor, follow_symlinks=False)  # else it is the folder
             leave_out(self._path / f"{number:08}", error, "this claim is passed over")
             return Claim("", [])
-
-
-def no_links(folder: Path, error: OSError) -> str:
-    """The message for a user whose file system has no hard links."""
-    return (
-        f"{folder} is on a file system without hard links ({error.strerror}), by which jobs that join take their work: "
-        "give a results folder on another, or run one job"
-    )
 
 
 class Follower:

@@ -37,14 +37,11 @@ from mpitune.storage.arrays import StoredArrays, array_path
 from mpitune.storage.aside import MADE, MOVED, keep_before, move_before, require_moved
 from mpitune.storage.files import (
     ALIVE,
-    CLAIMS,
     JOBS,
-    TRIALS,
     job_folders,
     make_folder,
     regular_file,
     remove_folder,
-    remove_parts,
     sync_folder,
     written_first,
     written_whole,
@@ -52,7 +49,6 @@ from mpitune.storage.files import (
 from mpitune.storage.history import NAME, History, read_journal, require_same_study
 from mpitune.storage.lines import FORMAT
 from mpitune.storage.records import as_written, written, written_trial
-from mpitune.storage.waiting import waiting
 from mpitune.trial import Result, Trial
 
 log = logging.getLogger(__name__)
@@ -115,7 +111,6 @@ class Journal:
                     require_same_study(folder, stored, current, fix=fix)
                 self.history = history
                 self._cut(history.size)
-            _remove_parts(folder, files, alone=True)
         except BaseException as error:
             if hasattr(self, "_file"):
                 self._file.close()  # which unlocks the folder: the error's traceback would keep this object
@@ -141,7 +136,7 @@ class Journal:
             StorageError: they could not be written: nothing may then be taken as done.
         """
         stored, lines = [], []
-        with self._or_storage_error():
+        with written_into(self.folder):
             for trial, result in outcomes:
                 if result.arrays:
                     path = array_path(self.folder, trial.key)
@@ -163,22 +158,17 @@ class Journal:
 
     def note(self, **record: Any) -> None:
         """Write a line about the run itself: run={...} at its start, end={...} at its end."""
-        with self._or_storage_error():
+        with written_into(self.folder):
             self._write(written(record))
 
     def verify(self) -> None:
         """Look whether all that was written is there still. Raises StorageError."""
-        with self._or_storage_error():
+        with written_into(self.folder):
             self._require_whole()
 
     def _cut(self, size: int) -> None:
         self._file.truncate(size)
         self._size = size
-
-    @contextmanager
-    def _or_storage_error(self) -> Iterator[None]:
-        with waiting(f"results folder {self.folder} has not answered"), written_into(self.folder):
-            yield
 
     def _write(self, content: bytes) -> None:
         if not content:
@@ -230,17 +220,7 @@ class Journal:
         self.close()
 
 
-def _remove_parts(folder: Path, files: Collection[str], alone: bool) -> None:
-    """Remove parts of files that killed jobs have left. files: of the report, of which some are folders."""
-    for place in (folder, folder / "arrays"):
-        remove_parts(place, alone)
-    others = [place for job in job_folders(folder) for place in (job, job / "arrays")]
-    for place in (folder / TRIALS, folder / JOBS / CLAIMS, *others, *(folder / name for name in files)):
-        with suppress(OSError):  # it is no folder
-            remove_parts(place, alone)
-
-
-def join(folder: Path, header: Mapping[str, Any], job: str, files: Collection[str] = ()) -> Journal:
+def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
     """The journal of a job that joins others in the study of this folder, which is begun if it is not there.
 
     Its history is that of all jobs. The file of the study stays locked as long as this job lives, where there are
@@ -270,7 +250,6 @@ def join(folder: Path, header: Mapping[str, Any], job: str, files: Collection[st
         fix = "give another results folder"
         require_same_study(folder, settings, header["settings"], fix=fix)
         make_folder(folder / JOBS / job)  # not through a link
-        _remove_parts(folder, files, alone=False)
     except BlockingIOError as error:
         raise UsageError(
             f"a job that does not join others is writing to {folder}: wait for it, or give another results folder"

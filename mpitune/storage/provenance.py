@@ -1,11 +1,9 @@
-"""The origin of a result: library versions, commit, data. For journal headers and tables of benchmarks."""
+"""The origin of a result: code, library versions, data. For journal headers and tables of benchmarks."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -14,9 +12,6 @@ from pathlib import Path
 import numpy as np
 
 _LIBRARIES = ("numpy", "scikit-learn", "numba", "torch", "torchvision", "cuml-cu11", "cuml-cu12", "cuml-cu13", "mpi4py")
-
-# What every program here stands on.
-_DISTRIBUTIONS = ("mpitune",)
 
 
 def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
@@ -32,29 +27,9 @@ def versions(libraries: tuple[str, ...] = _LIBRARIES) -> dict[str, str]:
     return installed
 
 
-@functools.cache
-def commit() -> str | None:
-    """The git commit of this package's checkout, with "+" when files were changed; None without one."""
-    folder = Path(__file__).resolve().parents[2]
-    if not (folder / ".git").exists():
-        return None
-    try:
-        head = _git(folder, "rev-parse", "HEAD")
-        return head + "+" * bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "--no-optional-locks", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True
-    )
-    return done.stdout.strip()
-
-
 def code_and_libraries(*modules: str) -> dict[str, str]:
     """Versions of all that results depend on: our own code and that of these modules, Python and libraries."""
-    return {"code": fingerprint(*_DISTRIBUTIONS, *modules), **versions()}
+    return {"code": fingerprint("mpitune", *modules), **versions()}
 
 
 def fingerprint(*modules: str) -> str:

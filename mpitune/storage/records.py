@@ -162,7 +162,6 @@ class RunLine(Struct):
 
     command: list[str] = []
     versions: dict[str, str] = {}
-    commit: str | None = None
     time: str = ""
     began: Time = 0.0
     threads: Number | None = None

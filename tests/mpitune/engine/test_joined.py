@@ -1,6 +1,5 @@
 """Jobs that join a study: real processes on one folder, killed, suspended and stopped; the table is that of one job."""
 
-import fcntl
 import json
 import os
 import random
@@ -11,7 +10,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,7 +159,7 @@ def test_jobs_that_ask_for_other_trials_of_one_key_are_told_apart(
 ) -> None:
     """The first job hears of a result of the other's."""
     experiment, header = Shifted(), {"kind": "experiment", "settings": {"experiment": "Shifted"}}
-    history = join(tmp_path, header, "first", ()).history
+    history = join(tmp_path, header, "first").history
     how: dict[str, Any] = dict(timeout=0.0, n_slots=1, cost=lambda trial: 1.0)
     first = JoinedStudy(experiment.searches(), history, folder=tmp_path, job="first", **how)
     first.start()
@@ -281,22 +279,3 @@ def test_table_and_page_are_of_all_trials_and_of_jobs_that_have_enough(tmp_path:
     page.symlink_to(tmp_path / "r/trials.csv")
     (tmp_path / "r/trials.csv").unlink()
     assert rows(20) == 20 and not page.is_symlink()
-
-
-def test_parts_of_files_go_with_the_next_job_unless_their_writer_lives(tmp_path: Path) -> None:
-    def work(join: bool) -> None:
-        options = RunOptions(join=join, workers=0, results=tmp_path, quiet=True, heartbeat_timeout=1.0)
-        run_study(Toy(2), options)
-
-    work(True)
-    (job,) = (path.parent for path in tmp_path.glob(f"jobs/*/{NAME}"))
-    (tmp_path / "trials").mkdir()
-    places = [tmp_path, tmp_path / "trials", tmp_path / "jobs" / "claims", job]
-    with ExitStack() as writers:
-        for place in places:
-            (place / ".left.1.part").touch()
-            fcntl.flock(writers.enter_context(open(place / ".held.2.part", "w")), fcntl.LOCK_EX)
-        work(True)
-        assert not list(tmp_path.rglob(".left.*")) and len(list(tmp_path.rglob(".held.*"))) == 4
-    work(False)
-    assert not list(tmp_path.rglob("*.part"))

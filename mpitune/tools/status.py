@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -24,26 +24,11 @@ from mpitune.storage.files import JOBS
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.journal import is_running
 from mpitune.storage.table import last_line
-from mpitune.trial import FAILED, Result
+from mpitune.trial import FAILED
 
 STUDY_COMPLETE, STUDY_STOPPED = "complete", "stopped"
 FAILURES_SHOWN = 20  # running trials
 SILENT_S = 15.0  # seconds without a word of rank 0, which are said
-
-
-@dataclass
-class SlotWork:
-    """What a slot has done: its place, trials, seconds of them, and its peak of memory in bytes."""
-
-    place: str
-    trials: int = 0
-    seconds: float = 0.0
-    peak_bytes: int = 0
-
-    def add(self, result: Result) -> None:
-        self.trials += 1
-        self.seconds += result.seconds
-        self.peak_bytes = max(self.peak_bytes, result.peak_bytes or 0)
 
 
 @dataclass(frozen=True)
@@ -66,7 +51,6 @@ class Status:
         finished, total: trials that are known, and that there will be; None where that is not known.
         failures: key, place and error of trials that failed.
         runs: starts of the command.
-        work: of each slot that has done something, in order of place.
         seen: what rank 0 said last, while the study runs; of jobs that have joined each says it.
         stopped: by what the last run was stopped before all was done, such as "its time"; "" by nothing.
         of_trials: where `finished` counts stages of trials, to how many trials they belong.
@@ -83,7 +67,6 @@ class Status:
     total: int | None
     failures: Sequence[Mapping[str, str]]
     runs: int
-    work: Sequence[SlotWork] = field(default_factory=list)
     seen: Seen | None = None
     of_trials: int | None = None
     stopped: str = ""
@@ -117,10 +100,6 @@ def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[JoinedJob]:
 def status_of(folder: Path, history: History, running: bool) -> Status:
     """The study of this journal; `running` where a job holds the folder now."""
     total, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder, history.jobs)
-    work: dict[tuple[str, int, int, str], SlotWork] = {}
-    for result in history.results.values():
-        place = (result.place.host, result.place.rank, result.place.slot, result.place.device)
-        work.setdefault(place, SlotWork(str(result.place))).add(result)
     segments = [trial.segment for trial in history.trials.values()]
     return Status(
         folder=folder,
@@ -135,7 +114,6 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
             if r.failed or r.ending.state == FAILED
         ],
         runs=len(history.runs),
-        work=[work[place] for place in sorted(work)],
         seen=read_status_file(folder) if running and not any(job.running for job in jobs) else None,
         jobs=jobs,
         order=window_of(history.header),
@@ -154,7 +132,7 @@ class StatusOptions:
 
 
 def described(status: Status) -> list[str]:
-    """State, counts, what runs now, work of each slot, and the failures, as lines."""
+    """State, counts, what runs now, and the failures, as lines."""
     by = f" by {status.stopped}" if status.stopped else ""
     state = f"stopped{by}, run the same command to continue" if status.state == STUDY_STOPPED else status.state
     missing = f", {max(0, status.total - status.finished)} missing of {status.total}" if status.total else ""
@@ -178,11 +156,6 @@ def described(status: Status) -> list[str]:
         f"job        {job.name}: {'running' if job.running else 'ended'}, {job.trials} {what}"
         + (f"; {now(job.seen)}" if job.seen is not None else "")
         for job in status.jobs
-    ]
-    lines += [
-        f"place      {work.place}: {work.trials} {what}, {duration(work.seconds)} of work, "
-        f"at most {work.peak_bytes / (1 << 20):.0f} MiB"
-        for work in status.work
     ]
     lines += ["failed     {key} at {place}: {error}".format_map(failure) for failure in status.failures]
     return [*map(printable, lines)]

@@ -34,12 +34,11 @@ def test_running_stopped_complete_and_failed(program: Any, tmp_path: Path, capsy
     job = start(folder, "60", "--seconds", "1")  # half a minute, for all that happens before its end
     wait_for_lines(folder, 1)
     assert ": running" in said(folder, Exit.STOPPED)
-    assert wait_until(lambda: re.search(r"\nplace +\S+/0/1/cpu", said(folder, Exit.STOPPED)))  # a worker may start late
     assert wait_until(lambda: re.search(r"running    t\d+ at \S+/cpu for ", said(folder, Exit.STOPPED)))
     job.send_signal(signal.SIGKILL)
     job.communicate()
     text = said(folder, Exit.STOPPED)
-    assert ": stopped" in text and re.search(r"\nplace +\S+/0/1/cpu", text)
+    assert ": stopped" in text
     program(*TOYS, "60", "--gpu", "none", "--workers", "2", "--results", folder)
     text = said(folder)
     assert ": complete" in text and "60 finished, 0 of them failed" in text and "runs       2" in text
@@ -56,9 +55,7 @@ def test_one_look_for_scripts_and_lines_that_print_speed_up(
         program(*TOYS, "8", "--seconds", "0.2", "--gpu", "none", "--workers", workers, "--results", tmp_path / workers)
     assert main([str(tmp_path / "1"), "--json"]) == Exit.DONE
     said = json.loads(capsys.readouterr().out)
-    (work,) = said["work"]
     assert (said["state"], said["finished"], said["failures"], said["seen"]) == ("complete", 8, [], None)
-    assert work["trials"] == 8 and work["peak_bytes"] > 1 << 20
     (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "slurm" / "README.md").read_text(), re.DOTALL)
     monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "2"), str(tmp_path / "1")])
     exec(lines, {})
@@ -74,7 +71,6 @@ def test_stages_are_not_called_trials(tmp_path: Path) -> None:
     study = searched(stepped, {"x": Float(0, 0.9), "n": 1}, strategy=Halving(9), n_trials=9, results=tmp_path / "r")
     lines = described(status_of(tmp_path / "r", read_study(tmp_path / "r"), running=False))
     assert len(study) == 9 and "trials     13 stages of 9 trials finished, 0 of them failed" in lines
-    assert any(line.startswith("place") and ": 13 stages, " in line for line in lines)
 
 
 def test_rank_0_that_is_silent_is_said(tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ def test_what_a_stranger_wrote_does_not_move_the_cursor(tmp_path: Path, capsys: 
         journal.append([(Trial(result.key, {}), result)])
     assert main([str(tmp_path)]) == Exit.STOPPED
     said = capsys.readouterr().out
-    assert all(line.isprintable() for line in said.splitlines()) and said.count(r"\x1b[2J\x9b2J\rdone") == 6
+    assert all(line.isprintable() for line in said.splitlines()) and said.count(r"\x1b[2J\x9b2J\rdone") == 4
 
 
 def test_the_folder_of_a_halving_search_has_a_study_for_each_iteration(

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Set
 from itertools import count
 from pathlib import Path
 
+from mpitune.earlier.studies import KnownBefore
 from mpitune.engine.lives import Lives
-from mpitune.engine.study import Before, Study
+from mpitune.engine.study import Study
 from mpitune.errors import StudyError
 from mpitune.port import Port
 from mpitune.storage.files import JOBS, new_jobs
@@ -60,7 +61,7 @@ class JoinedStudy(Study):
         timeout: float,
         n_slots: int,
         cost: Callable[[Trial], float],
-        before: Before | None = None,
+        before: KnownBefore | None = None,
         port: Port | None = None,
     ):
         self._heard = dict(history.trials)

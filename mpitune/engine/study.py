@@ -6,30 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from mpitune.earlier.studies import KnownBefore
 from mpitune.errors import UsageError, or_typed
 from mpitune.port import Port
 from mpitune.storage.history import no_collection
 from mpitune.trial import Batch, Outcome, Result, Rounds, Trial, Window, asked_of, exact, same_trial
-
-
-class TrialChanged(UsageError):
-    """A study asks for a known trial with other parameters, or as a part of something else.
-
-    Attributes:
-        what: the parameter that differs, or the field of the segment.
-    """
-
-    what = ""
-
-
-class Before(Protocol):
-    """Results of earlier studies, see `mpitune.earlier.studies.KnownBefore`."""
-
-    def find(self, trial: Trial) -> Result | None: ...
-
-    def write(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -67,7 +50,7 @@ class Study:
         results: MutableMapping[str, Result],
         *,
         renew: bool = False,
-        before: Before | None = None,
+        before: KnownBefore | None = None,
         port: Port | None = None,
     ):
         self.results: MutableMapping[str, Result] = copy(results)
@@ -254,12 +237,10 @@ class Study:
             there, here = asked_of(known), asked_of(trial)
             others = {name for name, *_ in exact(known.params) ^ exact(trial.params)}
             name = next(name for name in {**there, **here} if name in others or there.get(name) != here.get(name))
-            error = TrialChanged(
+            raise UsageError(
                 f"the journal has trial {trial.key} with {name} = {there.get(name)!r}, this program asks for "
                 f"{here.get(name)!r}: give the same parameters and seeds "
                 f"(random_state= of what is drawn) and use the version that wrote it, "
                 f"or give another results folder{or_typed('restart')}"
             )
-            error.what = name
-            raise error
         self.results.pop(trial.key, None)

@@ -13,8 +13,7 @@ from typing import Any
 
 from mpitune.devices.choose import choose
 from mpitune.engine.coordinator import why_none
-from mpitune.engine.study import TrialChanged
-from mpitune.errors import StudyError, UsageError, or_typed
+from mpitune.errors import StudyError, UsageError
 from mpitune.identity import header_text, require_identity
 from mpitune.limit import SearchLimit
 from mpitune.optimize.commands import Command
@@ -210,13 +209,7 @@ def search(
             task=WorkersPart(objective, problem, folder / TRIALS, job),
             plan=LeadersPart(chosen, callbacks, SearchLimit(timeout), options.results, gang_of, alike),
         )
-        try:
-            outcomes = run_study(experiment, options)
-        except TrialChanged as error:
-            if error.what != "place":
-                raise
-            fix = f"give it as it was, or another results folder{or_typed('restart')}"
-            raise UsageError(f"alike= forms other lists of trials than when this study began: {fix}") from None
+        outcomes = run_study(experiment, options)
     if outcomes and all(outcome.result.failed for outcome in outcomes):
         raise StudyError(f"{why_none(*outcomes[0])}\n{advice()}")
     return experiment.study(outcomes, options.results)

@@ -171,17 +171,9 @@ class Space:
                 return None  # as 1 of an Int in a Float
         return point if not left and self.allows(point) else None
 
-    def grid(self, points: int | Mapping[str, int] | None) -> Iterator[Point]:
-        """All combinations, the last parameter running fastest.
-
-        Args:
-            points: values of each range, or by name.
-        """
-        if isinstance(points, Mapping):
-            numbers = {name: points.get(name) for name in self.parts}
-        else:
-            numbers = dict.fromkeys(self.parts, points)
-        columns = [part.values(numbers[name]) for name, part in self.parts.items()]
+    def grid(self, points: int | None) -> Iterator[Point]:
+        """All combinations, the last parameter running fastest. points: values of each range without a step."""
+        columns = [part.values(points) for part in self.parts.values()]
         seen: set[Any] = set()
         for row in itertools.product(*columns):
             point: Point = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpitune.errors import UsageError
@@ -103,14 +103,13 @@ class Grid(Sampling):
     """All combinations of values.
 
     Attributes:
-        points: Number of values to try of each range without a step; one number, or numbers by name.
+        points: Number of values to try of each range without a step.
     """
 
-    points: int | Mapping[str, int] | None = None
+    points: int | None = None
 
     def draws(self, problem: Problem) -> Sampler:
-        numbers = self.points.values() if isinstance(self.points, Mapping) else [self.points]
-        if any(n is not None and n < 1 for n in numbers):
+        if self.points is not None and self.points < 1:
             raise UsageError(f"{self}: give at least one point")
         return _InOrder(problem.space.grid(self.points), finite=True)
 

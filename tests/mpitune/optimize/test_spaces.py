@@ -59,8 +59,8 @@ def test_what_depends_on_others_is_there_only_then() -> None:
         whole = space.params_of(point)
         assert whole["folds"] == 5 and ("rows" in whole) == (point["kind"] == "line")
     assert {len(point) for point in points} == {1, 2, 3}
-    assert [space.params_of(p).get("rate") for p in space.grid({"rate": 2})].count(None) == 3
-    assert len(list(space.grid({"rate": 2}))) == 5
+    assert [space.params_of(p).get("rate") for p in space.grid(2)].count(None) == 3
+    assert len(list(space.grid(2))) == 5
 
 
 def test_type_and_value_tell_options_apart() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mpitune.errors import Caller, called_from
+from mpitune.errors import Caller, UsageError, called_from
 from mpitune.options import RunOptions
 from mpitune.processes.process import OnImport
 from mpitune.studies import leads, stays
@@ -87,8 +87,19 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
                 raise
             return init(*args, **{**more, "mode": "offline"})
 
+    def controller(*args: Any, **more: Any) -> None:
+        raise UsageError("wandb.controller needs W&B's server: leave it out, wandb.agent is all")
+
+    class Api(package.Api):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            try:
+                super().__init__(*args, **more)
+            except package.errors.UsageError as error:
+                raise UsageError(f"wandb.Api needs W&B's server: {error} Runs of sweeps lie in wandb/") from error
+
     package.sweep, package.agent = _taken_over(package.sweep, sweep), _taken_over(package.agent, agent)
     package.login, package.init = login_or_offline, init_or_offline
+    package.controller, package.Api = controller, Api
 
 
 def _ray(options: RunOptions, window: int | None, package: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mpitune.optimize import door
 from mpitune.storage.history import read_study
 from mpitune.sweeps import agents
 from mpitune.sweeps.agents import agent, sweep
+from mpitune.tools.doors import DOORS
 from tests.helpers import table_without_run
 
 # Imported by what tests run: to do so in each process that collects them takes a second.
@@ -100,6 +102,15 @@ def random(**changes: Any) -> dict[str, Any]:
     return CONFIG | changes
 
 
+def opened() -> Any:
+    """W&B as a script finds it, without a key."""
+    import wandb
+
+    package = SimpleNamespace(**{**vars(wandb), "Api": wandb.Api})
+    DOORS["wandb"](RunOptions(), None, package)
+    return package
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4 is none of this script"),
     "no end": (lambda: agent(sweep(random()), print), "by random has no end: give run_cap, "),
@@ -109,12 +120,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no JSON": (lambda: sweep(random(parameters={"x": {"value": print}})), "is no JSON"),
     "no dictionary": (lambda: sweep("sweep.yaml"), "wandb.sweep"),
     "earlier runs": (lambda: sweep(random(), prior_runs=["a"]), "prior_runs, which are on W&B's server"),
+    "the server": (lambda: opened().Api(), "wandb.Api needs W&B's server"),
+    "a controller": (lambda: opened().controller("x"), "wandb.controller needs W&B's server"),
     "no metric": (lambda: agent(sweep(random()), lambda: None, count=2, options=HERE), "it has logged nothing"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_is_refused_in_one_line(what: str) -> None:
+def test_is_refused_in_one_line(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # which may have a key
     run, text = REFUSED[what]
     with pytest.raises(UsageError, match=text) as error:
         run()

@@ -13,7 +13,7 @@ one, and samples are not whole numbers, all rows are asked again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -23,72 +23,83 @@ from sklearn.base import clone
 from sklearn.metrics._pairwise_distances_reduction import ArgKmin
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neighbors._base import _get_weights
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import _num_samples, validate_data
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
 _BEYOND = 4  # neighbours beyond the largest k, so that samples equally far are seen to their last
 _CLOSE = 1e-9  # relative difference of two votes from which on rounding cannot decide
-_ELEMENTS = 1 << 17  # votes in memory at a time
 
 
 class Nearest:
-    """The nearest training samples of some samples X, which the models will be asked about.
+    """The nearest training samples of some samples X, for models that differ from the fitted base in k and weights.
 
-    The base is fitted; the models are the candidates, which differ from it in k and weights.
+    n_near: how many, at least the largest k.
     """
 
-    def __init__(self, base: Any, X: Any, models: Sequence[Any]):
-        self.X, self._base = X, base
-        ks = [model.n_neighbors for model in models]
-        n = base.n_samples_fit_
-        self._n_near = min(max(ks) + _BEYOND, n)
-        finite = "allow-nan" if get_tags(base).input_tags.allow_nan else True
-        self._checked = validate_data(base, X, ensure_all_finite=finite, accept_sparse="csr", reset=False, order="C")
-        brute = base._fit_method == "brute"
-        self._direct = brute and ArgKmin.is_usable_for(self._checked, base._fit_X, base.effective_metric_)
-        # Any of those equally far may be the last.
-        self.distances, self.indices = self._searched(self._checked, self._n_near)
+    def __init__(self, base: Any, X: Any, n_near: int) -> None:
+        self.X, self._base, self._n_near = X, base, n_near
+        self.distances, self.indices = base.kneighbors(X, n_near)  # any of those equally far may be the last
         self._labels = base._y[self.indices]
         same = ~(self.distances[:, 1:] > self.distances[:, :-1])
-        self._open = _open(same, self._labels, self._n_near == n)
-        votes = isinstance(base, KNeighborsClassifier) and not base.outputs_2d_
-        kinds = [(_kind(m.weights), m.n_neighbors) for m in models if votes and not callable(m.weights)]
-        self._ks = {kind: sorted({k for other, k in kinds if other == kind}) for kind, _ in kinds}
+        self._open = _open(same, self._labels, n_near == base.n_samples_fit_)
+        self._again: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # of k, what was in doubt
 
     def neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances (float64) and indices, (n_rows, k) each, as `kneighbors` gives them for this k alone."""
         distances, indices = self.distances[:, :k].copy(), self.indices[:, :k].copy()
-        if k < self._n_near:
-            rows = np.flatnonzero(self._open[:, k - 1] > 0)
-            if len(rows):
-                distances[rows], indices[rows] = self._nearest_of(rows, k)
+        rows = np.flatnonzero(self._open_at(k))
+        if len(rows):
+            distances[rows], indices[rows] = self._nearest_of(rows, k)
         return distances, indices
 
     def classes(self, model: Any) -> np.ndarray:
-        """The predicted class of each row, (n_rows,)."""
-        kind = _kind(model.weights)
-        chosen = self._chosen[kind][self._ks[kind].index(model.n_neighbors)]
+        """The predicted class of each row, (n_rows,): the first one with most votes."""
+        k, weighted = model.n_neighbors, model.weights == "distance"
+        chosen, doubtful = self._voted(k, weighted)
+        if doubtful.any():
+            if k not in self._again:
+                rows = np.flatnonzero(doubtful | self._voted(k, not weighted)[1])
+                self._again[k] = rows, *self._nearest_of(rows, k)
+            rows, distances, indices = self._again[k]
+            weights = np.asarray(_get_weights(distances, "distance")) if weighted else np.ones_like(distances)
+            of_class = self._base._y[indices] == np.arange(len(self._base.classes_))[:, None, None]
+            chosen[rows] = np.where(of_class, weights, 0.0).sum(2).argmax(0)  # summed in scikit-learn's order
         return np.asarray(self._base.classes_[chosen])
 
+    def _voted(self, k: int, weighted: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Of each row the number of the class with most votes, and whether that is in doubt: scikit-learn is asked.
+
+        It is where other samples at the same distance could change it, and where the order of a sum could.
+        """
+        n_rows, n_classes = len(self._labels), max(2, len(self._base.classes_))
+        cells = np.arange(n_rows)[:, None] * n_classes + self._labels[:, :k]
+        weights = self._weights[:, :k] if weighted else None
+        votes = np.bincount(cells.ravel(), None if weights is None else weights.ravel(), n_rows * n_classes)
+        votes, open_ = votes.reshape(n_rows, n_classes), self._open_at(k)
+        second, first = np.partition(votes, -2, axis=1)[:, -2:].T
+        if weights is None:
+            return votes.argmax(axis=1), (open_ > 0) & (first - second <= 2 * open_)
+        return votes.argmax(axis=1), ~(first - second > (2 * weights[:, -1] * open_ + first * _CLOSE) * (1 + _CLOSE))
+
     @cached_property
-    def _chosen(self) -> dict[str, np.ndarray]:
-        """Of each kind of weights the number of the class of each k and row."""
-        chosen: dict[str, np.ndarray] = {}
-        asked: dict[int, list[tuple[str, int, np.ndarray]]] = {}  # for each k what is in doubt
-        for kind, ks in self._ks.items():
-            weights = _weights(kind, self.distances) if kind == "distance" else None
-            chosen[kind], doubtful = _voted(self._labels, weights, np.array(ks), len(self._base.classes_), self._open)
-            for place, k in enumerate(ks):
-                asked.setdefault(k, []).append((kind, place, doubtful[place]))
-        for k, those in asked.items():
-            rows = np.flatnonzero(np.any([doubtful for _, _, doubtful in those], axis=0))
-            if len(rows):
-                distances, indices = self._nearest_of(rows, k)
-                for kind, place, _ in those:
-                    chosen[kind][place, rows] = self._most(self._base._y[indices], _weights(kind, distances))
-        return chosen
+    def _weights(self) -> np.ndarray:
+        return np.asarray(_get_weights(self.distances, "distance"))
+
+    def _open_at(self, k: int) -> np.ndarray:
+        return self._open[:, k - 1] if k < self._n_near else np.zeros(len(self._open), np.intp)
+
+    def _nearest_of(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What scikit-learn says about some rows for this k alone."""
+        if 2 * len(rows) < len(self.distances) and self._of_each_pair:
+            base, X = self._base, _safe_indexing(self.X, rows)
+            if base._fit_method != "brute":
+                return tuple(base.kneighbors(X, k))
+            how = {"metric": base.effective_metric_, "metric_kwargs": base.effective_metric_params_}
+            return tuple(ArgKmin.compute(np.ascontiguousarray(X), base._fit_X, k, **how, return_distance=True))
+        distances, indices = self._base.kneighbors(self.X, k)
+        return distances[rows], indices[rows]
 
     @cached_property
     def _of_each_pair(self) -> bool:
@@ -96,38 +107,18 @@ class Nearest:
 
         A matrix product of another shape may round differently: of two samples equally far, one may be farther then.
         """
-        base, X = self._base, self._checked
-        if base._fit_method != "brute":
+        both, metric = (self.X, self._base._fit_X), self._base.effective_metric_
+        if self._base._fit_method != "brute":
             return True
-        if not self._direct:
+        if any(type(of) is not np.ndarray for of in both):
             return False
-        metric = base.effective_metric_
         if metric not in ("euclidean", "sqeuclidean"):
-            return True
-        return _doubles(X, base._fit_X) and _exact(X, base._fit_X)
-
-    def _most(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The class with most votes of each row, added up in scikit-learn's order, the first of equal ones."""
-        numbers = np.arange(len(self._base.classes_))[:, None, None]
-        return np.asarray(np.where(labels == numbers, weights, 0.0).sum(2).argmax(0))
-
-    def _nearest_of(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """What scikit-learn says about some rows for this k alone."""
-        if 2 * len(rows) < len(self.distances) and self._of_each_pair:
-            return self._searched(_rows(self._checked, rows), k)
-        distances, indices = self._searched(self._checked, k)
-        return distances[rows], indices[rows]
-
-    def _searched(self, X: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `kneighbors`, of samples that were checked."""
-        base = self._base
-        if not self._direct:
-            distances, indices = type(base).kneighbors(base, X, k)
-            return distances, indices
-        kwargs = base.effective_metric_params_
-        return ArgKmin.compute(
-            X, base._fit_X, k, base.effective_metric_, metric_kwargs=kwargs, strategy="auto", return_distance=True
-        )
+            return bool(ArgKmin.is_usable_for(*map(np.ascontiguousarray, both), metric))
+        if any(of.dtype != np.float64 for of in both):
+            return False
+        # No squared distance is rounded: the samples are whole numbers, and not too large.
+        largest = max(np.abs(of).max() for of in both)
+        return bool(largest**2 * both[0].shape[1] < 1 << 50 and all((np.rint(of) == of).all() for of in both))
 
 
 def _open(same: np.ndarray, labels: np.ndarray, whole: bool) -> np.ndarray:
@@ -149,66 +140,6 @@ def _open(same: np.ndarray, labels: np.ndarray, whole: bool) -> np.ndarray:
     mixed[runs[same & (other if other.ndim == 2 else other.any(2))]] = True
     mixed[runs[:, -1:]] |= not whole
     return np.where(same & mixed[runs], places - begins, 0)
-
-
-def _voted(
-    labels: np.ndarray, weights: np.ndarray | None, ks: np.ndarray, n_classes: int, open_: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of each k and row the number of the class with most votes, the first of equal ones, and whether that is in doubt.
-
-    Votes of weights may be added up in another order than by scikit-learn: classes that are close are in doubt. So is
-    a class that is ahead by no more than what other samples at the same distance could change.
-
-    Args:
-        labels: numbers of the classes of the nearest, (n_rows, n_near).
-        weights: of the same; None where each has one vote.
-        ks: numbers of neighbours.
-        n_classes: in all.
-        open_: see `_open`.
-    """
-    n_rows, n_near = labels.shape
-    chosen, doubtful = np.zeros((len(ks), n_rows), np.intp), np.zeros((len(ks), n_rows), np.bool_)
-    inner = np.flatnonzero(ks < n_near)
-    step = max(_ELEMENTS // (n_classes * n_near), 1)
-    for begin in range(0, n_rows, step):
-        rows = slice(begin, begin + step)
-        mine = labels[rows].T[:, None, :] == np.arange(n_classes)[:, None]
-        own = mine.astype(np.float32) if weights is None else np.where(mine, weights[rows].T[:, None, :], 0.0)
-        votes = np.cumsum(own, axis=0)[ks - 1]
-        chosen[:, rows] = votes.argmax(axis=1)
-        if weights is not None:
-            near = votes >= votes.max(axis=1, keepdims=True) * (1 - _CLOSE)
-            doubtful[:, rows] = near.sum(axis=1) != 1
-        moved = open_[rows, ks[inner] - 1].T
-        places, some = np.nonzero(moved)
-        if len(some):
-            second, first = np.partition(votes[inner[places], :, some], -2, axis=1)[:, -2:].T
-            edge = 1.0 if weights is None else weights[begin + some, ks[inner[places]] - 1]
-            doubtful[inner[places], begin + some] |= ~(first - second > 2 * edge * moved[places, some] * (1 + _CLOSE))
-    return chosen, doubtful
-
-
-def _doubles(*samples: Any) -> bool:
-    return all(type(X) is np.ndarray and X.dtype == np.float64 for X in samples)
-
-
-def _exact(X: np.ndarray, Y: np.ndarray) -> bool:
-    """Whether no squared distance is rounded: the samples are whole numbers, and not too large."""
-    largest = max(np.abs(X).max(), np.abs(Y).max())
-    return bool(largest**2 * X.shape[1] < 1 << 50 and (np.rint(X) == X).all() and (np.rint(Y) == Y).all())
-
-
-def _rows(X: Any, rows: np.ndarray) -> Any:
-    return X[rows] if isinstance(X, np.ndarray) else _safe_indexing(X, rows)
-
-
-def _kind(weights: Any) -> str:
-    return "distance" if weights == "distance" else "uniform"
-
-
-def _weights(kind: str, distances: np.ndarray) -> np.ndarray:
-    """scikit-learn's weights of neighbours."""
-    return np.asarray(_get_weights(distances, kind)) if kind == "distance" else np.ones_like(distances)
 
 
 class _KnowsNearest:
@@ -269,7 +200,8 @@ class Neighbours(Family):
                 groups.setdefault(candidate.n_neighbors < n // 2, []).append(candidate)
         for members in groups.values():
             base = clone(members[0]).fit(part.X, part.y)
-            nearest = tuple(Nearest(base, X, members) for X in part.scored)
+            n_near = min(max(candidate.n_neighbors for candidate in members) + _BEYOND, n)
+            nearest = tuple(Nearest(base, X, n_near) for X in part.scored)
             for candidate in members:
                 own = {"n_neighbors": candidate.n_neighbors, "weights": candidate.weights}
                 candidate.__dict__ = {**vars(base), **own, "_nearest": nearest}

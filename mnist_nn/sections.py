@@ -1,4 +1,4 @@
-"""What report.html shows of an ensemble: its errors, what it is least sure of, what it confuses."""
+"""What report.html shows of an ensemble: its errors, and what it is least sure of."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from common.data import N_CLASSES
 from mnist_nn.keys import LOSSES
 from mpitune.experiment import Data
 from mpitune.figures import statistics
-from mpitune.figures.panels import Bars, Drawing, Fact, Lines, Note, Panel, Section, confusion
+from mpitune.figures.panels import Bars, Drawing, Fact, Lines, Note, Panel, Section
 from mpitune.storage.history import History
 
 MOST_IMAGES = 6  # that the page shows of those which the ensemble is least sure of
@@ -36,14 +35,10 @@ def sections_of(history: History, data: Data | None, *, n_shown: int, noun: str)
     panels = [_errors(errors, probabilities, labels), _learning(refits)]
     section = Section("Ensemble", panels, _facts(errors, probabilities, labels))
     if labels is None or data is None:
-        why = "Which images are least sure and the confusion matrix need images and labels, which "
+        why = "Which images are least sure needs images and labels, which "
         return [section, Section("Test images", [Note(why + "are not in the journal: give --data DIR.")])]
     extra = np.stack([refits[number]["extra_probabilities"] for number in sorted(refits)])
-    return [
-        section,
-        Section("Test images", _images(probabilities, extra, data, n_shown, noun)),
-        Section("What it confuses", [confusion(probabilities.mean(axis=0).argmax(axis=1), labels, N_CLASSES)]),
-    ]
+    return [section, Section("Test images", _images(probabilities, extra, data, n_shown, noun))]
 
 
 def _facts(errors: Mapping[int, float], probabilities: np.ndarray, labels: np.ndarray | None) -> list[Fact]:

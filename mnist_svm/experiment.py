@@ -245,4 +245,4 @@ class SvmGrid(ImageSettings):
     def report_sections(self, history: History, data: Data | None) -> Sequence[Section]:
         from mnist_svm.sections import sections_of
 
-        return sections_of(self, history.results, None if data is None else data["test_labels"])
+        return sections_of(self, history.results)

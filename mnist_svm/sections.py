@@ -1,4 +1,4 @@
-"""What report.html shows of a grid search: the map, the folds, the test error and what is confused with what."""
+"""What report.html shows of a grid search: the map, the folds and the test error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from common.data import N_CLASSES
-from mnist_svm.summary import REFIT, best_point, places_of, summarised
-from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section, confusion
+from mnist_svm.summary import best_point, places_of, summarised
+from mpitune.figures.panels import Fact, HeatMap, Note, Panel, Section
 from mpitune.figures.statistics import interval_text
 from mpitune.trial import Result
 
@@ -17,16 +16,11 @@ if TYPE_CHECKING:
     from mnist_svm.experiment import SvmGrid
 
 
-def sections_of(grid: SvmGrid, results: Mapping[str, Result], test_labels: np.ndarray | None) -> list[Section]:
+def sections_of(grid: SvmGrid, results: Mapping[str, Result]) -> list[Section]:
     """The sections of a report; results may be missing."""
     errors = grid.errors(results)
     summary, point = summarised(grid, results, errors), best_point(errors)
-    section = Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))
-    sections = [section]
-    refit = results.get(REFIT)
-    if refit is not None and not refit.failed and "predictions" in refit.arrays:
-        sections.append(Section("Test images", _confusion(refit.arrays["predictions"], test_labels)))
-    return sections
+    return [Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))]
 
 
 def _map(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
@@ -57,9 +51,3 @@ def _facts(summary: Mapping[str, Any]) -> list[Fact]:
         note = f"{summary['n_support']:,} support vectors" + interval_text(summary["test_interval"])
         facts.append(Fact("test error", f"{summary['test_error']:.2%}", note))
     return facts
-
-
-def _confusion(predictions: np.ndarray, labels: np.ndarray | None) -> list[Panel]:
-    if labels is None:
-        return [Note("Which digits are confused needs the labels, which are not in the journal: give --data DIR.")]
-    return [confusion(predictions, labels, N_CLASSES)]

@@ -93,17 +93,12 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A small table.
-
-    Attributes:
-        shade: whether cells are shaded by their numbers, as in a confusion matrix.
-    """
+    """A small table."""
 
     title: str
     about: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    shade: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,26 +135,3 @@ class Section:
     title: str
     panels: Sequence[Panel] = ()
     facts: Sequence[Fact] = field(default=())
-
-
-def confusion(answers: np.ndarray, labels: np.ndarray, n_classes: int) -> Table:
-    """How often each class is answered for each true class, errors alone.
-
-    Args:
-        answers: integers (n,).
-        labels: integers (n,), the true classes.
-        n_classes: of both.
-    """
-    counts = np.bincount(labels.astype(int) * n_classes + answers.astype(int), minlength=n_classes**2)
-    wrong = counts.reshape(n_classes, n_classes)
-    rows = [
-        [f"true {true}", *("" if true == answer else int(wrong[true, answer]) for answer in range(n_classes))]
-        for true in range(n_classes)
-    ]
-    return Table(
-        "Confusion matrix",
-        f"of the {len(labels):,} test images: errors only, {int(np.sum(labels != answers)):,} in all.",
-        ["", *(f"answer {n}" for n in range(n_classes))],
-        rows,
-        shade=True,
-    )

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from mpitune.errors import StorageError
 from mpitune.experiment import Data, Experiment
-from mpitune.figures.panels import Drawing, Panel, Table
+from mpitune.figures.panels import Drawing, Panel
 from mpitune.port import Reporting
 from mpitune.report import chart_data, parts
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
@@ -120,11 +120,4 @@ def _panel(panel: Panel, charts: chart_data.Charts) -> dict[str, Any]:
     shown: dict[str, Any] = {"kind": type(panel).__name__, "it": panel, "chart": charts.add(panel)}
     if isinstance(panel, Drawing):
         shown["source"] = "data:image/svg+xml;base64," + base64.b64encode(panel.svg).decode()
-    if isinstance(panel, Table):
-        numbers = [cell for row in panel.rows for cell in row[1:] if isinstance(cell, int | float)]
-        most = max(map(float, numbers), default=1.0) or 1.0
-        shown["cells"] = [
-            [(cell, f"{cell / most:.3f}" if panel.shade and isinstance(cell, int | float) else None) for cell in row]
-            for row in panel.rows
-        ]
     return shown

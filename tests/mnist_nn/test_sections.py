@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mpitune.figures.panels import Bars, Drawing, Lines, Note, Panel, Section, Table
+from mpitune.figures.panels import Bars, Drawing, Lines, Note, Panel, Section
 from tests.helpers import history_of
 from tests.mnist_nn.small import TINY, computed, of_tiny
 
@@ -34,14 +34,13 @@ def test_learning_curves_are_the_losses_of_each_networks_epochs() -> None:
         assert list(epochs) == list(range(1, len(losses) + 1)) and list(losses) == result.arrays["losses"].tolist()
 
 
-def test_with_the_data_it_shows_images_and_confusion() -> None:
+def test_with_the_data_it_shows_images() -> None:
     data = STUDY.data()
     sections = STUDY.report_sections(history_of(computed()), data)
     refits = [result for trial, result in computed() if trial.segment.fold is None]
     answers = np.mean([result.arrays["probabilities"] for result in refits], axis=0).argmax(axis=1)
     n_wrong = int(np.sum(answers != data["test_labels"]))
-    (confusion,) = of_kind(sections, Table)
-    assert sum(cell for row in confusion.rows for cell in row[1:] if cell != "") == n_wrong > 0
+    assert n_wrong > 0
     facts = {fact.name: fact for section in sections for fact in section.facts}
     assert facts["test error of the ensemble"].value == f"{n_wrong / 40:.2%}"
     assert "Wilson" in facts["test error of the ensemble"].note

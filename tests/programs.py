@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from mnist_nn.experiment import Bagging
 from mnist_nn.parallel.settings import Settings
+from mnist_nn.predict import Predict
 from mnist_svm.experiment import SvmGrid
 from mpitune.cli import parser_of
 from mpitune.errors import UsageError
@@ -23,6 +24,7 @@ OTHERS = {
     "mpitune doctor": (RunOptions,),
     "mpitune status": (StatusOptions,),
     "mnist_nn.ddp": (Settings,),
+    "mnist_nn.predict": (Predict,),
 }
 
 

@@ -337,3 +337,16 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
             with pytest.raises(UsageError, match=r"^trial 6 in the journal is none that Optuna could have.*--restart$"):
                 run(9)
     assert not trap.path.exists()
+
+
+def test_a_model_of_a_stranger_is_refused(tmp_path: Path, trap: Trap) -> None:
+    torch = pytest.importorskip("torch")
+    from mnist_nn.predict import Predict, judge
+
+    torch.save({"conv.weight": trap}, tmp_path / "model.pt")
+    (tmp_path / "model.json").write_text(
+        '{"image": [8, 8, 255], "parameters": {"n_conv_layer": 1, "kernel_size": 3, "n_hidden_layer": 2}}'
+    )
+    with pytest.raises(UsageError, match="model.pt cannot be read"):
+        judge(Predict(tmp_path, (tmp_path / "image.png",)))
+    assert not trap.path.exists()

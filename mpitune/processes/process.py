@@ -15,7 +15,6 @@ import random
 import signal
 import sys
 import sysconfig
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,6 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -41,12 +39,6 @@ _PR_SET_PDEATHSIG = 1
 _FIRST = os.getpid()
 LRU_CACHED = functools._lru_cache_wrapper
 held: list[list[Any]] | None = None  # gets sources of random numbers that arrive, see `mpitune.engine.seeding`
-
-
-def started_at(pid: int) -> float:
-    """The Unix time at which a process began. Raises OSError."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # see proc_pid_stat(5)
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def in_child() -> bool:

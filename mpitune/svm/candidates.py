@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def _prepared(
     """Samples and splits, checked and sorted, as they are kept where they are the same."""
     given = X, y, sample_weight
     same = kept and all(one is other for one, other in zip(given, kept["given"], strict=True))
-    if same and len(splits) == len(kept["splits"]) and all(map(_equal, splits, kept["splits"])):
+    if same and len(splits) == len(kept["splits"]) and all(map(np.array_equal, chain(*splits), chain(*kept["splits"]))):
         return kept["work"], kept["folds"]
     facts: dict[str, Any] = {}
     if (names := _get_feature_names(X)) is not None:
@@ -118,10 +119,6 @@ def _prepared(
         work.left_out[fold.validation] = number
     kept.update(given=given, splits=splits, work=work, folds=folds)
     return work, folds
-
-
-def _equal(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> bool:
-    return all(map(np.array_equal, one, other))
 
 
 class _Models:

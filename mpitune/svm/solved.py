@@ -169,10 +169,7 @@ class KnownPart:
         return labels
 
     def doubtful(self, limit: float) -> dict[tuple[int, int], np.ndarray]:
-        """Where a decision value of no more than ``limit`` may decide a label.
-
-        By problem and penalty, by number: the samples, by their numbers in the order of `_values`.
-        """
+        """Samples in the order of `_values` whose label a value up to ``limit`` may decide, by problem and penalty."""
         solved, values, places = self._solved, self._values, self._places
         near = (np.abs(values) <= limit)[places]  # (n_problems, n_penalties, n)
         at, which = np.nonzero(near.any(axis=0) & ~solved.left[:, None])

@@ -44,14 +44,7 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 log = logging.getLogger(__name__)
 
 
-class Kept(dict[str, Any]):
-    """What the grids of a search have in common, of this process: in another it is empty again."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Kept, ()
-
-
-def method_of(estimator: Any, kept: Kept | None = None) -> Callable[..., Iterator[Any]] | None:
+def method_of(estimator: Any, kept: dict[str, Any] | None = None) -> Callable[..., Iterator[Any]] | None:
     """The method that fits a grid of this estimator; None where it has none."""
     if hasattr(estimator, "fit_grid"):
         method: Callable[..., Iterator[Any]] = estimator.fit_grid
@@ -122,8 +115,8 @@ def parted(task: Task) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     return steps, None if steps.keys() & {"steps", *names} else last
 
 
-def solved(tasks: Sequence[Task], kept: Kept) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """(task, scikit-learn's answer) of the tasks of one "grid"; what could not be solved is left out."""
+def solved(tasks: Sequence[Task], kept: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """(task, scikit-learn's answer) of the tasks of one "grid"; what is not solved is left out. kept: of `fit_grid`."""
     first = tasks[0]
     X, y = first.args[:2]
     splits = {task.split: (task.kwargs["train"], task.kwargs["test"]) for task in tasks}

@@ -163,22 +163,21 @@ class DoubleSource:
 
     def decisions(self, solved: Solutions, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         support = np.unique(np.concatenate(solved.rows))
-        start = np.cumsum([0, *map(len, solved.rhos)])
-        cuts = np.searchsorted(support, solved.samples.class_start)
-        # Of each class: its support vectors, the solutions that have any, and their weights.
-        classes: list[tuple[slice, list[np.ndarray], list[np.ndarray]]] = [
-            (slice(first, end), [], []) for first, end in pairwise(cuts.tolist())
-        ]
-        for own, weights, at in zip(solved.rows, solved.weights, start.tolist(), strict=False):
-            where, numbers = np.searchsorted(support, own), np.arange(at, at + weights.shape[1])
-            ends = np.searchsorted(where, cuts).tolist()
-            for (cut, solutions, blocks), (first, end) in zip(classes, pairwise(ends), strict=True):
-                if end > first:
-                    block = np.zeros((cut.stop - cut.start, weights.shape[1]))
-                    block[where[first:end] - cut.start] = weights[first:end]
-                    solutions.append(numbers)
-                    blocks.append(block)
-        products = [(cut, np.concatenate(n), np.hstack(blocks)) for cut, n, blocks in classes if blocks]
+        cuts = np.searchsorted(support, solved.samples.class_start).tolist()
+        # Of each class: the solutions that its samples support, and their weights.
+        classes: list[tuple[list[np.ndarray], list[np.ndarray]]] = [([], []) for _ in cuts[1:]]
+        at = 0
+        for own, weights in zip(solved.rows, solved.weights, strict=True):
+            where, numbers = np.searchsorted(support, own), np.arange(at, at := at + weights.shape[1])
+            ends = np.searchsorted(where, cuts)
+            for kind in np.flatnonzero(np.diff(ends)).tolist():
+                some = slice(ends[kind], ends[kind + 1])
+                block = np.zeros((cuts[kind + 1] - cuts[kind], len(numbers)))
+                block[where[some] - cuts[kind]] = weights[some]
+                classes[kind][0].append(numbers)
+                classes[kind][1].append(block)
+        each = zip(pairwise(cuts), classes, strict=True)
+        products = [(slice(*cut), np.concatenate(n), np.hstack(blocks)) for cut, (n, blocks) in each if blocks]
         rhos = np.concatenate(solved.rhos)
         for part in parts(len(rows), max(len(support), len(rhos))):
             kernel, values = self.between(rows[part], support), np.tile(-rhos, (part.stop - part.start, 1))

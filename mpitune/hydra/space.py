@@ -65,6 +65,6 @@ def _steps(override: Override, n: int) -> BaseDistribution:
     sweep: Any = override.value()
     start, step = Decimal(str(sweep.start)), Decimal(str(sweep.step))
     low, high = sorted((start, start + (n - 1) * step))
-    if isinstance(sweep.start, int) and isinstance(sweep.step, int):
+    if all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step)):
         return IntDistribution(int(low), int(high), step=abs(sweep.step))
     return FloatDistribution(float(low), float(high), step=float(abs(step)))

@@ -90,7 +90,7 @@ class MpituneBackend(Collecting):
         return len(visible_gpus()) if self._gpu == "all" else self._gpu.count(",") + 1
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
-        n_jobs = self.effective_n_jobs(n_jobs)
+        n_jobs = super().configure(n_jobs, parallel)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         size = n_ranks()
@@ -111,7 +111,7 @@ class MpituneBackend(Collecting):
             environ=tuple((name, os.environ[name]) for name in THREADS.values() if name in os.environ and not inner),
             writeable=options.get("mmap_mode", "r") != "r",
         )
-        return super().configure(n_jobs, parallel)
+        return n_jobs
 
     def start_call(self) -> None:
         super().start_call()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from joblib.parallel import ParallelBackendBase
+from joblib.parallel import FallbackToBackend, ParallelBackendBase
 
 Done = Callable[[Any], None]  # of joblib: takes what a call came to
 
@@ -16,13 +17,14 @@ class Collecting(ParallelBackendBase):
     """Collects all calls, and has them made when the first result is asked for."""
 
     supports_retrieve_callback = True
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._submitted: list[tuple[Any, Done]] = []
+    parallel: Any = None
+    _submitted: list[tuple[Any, Done]] = []
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
-        self.parallel = parallel
+        if self.parallel is not parallel:  # a `parallel_config` has one backend, and several `Parallel` may be open
+            own = copy.copy(self)
+            own.parallel = parallel
+            raise FallbackToBackend(own)
         parallel.pre_dispatch = "all"  # whatever is asked: it limits the memory of joblib's own queue
         return int(self.effective_n_jobs(n_jobs))
 

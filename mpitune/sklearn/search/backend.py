@@ -58,9 +58,6 @@ def hear_of_what_fits_do(search: BaseEstimator) -> bool:
     grid = getattr(search, "param_grid", getattr(search, "param_distributions", {}))
     lists = [values for part in (grid if isinstance(grid, list | tuple) else [grid]) for values in part.values()]
     searched = [value for values in lists if isinstance(values, list | tuple) for value in values]  # not of a range
-    parts = [part for one in (search.estimator, *searched) if isinstance(one, BaseEstimator) for part in _parts(one)]
+    whole = [one for one in (search.estimator, *searched) if isinstance(one, BaseEstimator)]
+    parts = [part for one in whole for part in (one, *one.get_params(deep=True).values())]
     return any(getattr(part, "_skl_callbacks", ()) or (handed_on and hasattr(part, "set_callbacks")) for part in parts)
-
-
-def _parts(estimator: BaseEstimator) -> list[Any]:
-    return [estimator, *estimator.get_params(deep=True).values()]

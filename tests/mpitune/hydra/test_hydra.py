@@ -96,7 +96,7 @@ def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None
           direction: [minimize, maximize], n_trials: 5, n_jobs: 3, study_name: mine, storage: 'sqlite:///s.db',
           sampler: {seed: 1, n_startup_trials: 3}, params: {lr: 'interval(0.001, 0.1)', model: 'choice(small, large)',
             +x: 'range(-5, 5, step=0.5)', +n: 'range(9, 0, step=-2)', +s: 'shuffle(range(4))',
-            +f: 'float(range(1, 4))'}""")
+            +f: 'float(range(1, 4))', +g: 'range(0, 2.5)'}""")
     )  # fmt: skip
     for n_trials in (5, 2):  # the second command adds two
         app("--multirun", "two=true", "model=large", f"hydra.sweeper.n_trials={n_trials}")
@@ -104,7 +104,11 @@ def test_a_configuration_of_the_optuna_sweeper(app: Any, tmp_path: Path) -> None
     study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/s.db")
     d = optuna.distributions
     steps = {"+x": d.FloatDistribution(-5, 4.5, step=0.5), "+n": d.IntDistribution(1, 9, step=2)}
-    steps |= {"+s": d.IntDistribution(0, 3), "+f": d.FloatDistribution(1, 3, step=1)}
+    steps |= {
+        "+s": d.IntDistribution(0, 3),
+        "+f": d.FloatDistribution(1, 3, step=1),
+        "+g": d.FloatDistribution(0, 2, step=1),
+    }
     known = {"lr": d.FloatDistribution(0.001, 0.1), **steps}
     assert len(study.trials) == 7 and study.trials[0].distributions == known
     found = results(tmp_path / "out")

@@ -56,6 +56,14 @@ def test_scikit_learns_functions_say_the_same(two: None, name: str) -> None:
     np.testing.assert_array_equal(FUNCTIONS[name](), right)
 
 
+def test_several_are_open_at_once(two: None) -> None:
+    """One `parallel_config` has one backend: what calls are made is of each `Parallel`."""
+    one, other = (Parallel(return_as="generator")(delayed(pow)(i, k) for i in range(3)) for k in (2, 3))
+    assert list(zip(one, other, strict=True)) == [(0, 0), (1, 1), (4, 8)]
+    nested = Parallel()(delayed(abs)(sum(Parallel()(delayed(pow)(j, 2) for j in range(i)))) for i in range(3))
+    assert nested == [0, 0, 1]
+
+
 def test_workers_are_others(two: None, tmp_path: Path) -> None:
     pids = set(Parallel()(delayed(pid_beside_another)(tmp_path) for _ in range(6)))
     assert len(pids) == 2 and os.getpid() not in pids

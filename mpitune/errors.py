@@ -80,7 +80,7 @@ def or_typed(name: str, value: object = True, then: str = "") -> str:
 
 
 @contextmanager
-def needs(name: str, install: str = '"mpitune[export]"') -> Iterator[None]:
+def needs(name: str, install: str = '"mpitune[track]"') -> Iterator[None]:
     """Around the import of an optional package. Raises UsageError, which says how to install it, where it is absent."""
     try:
         yield

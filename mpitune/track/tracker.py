@@ -31,7 +31,7 @@ def require(tracks: Sequence[str]) -> None:
     for track in tracks:
         kind, _, place = track.partition(":")
         if getattr(find_spec(kind), "origin", None) is None:  # a folder of that name is no package
-            raise UsageError(f'track={track}: {kind} is not installed: pip install "mpitune[export]"')
+            raise UsageError(f'track={track}: {kind} is not installed: pip install "mpitune[track]"')
         place = place or (os.environ.get("WANDB_DIR", "") if kind == "wandb" else "") or "."
         if "://" not in place:
             try:

@@ -61,7 +61,7 @@ OF_USERS = {"lightgbm", "xgboost", "IPython", "hyperopt", "ray", "pyarrow"}
 def test_all_that_is_imported_is_declared() -> None:
     named = {"sklearn": "scikit-learn", "PIL": "pillow", "cuml": "cuml-cu12", "cupy": "cuml-cu12"}
     lines = lines_of("requirements-cu12.txt").union(PROJECT["optional-dependencies"]["search"])
-    lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("export", "hydra", "sweeps")))
+    lines = lines.union(*(PROJECT["optional-dependencies"][extra] for extra in ("track", "hydra", "sweeps")))
     named |= {"mlflow": "mlflow-skinny", "markupsafe": "jinja2", "yaml": "pyyaml"}
     named |= {"hydra": "hydra-core", "omegaconf": "hydra-core"}  # which is made of it
     declared = {Requirement(line).name for line in lines}

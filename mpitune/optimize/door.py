@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.earlier.code import values_read
-from mpitune.errors import UsageError, named
+from mpitune.errors import UsageError, named, own_lines
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.kept import kept_by
 from mpitune.optimize.search import slots_here
@@ -66,11 +66,10 @@ class Led(Experiment):
         self.leader.extras[name] = tuple(extras)
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
-        """What an objective raises is in its answer: where there is none, it is the answer that could not be sent."""
-        if evaluation.error is None:
-            return
+        """What it raises is in its answer: where there is none, that could not be sent, or it has left by sys.exit."""
         refuse_faults(evaluation)
-        if isinstance(evaluation, Result) and evaluation.raised:
+        error = own_lines(evaluation.error or "")
+        if isinstance(evaluation, Result) and evaluation.raised and not error.startswith("SystemExit"):
             raise UsageError(
                 f"what the objective has given trial {trial.segment.number} cannot be sent from its worker "
                 f"({last_line(evaluation.error or '')}): {self.fix}"

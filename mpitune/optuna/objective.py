@@ -41,23 +41,14 @@ _study = Study.__new__(ViewedStudy)
 
 @dataclass
 class InWorker:
-    """Evaluates trials. It hears of results in the order in which the study has them.
+    """Evaluates trials. It hears of results in the order in which the study has them."""
 
-    Attributes:
-        packed: the user's objective, without its large arrays, and with `study_here` for its study.
-        view: of the study, with what is known at the start.
-        names: of its values.
-        constraints: the `constraints_func` of the sampler.
-        collects: whether garbage is collected after each trial.
-        verbosity: of Optuna's log.
-    """
-
-    packed: bytes
-    view: View
-    names: Sequence[str]
-    constraints: Callable[[FrozenTrial], Sequence[float]] | None
-    collects: bool
-    verbosity: int
+    packed: bytes  # the user's objective, without its large arrays, and with `study_here` for its study
+    view: View  # of the study, with what is known at the start
+    names: Sequence[str]  # of its values
+    constraints: Callable[[FrozenTrial], Sequence[float]] | None  # of the sampler
+    collects: bool  # whether garbage is collected after each trial
+    verbosity: int  # of Optuna's log
 
     keeps_worker = True
 

@@ -35,16 +35,11 @@ from mpitune.trial import COMPLETE, Evaluation
 
 @dataclass
 class _Made:
-    """A sweep of this process.
-
-    Attributes:
-        folder: keeps its trials for a second agent, once an agent has run without a results folder.
-        n_asked: how many trials its agents have run.
-    """
+    """A sweep of this process."""
 
     read: Read
-    folder: tempfile.TemporaryDirectory[str] | None = None
-    n_asked: int = 0
+    folder: tempfile.TemporaryDirectory[str] | None = None  # for a second agent, once one had no results folder
+    n_asked: int = 0  # how many trials its agents have run
 
 
 WHERE = "the configuration of wandb.sweep"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -183,12 +184,13 @@ def test_what_an_objective_raises_ends_the_call_with_its_trial() -> None:
         fmin(**call(algo=lambda *all_: 1 / 0), options=HERE)
 
 
-def test_a_worker_that_dies_of_a_trial_leaves_the_others() -> None:
+@pytest.mark.parametrize(("word", "options"), [("SIGKILL", TWO), ("SystemExit: 3", TWO), ("SystemExit: 3", HERE)])
+def test_a_worker_that_ends_in_a_trial_leaves_the_others(word: str, options: RunOptions) -> None:
+    end = partial(sys.exit, 3) if "Exit" in word else lambda: os.kill(os.getpid(), signal.SIGKILL)
     trials = Trials()
-    how = call(lambda x: x if x < 0.7 else os.kill(os.getpid(), signal.SIGKILL), algo=rand.suggest, trials=trials)
-    fmin(**how, window=3, options=TWO)
+    fmin(**call(lambda x: x if x < 0.7 else end(), algo=rand.suggest, trials=trials), window=3, options=options)
     states = [doc["misc"].get("error") for doc in trials._dynamic_trials]
-    assert len(states) == 12 and any(states) and "SIGKILL" in next(filter(None, states))[1] and len(trials) < 12
+    assert len(states) == 12 and any(states) and word in next(filter(None, states))[1] and len(trials) < 12
 
 
 def test_its_time_and_its_losses_end_it() -> None:

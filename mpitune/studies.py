@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from mpitune.engine import rank
 from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
-from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, keeping, mended, typed
+from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, is_kept, keeping, mended, typed
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outliving
@@ -106,7 +106,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         transport = join(options)
         stack.enter_context(logging_here(transport.rank, options))
         keep = options.results is not None
-        stack.enter_context(keeping(keep))
+        stack.enter_context(keeping(keep and (is_kept() or threading.get_ident() in _studying)))
         if transport.rank == 0 and not keep:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="study-")))
             options = replace(options, results=folder)

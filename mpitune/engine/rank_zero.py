@@ -21,7 +21,7 @@ from mpitune.engine.preflight import Node
 from mpitune.engine.progress import Progress, StatusFile
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
-from mpitune.errors import Exit, duration, how_to_go_on
+from mpitune.errors import Exit, duration, how_to_go_on, is_kept
 from mpitune.experiment import Data, Experiment
 from mpitune.options import RunOptions
 from mpitune.port import Scheduling
@@ -118,7 +118,8 @@ class RankZero:
             stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)
             finish(folder, read_study(folder), self.part.experiment, self.data)
-            print(f"results: {folder}", file=stream)
+            if is_kept():
+                print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
         for trial, result in failed:
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)

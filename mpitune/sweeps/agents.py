@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpitune.errors import UsageError, needs
+from mpitune.errors import UsageError, keeping, needs
 from mpitune.optimize.door import own_folder
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.search import search
@@ -53,7 +53,7 @@ class _Stopped(BaseException):
 class Called(Runs):
     """Calls a function for each trial, as W&B's agent does. Runs lie in `wandb` of the working folder."""
 
-    keeps_worker = True
+    keeps_worker = prints_plainly = True
 
     def __init__(self, function: Callable[[], Any], read: Read, sweep_id: str):
         super().__init__(read[0], read[2], sweep_id)
@@ -200,10 +200,12 @@ def agent(
     made, read = _sweeps[name], _sweeps[name].read
     n_trials = read[0].run_cap if count is None else made.n_asked + count
     options = own_folder(options or RunOptions(quiet=True), name)
-    if options.results is None:
+    kept = options.results is not None
+    if not kept:
         made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")
         options = replace(options, results=Path(made.folder.name))
-    searched(read, Called(function, read, name), n_trials, window, None, options)
+    with keeping(kept):
+        searched(read, Called(function, read, name), n_trials, window, None, options)
     made.n_asked = n_trials or made.n_asked
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,10 +99,6 @@ def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: 
 HERE = RunOptions(gpu="none", workers=0, quiet=True)
 
 
-def random(**changes: Any) -> dict[str, Any]:
-    return CONFIG | changes
-
-
 def opened() -> Any:
     """W&B as a script finds it, without a key."""
     import wandb
@@ -113,16 +110,19 @@ def opened() -> Any:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4 is none of this script"),
-    "no end": (lambda: agent(sweep(random()), print), "by random has no end: give run_cap, "),
-    "a count": (lambda: agent(sweep(random()), print, count=0), "count=0: give a whole number"),
-    "no function": (lambda: agent(sweep(random()), count=2), "has no function: give one, or start a file by"),
-    "a method": (lambda: sweep(random(method="bayesian")), "wandb.sweep: method is wrong, .*: give grid or random"),
-    "no JSON": (lambda: sweep(random(parameters={"x": {"value": print}})), "is no JSON"),
+    "no end": (lambda: agent(sweep(CONFIG), print), "by random has no end: give run_cap, "),
+    "a count": (lambda: agent(sweep(CONFIG), print, count=0), "count=0: give a whole number"),
+    "no function": (lambda: agent(sweep(CONFIG), count=2), "has no function: give one, or start a file by"),
+    "a method": (
+        lambda: sweep(CONFIG | {"method": "bayesian"}),
+        "wandb.sweep: method is wrong, .*: give grid or random",
+    ),
+    "no JSON": (lambda: sweep(CONFIG | {"parameters": {"x": {"value": print}}}), "is no JSON"),
     "no dictionary": (lambda: sweep("sweep.yaml"), "wandb.sweep"),
-    "earlier runs": (lambda: sweep(random(), prior_runs=["a"]), "prior_runs, which are on W&B's server"),
+    "earlier runs": (lambda: sweep(CONFIG, prior_runs=["a"]), "prior_runs, which are on W&B's server"),
     "the server": (lambda: opened().Api(), "wandb.Api needs W&B's server"),
     "a controller": (lambda: opened().controller("x"), "wandb.controller needs W&B's server"),
-    "no metric": (lambda: agent(sweep(random()), lambda: None, count=2, options=HERE), "it has logged nothing"),
+    "no metric": (lambda: agent(sweep(CONFIG), lambda: None, count=2, options=HERE), "it has logged nothing"),
 }
 
 
@@ -136,17 +136,20 @@ def test_is_refused_in_one_line(what: str, monkeypatch: pytest.MonkeyPatch, tmp_
     assert "\n" not in str(error.value)
 
 
-def test_a_function_that_fails_is_a_failed_trial() -> None:
+def test_a_function_prints_and_one_that_fails_is_a_failed_trial(capfd: pytest.CaptureFixture[str]) -> None:
     def train() -> None:
         import wandb
 
         wandb.init()
+        print("\nit trains")
         if wandb.config.lr > 0.4:
             raise ValueError("too large")
         wandb.log({"val.loss": wandb.config.lr})
 
-    options = RunOptions(gpu="none", workers=0, quiet=True, results=Path("kept"))
-    agent(sweep(random(early_terminate=None) | {"parameters": {"lr": {"values": [0.1, 0.5]}}, "method": "grid"}), train,
-          options=options)  # fmt: skip
+    grid = CONFIG | {"early_terminate": None, "parameters": {"lr": {"values": [0.1, 0.5]}}, "method": "grid"}
+    for options in (replace(HERE, workers=2), replace(HERE, results=Path("kept"))):
+        agent(sweep(grid), train, options=options)
+        printed = "".join(capfd.readouterr()).splitlines()
+        assert "it trains" in printed and sum("results: " in line for line in printed) == bool(options.results)
     results = read_study(Path("kept")).results
     assert [result.failed for _, result in sorted(results.items())] == [False, True]

@@ -25,6 +25,7 @@ from mpitune.optimize.search import search
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
+from mpitune.processes.process import sendable
 from mpitune.ranks.launch import launched
 from mpitune.storage.trials import TrialRecord
 from mpitune.sweeps.program import Runs
@@ -163,7 +164,7 @@ def sweep(sweep: Any, entity: str | None = None, project: str | None = None, pri
 
 
 def agent(
-    sweep_id: str,
+    sweep_id: str | None = None,
     function: Callable[[], Any] | None = None,
     entity: str | None = None,
     project: str | None = None,
@@ -191,15 +192,18 @@ def agent(
     name = str(sweep_id).rpartition("/")[2]
     if name not in _sweeps:
         raise UsageError(
-            f"wandb.agent: {sweep_id} is none of this script, and W&B's server is not asked: take the id that "
-            "wandb.sweep(config) returns here, or start its file by python -m mpitune run sweep.yaml"
+            f"wandb.agent: sweep_id={sweep_id!r:.100} is none of this script, and W&B's server is not asked: take "
+            "the id that wandb.sweep(config) returns here, or start its file by python -m mpitune run sweep.yaml"
         )
-    if function is None:
-        raise UsageError("wandb.agent has no function: give one, or start a file by python -m mpitune run sweep.yaml")
+    if not callable(function):
+        fix = "give a function, or start a file by python -m mpitune run sweep.yaml"
+        raise UsageError(f"wandb.agent: function={function!r:.100}: {fix}")
     require_whole("count", count, 1)
     made, read = _sweeps[name], _sweeps[name].read
     n_trials = read[0].run_cap if count is None else made.n_asked + count
     options = own_folder(options or RunOptions(quiet=True), name)
+    if options.workers != 0:
+        sendable("the function", function, "make it within the function")
     kept = options.results is not None
     if not kept:
         made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")
@@ -217,7 +221,8 @@ def searched(
     metric, own = sweep.metric, sweep.mpitune
     sign, target = -1 if metric.goal == "maximize" else 1, metric.target
     if n_trials is None and (method := own.strategy or sweep.method) != "grid":
-        raise UsageError(f"a sweep by {method} has no end: give run_cap, --trials 50, or an agent count=50")
+        how = "count=50" if isinstance(objective, Called) else "--trials 50"
+        raise UsageError(f"a sweep by {method} has no end: give {how}, or run_cap")
 
     def reached(study: SearchStudy, trial: TrialRecord) -> bool:
         return target is not None and trial.state == COMPLETE and sign * trial.values[metric.name] <= sign * target

@@ -25,19 +25,12 @@ RUN_NAME = re.compile(r"(offline-)?run-\d{8}_\d{6}-")  # begins the name of a ru
 
 
 class Metric:
-    """What is known of a metric.
-
-    Attributes:
-        steps: Its values by step, those that are finite.
-        end: Its value in the summary, or the last one; None where it was never logged.
-        others: Names of all numbers that are logged.
-        no_number: What was logged in its place, such as a text; None where that is a number, or nothing.
-    """
+    """What is known of a metric."""
 
     def __init__(self, name: str, maximize: bool, logged: Logged):
-        self.steps: dict[int, float] = {}
-        self.others: set[str] = set()
-        self.no_number: Any = None
+        self.steps: dict[int, float] = {}  # its values, those that are finite
+        self.others: set[str] = set()  # names of all numbers that are logged
+        self.no_number: Any = None  # what was logged in its place, such as a text
         ends: dict[bool, Any] = {}
         for other, value, step in logged:
             if isinstance(value, dict):  # of `define_metric(..., summary="min")`
@@ -52,6 +45,7 @@ class Metric:
                     self.steps[step] = float(value)
         end = ends.get(True, ends.get(False))
         worst = -math.inf if maximize else math.inf  # what a training that has diverged counts as
+        # In the summary, or the last one; None where it was never logged.
         self.end = None if end is None else worst if math.isnan(end) else float(end)
 
 

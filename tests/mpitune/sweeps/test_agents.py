@@ -77,7 +77,7 @@ def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: 
     for name, how, ranks in (("here", "0", 0), ("two", "2", 0), ("two", "1", 2)):
         command = ["-m", "mpitune", "--window", "3", "--workers", how, "--results", name, "script.py"]
         done = program(*command, cwd=tmp_path, ranks=ranks, status=2)
-        assert "abcd1234 is none of this script" in done.stderr and "Traceback" not in done.stderr
+        assert "abcd1234' is none of this script" in done.stderr and "Traceback" not in done.stderr
         assert "stopped as an error" not in done.stdout
     assert "ran" not in done.stdout  # as all is known
     tables = [
@@ -96,7 +96,7 @@ def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: 
     assert len(runs) == 2 * 10 + 3 and list(tmp_path.glob("wandb/sweep-*/config-*.yaml"))
 
 
-HERE = RunOptions(gpu="none", workers=0, quiet=True)
+HERE, TAKEN = RunOptions(gpu="none", workers=0, quiet=True), (n for n in [1])
 
 
 def opened() -> Any:
@@ -109,20 +109,20 @@ def opened() -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4 is none of this script"),
-    "no end": (lambda: agent(sweep(CONFIG), print), "by random has no end: give run_cap, "),
+    "a sweep of the server": (lambda: agent("me/p/x1y2z3a4", print, count=2), "x1y2z3a4' is none of this script"),
+    "no end": (lambda: agent(sweep(CONFIG), print), "by random has no end: give count=50, or run_cap$"),
     "a count": (lambda: agent(sweep(CONFIG), print, count=0), "count=0: give a whole number"),
-    "no function": (lambda: agent(sweep(CONFIG), count=2), "has no function: give one, or start a file by"),
-    "a method": (
-        lambda: sweep(CONFIG | {"method": "bayesian"}),
-        "wandb.sweep: method is wrong, .*: give grid or random",
-    ),
+    "no function": (lambda: agent(sweep(CONFIG), count=2), "function=None: give a function, or start a file"),
+    "no callable": (lambda: agent(sweep(CONFIG), "train", count=2), "function='train': give a function"),
+    "no id": (lambda: agent(function=print), "sweep_id=None is none of this script"),
+    "a generator": (lambda: agent(sweep(CONFIG), lambda: TAKEN, count=2), "TAKEN of the function .*: make it within"),
+    "a method": (lambda: sweep(CONFIG | {"method": "bayesian"}), "wandb.sweep: method is wrong, .*: give grid or"),
     "no JSON": (lambda: sweep(CONFIG | {"parameters": {"x": {"value": print}}}), "is no JSON"),
     "no dictionary": (lambda: sweep("sweep.yaml"), "wandb.sweep"),
     "earlier runs": (lambda: sweep(CONFIG, prior_runs=["a"]), "prior_runs, which are on W&B's server"),
     "the server": (lambda: opened().Api(), "wandb.Api needs W&B's server"),
     "a controller": (lambda: opened().controller("x"), "wandb.controller needs W&B's server"),
-    "no metric": (lambda: agent(sweep(CONFIG), lambda: None, count=2, options=HERE), "it has logged nothing"),
+    "no metric": (lambda: agent(sweep(CONFIG), int, count=2, options=HERE), r"nothing: log val.loss by wandb.log \("),
 }
 
 

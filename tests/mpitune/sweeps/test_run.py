@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     PLAIN.replace("--units", "--width"): (
         {}, ": give parameters the names that it reads, or change command in the sweep file (trial 0)",
     ),
-    PLAIN: ({"run_cap": None}, "a sweep by random has no end: give run_cap, --trials 50, or an agent count=50"),
+    PLAIN: ({"run_cap": None}, "a sweep by random has no end: give --trials 50, or run_cap"),
     "print('{\"loss\": 1}')": ({"mpitune": {"devices": 99}}, "devices=99 for each trial"),
 }  # fmt: skip
 

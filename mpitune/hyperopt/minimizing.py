@@ -21,7 +21,7 @@ import numpy as np
 from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING
 from hyperopt.base import SONify
 
-from mpitune.errors import UsageError, named
+from mpitune.errors import UsageError, named, or_typed
 from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, said
 from mpitune.identity import header_text, identity, without_address
 from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
@@ -29,6 +29,7 @@ from mpitune.optimize.search import known_settings
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.window import Proposed
 from mpitune.options import RunOptions
+from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import sendable, unpacked_error
 from mpitune.storage.files import written_whole
 from mpitune.storage.table import last_line
@@ -104,7 +105,7 @@ class Loop(MODULE.FMinIter):
         self.least, self.n_left = self.max_queue_len, self.max_evals - len(trials)
         trials.refresh()  # points are counted from now on: they come beside max_evals
         self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._given)
-        sendable("the objective", function, "make it within the objective")
+        sendable("the objective", function, "make it within the objective", lambda thing: packed_call(thing, {}))
         in_worker = InWorker.of(self.domain, self.arrays)
         if of_script:
             seed = int(identity(self.rstate.bit_generator.state)[:8], 16)
@@ -120,6 +121,9 @@ class Loop(MODULE.FMinIter):
         size = window or known.get("window") or (2 * slots if slots > 1 and own else 1)
         say_kept(function, "return it in the result, beside loss and status", options)
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))
+        if known.get("experiment") == Minimizing.__name__ and known.get("space") != space:
+            fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
+            raise UsageError(f"the space has changed since {options.results} was begun: {fix}")
         algo = f"{self._algorithm}: {header_text(self.algo)}"
         n_given = min(self._given, default=len(trials._ids))
         goal, size, rstate = ("minimize loss",), max(size, self.least), f"{seed}" if of_script else f"None {seed}"
@@ -265,7 +269,11 @@ def fmin(*given: Any, window: int | None = None, options: RunOptions | None = No
     arguments = call.arguments
     if options.results and arguments.get("trials_save_file"):
         raise UsageError("trials_save_file and a results folder both keep the trials: leave one of them out")
-    if arguments.get("rstate") is None and not os.environ.get("HYPEROPT_FMIN_SEED"):
+    rstate = arguments.get("rstate")
+    if not isinstance(rstate, np.random.Generator | None):
+        number = rstate if isinstance(rstate, int) else 1
+        raise UsageError(f"rstate={rstate!r:.100}: give numpy.random.default_rng({number})")
+    if rstate is None and not os.environ.get("HYPEROPT_FMIN_SEED"):
         arguments["rstate"] = False  # it will be made of a seed that the folder keeps
     token = _how.set((options, window))
     try:

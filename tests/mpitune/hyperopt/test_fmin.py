@@ -26,7 +26,7 @@ from mpitune.optimize import door
 from mpitune.storage.history import read_study
 from tests.mpitune.hyperopt.made import HERE, call_of, difference, left_by
 
-TWO = RunOptions(gpu="none", workers=2, quiet=True)
+TWO, LOCK = RunOptions(gpu="none", workers=2, quiet=True), threading.Lock()  # which workers make again
 X = hp.uniform("x", -1, 1)
 
 
@@ -92,8 +92,8 @@ def test_a_folder_continues_it_in_another_process(tmp_path: Path) -> None:
     assert rest.losses() == whole.losses() and rest.vals == whole.vals
     assert len(read_study(tmp_path / "r").results) == n
     for other, words in (
-        (call(space=hp.uniform("x", -1, 2), **more), "with space = "), (call(), "with rstate = None "),
-        (call(trials=rest, **more), "with trials = 0, not 12"),
+        (call(space=hp.uniform("x", -1, 2), **more), "^the space has changed since"),
+        (call(), "with rstate = None "), (call(trials=rest, **more), "with trials = 0, not 12"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             again(**other, window=2, options=options)
@@ -238,6 +238,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an objective": (lambda: call(partial(lambda made, x: x, (n for n in [1]))), "cannot be sent to workers"),
     "a point": (lambda: call(points_to_evaluate=[{"x": object()}]), "x is <object"),
     "a window": (lambda: call() | {"window": 0}, "window=0: give a whole number"),
+    "a number": (lambda: call(rstate=42), r"rstate=42: give numpy.random.default_rng\(42\)$"),
     "two files": (lambda: call(trials_save_file="f") | {"options": KEPT}, "both keep the trials: leave one"),
 }
 
@@ -251,7 +252,7 @@ def test_is_refused_before_the_first_trial(what: str) -> None:
 
 def test_what_cannot_be_sent_back_is_a_text(capfd: pytest.CaptureFixture[str]) -> None:
     trials = Trials()
-    how = call(lambda x: {"loss": x, "status": STATUS_OK, "lock": threading.Lock()}, n=1, trials=trials)
+    how = call(lambda x: {"loss": x, "status": STATUS_OK, "lock": LOCK}, n=1, trials=trials)
     fmin(**how, options=TWO)
     assert "lock" in trials.results[0]["lock"] and "trial 0: lock cannot be sent" in capfd.readouterr().err
 

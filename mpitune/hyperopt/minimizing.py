@@ -21,10 +21,11 @@ import numpy as np
 from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING
 from hyperopt.base import SONify
 
-from mpitune.errors import UsageError, named, or_typed
+from mpitune.errors import UsageError, or_typed
 from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, said
 from mpitune.identity import header_text, identity, without_address
 from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
+from mpitune.optimize.plain import say_changed
 from mpitune.optimize.search import known_settings
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.window import Proposed
@@ -73,7 +74,7 @@ class Loop(MODULE.FMinIter):
     loss_threshold: Any
     raised: Exception | None = None
     _best = float("inf")
-    _stopped = _exhausted = _begun = _asked = _told_texts = False
+    _stopped = _exhausted = _begun = _asked = False
 
     def exhaust(self) -> Loop:
         """Run all trials; where no call of `fmin` of this module is begun, as by hyperopt."""
@@ -83,6 +84,7 @@ class Loop(MODULE.FMinIter):
         if self.asynchronous:
             raise UsageError(f"{type(self.trials).__name__} has workers of its own, which are not here: give Trials()")
         token = _how.set(None)  # workers=0: a call within a trial is hyperopt's
+        self._told = set[str]()
         self._open: list[tuple[dict[str, Any], bool]] = []  # asked for, in order; whether one ends a turn of the loop
         self._given = {doc["tid"] for doc in self.trials._dynamic_trials if doc["state"] == JOB_STATE_NEW}
         try:
@@ -197,9 +199,8 @@ class Loop(MODULE.FMinIter):
             content, attachments = exact or (kept.result, kept.attachments)
             doc["result"] = content if error is None else doc["result"]
             self.trials.attachments.update(attachments)
-            if kept.texts and not exact and not self._told_texts:
-                self._told_texts = True
-                print(f"trials of an earlier process have lists and texts for {named(kept.texts)}", file=sys.stderr)
+            if not exact and not self._told:  # attachments have names of their own in each trial
+                say_changed(kept.texts, self._told)
         doc["state"] = JOB_STATE_DONE if error is None else JOB_STATE_ERROR
         if error is not None:
             MODULE.logger.error("job exception: %s", error[1])

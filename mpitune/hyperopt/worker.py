@@ -16,7 +16,7 @@ from hyperopt.utils import coarse_utcnow
 
 from mpitune.errors import UsageError, own_traceback, shortened
 from mpitune.experiment import Data
-from mpitune.optimize.plain import is_json, plain, whole
+from mpitune.optimize.plain import changed, is_json, plain, whole
 from mpitune.processes.pickles import packed_call, read_call
 from mpitune.processes.process import as_sent, packed, packed_error
 from mpitune.storage.records import UNREADABLE
@@ -101,8 +101,7 @@ class InWorker:
         result, attachments = as_sent(number, result), as_sent(number, trials.attachments)
         binary = {name: value for name, value in attachments.items() if type(value) is bytes}
         others = {name: value for name, value in attachments.items() if name not in binary}
-        several = {**result, **others}.items()
-        texts = [name for name, value in several if not (isinstance(value, np.generic) or is_json(value))]
+        texts = changed({**result, **others})
         kept = Kept(begun, coarse_utcnow(), plain(result), plain(others), binary, texts, error)
         exact = raised or binary or not is_json([result, others])  # more than a journal can say
         loss = float(result["loss"]) if result.get("status") == STATUS_OK else float("nan")

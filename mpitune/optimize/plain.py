@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+from mpitune.errors import named
 
 NUMBER_MARK = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
 
@@ -29,6 +32,18 @@ def is_json(thing: Any) -> bool:
     if type(thing) is dict:
         return is_json([*thing, *thing.values()]) and all(type(name) is str for name in thing)
     return all(map(is_json, thing)) if type(thing) is list else thing is None or type(thing) in (str, int, float, bool)
+
+
+def changed(things: Mapping[str, Any]) -> list[str]:
+    """The names of those that JSON has as lists and texts. A number of NumPy is a number there."""
+    return [name for name, value in things.items() if not (isinstance(value, np.generic) or is_json(value))]
+
+
+def say_changed(names: Iterable[str], told: set[str]) -> None:
+    """Say, for each name once, which results of known trials are `changed`."""
+    if new := [name for name in names if name not in told]:
+        told.update(new)
+        print(f"trials of an earlier process have lists and texts for {named(new)}", file=sys.stderr)
 
 
 def whole(thing: Any) -> Any:

@@ -30,7 +30,7 @@ from ray.tune.utils import flatten_dict
 
 from mpitune.errors import UsageError, needs
 from mpitune.identity import header_text, identity, label_of, without_address
-from mpitune.optimize.plain import whole
+from mpitune.optimize.plain import say_changed, whole
 from mpitune.optimize.strategies.base import trial_of
 from mpitune.optimize.window import Proposed
 from mpitune.processes.process import packed, unpacked_error
@@ -41,35 +41,29 @@ from mpitune.source import is_own
 from mpitune.trial import Gang, Result, Trial, seed_of
 
 CONTINUE, STOP, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.STOP, TrialScheduler.PAUSE
+STATE = "_uuid_prefix", "_finished", "_total_samples"  # of searchers, no settings
 
 
 class Controller(TuneController):
-    """What `tune.run` drives: one step is the whole study. It is also the `Source` of a window.
-
-    Attributes:
-        seed: of the study.
-        scheduler: Ray's.
-        stoppers: those that stop a trial by its own results.
-        trainables: by name.
-        arrays: large ones that they hold.
-        extras: of a stage what a journal has not: its error, and its results.
-    """
+    """What `tune.run` drives: one step is the whole study. It is also the `Source` of a window."""
 
     least, seed, n_trials = 1, 0, None
     run: Any  # the whole study, see `mpitune.ray.study`
 
     def __init__(self, **how: Any):
         super().__init__(**{**how, "resume_config": None})  # the journal knows what was done
+        self.is_restored = how["resume_config"] is not None
         self.scheduler, stopper = how["scheduler"], how["stopper"]
         if schedulers.decides_in_worker(self.scheduler):
             self._scheduler_alg = schedulers.Decided(self.scheduler)
         parts = [] if stopper is None else getattr(stopper, "_stoppers", [stopper])
-        self.stoppers = [part for part in parts if not isinstance(part, ExperimentPlateauStopper)]
+        self.stoppers = [part for part in parts if not isinstance(part, ExperimentPlateauStopper)]  # of one trial
         self.timeout = None if stopper is None else 0.0  # None: nothing ends the study but its trials
-        self.trainables: dict[str, Any] = {}
-        self.arrays: dict[str, np.ndarray] = {}
-        self.extras: dict[str, tuple[bytes, Any]] = {}
+        self.trainables: dict[str, Any] = {}  # by name
+        self.arrays: dict[str, np.ndarray] = {}  # large ones that they hold
+        self.extras: dict[str, tuple[bytes, Any]] = {}  # of a stage what a journal has not: its error, and its results
         self.raised: Exception | None = None
+        self._told = set[str]()
         self._news: dict[str, bytes] = {}
         self._numbers, self._stages = dict[str, int](), dict[str, int]()  # by id: of the trial, and of its next stage
         self._folders = set[str]()  # of trials
@@ -86,7 +80,7 @@ class Controller(TuneController):
         return [trial for trial in self._trials if trial in self._live_trials]  # in their order
 
     def setup_experiments(self, experiments: Sequence[Any], total_num_samples: int) -> None:
-        self._space = experiments[0].spec.get("config") or {}
+        self._spec = experiments[0].spec
         self.trainables = {each.spec["run"]: get_trainable_cls(each.spec["run"]) for each in experiments}
         super().setup_experiments(experiments, total_num_samples)
 
@@ -99,12 +93,14 @@ class Controller(TuneController):
             found[name] = own or getattr(kind, "_trainable_func", kind)
         return found
 
-    def described(self) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-        """For the journal's header: the space, what proposes and decides, and what is searched for."""
-        space = [f"{name}: {_of_space(value)}" for name, value in sorted(flatten_dict(self._space).items())]
+    def described(self) -> tuple[tuple[str, ...], int, str, tuple[str, ...]]:
+        """For the journal's header: space, num_samples, what proposes and decides, and what is searched for."""
+        values = flatten_dict(self._spec.get("config") or {})
+        space = [f"{name}: {_of_space(value)}" for name, value in sorted(values.items())]
         mode = getattr(self.scheduler, "_mode", None) or getattr(self._search_alg, "mode", None)
         goals = [f"{mode}imize {self._metric}"] if self._metric and mode else []
-        return tuple(space), ", ".join(map(_said, (self._search_alg, self.scheduler))), tuple(goals)
+        parts = ", ".join(map(_said, (self._search_alg, self.scheduler)))
+        return tuple(space), self._spec["num_samples"], parts, tuple(goals)
 
     def begin(self, on_gpus: bool, most: int) -> None:
         """Seed what proposes, where the script has not. most: slots of a node."""
@@ -209,6 +205,7 @@ class Controller(TuneController):
     def _tell(self, trial: RayTrial, result: Result, raised: bytes, exact: Any) -> None:
         kept = result.ending.kept or {"end": stages.RAISED, "results": []}
         end, told = kept["end"], whole(kept["results"]) if exact is None else exact
+        say_changed(kept.get("changed", ()) if exact is None else (), self._told)
         for n, (metrics, checkpoint) in enumerate(told, 1):
             decided = {stages.STOPPED: STOP, stages.PAUSED: PAUSE}.get(end) if n == len(told) else None
             if isinstance(self._scheduler_alg, schedulers.Decided):
@@ -224,7 +221,7 @@ class Controller(TuneController):
         if end == stages.RAISED:
             cause = result.ending.cause or result.error or ""
             error = unpacked_error(raised) if raised else TuneError(cause)
-            self._trial_task_failure(trial, RayTaskError(trial.trainable_name, cause, error))
+            self._trial_task_failure(trial, RayTaskError(trial.trainable_name, cause, error).as_instanceof_cause())
         else:
             self._process_trial_result(trial, {RESULT_DUPLICATE: True})
             self._maybe_execute_queued_decision(trial)
@@ -275,7 +272,8 @@ def _of_space(value: Any) -> str:
 
 def _said(part: Any) -> str:
     """A text of a searcher or scheduler with its settings that are numbers and texts."""
-    within = getattr(part, "searcher", None)
-    known = {} if within is None else {"searcher": _said(within)}
-    plain = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n != "_uuid_prefix"}
-    return f"{type(part).__name__}({', '.join(f'{name}={value}' for name, value in {**plain, **known}.items())})"
+    settings = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n not in STATE}
+    settings |= {n: v for n, v in getattr(part, "_mpitune_given", {}).items() if "seed" in n}
+    if hasattr(part, "searcher"):
+        settings["searcher"] = _said(part.searcher)
+    return f"{type(part).__name__}({', '.join(f'{name}={value}' for name, value in settings.items())})"

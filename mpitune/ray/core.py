@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
+from ray._private import services
 from ray._private import worker as of_ray
 from ray._private.state import GlobalState
 
@@ -23,6 +24,8 @@ from mpitune.processes.keeper import scratch_folder
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
 parameters: dict[str, Any] = {}  # of `tune.with_parameters`
 made_up: set[str] = set()  # names of studies that the script has not named
+seeds: set[int] = set()  # that the script has not given: NumPy may still have one
+tuners: dict[Path, bytes] = {}  # by place, before a `Tuner` of a study that has not begun has written it
 stands_in = False  # in this process
 refusals: list[str] | None = None  # in a trial: what it was told, whatever it made of that
 _folder = ""
@@ -101,7 +104,8 @@ def stand_in(results: Path | None = None) -> None:
     }  # fmt: skip
     for name, meaning in own.items():
         setattr(ray, name, meaning)
-    of_ray.Worker.check_connected = GlobalState._check_connected = not_here
+    of_ray.Worker.check_connected = GlobalState._connect_and_get_accessor = not_here
+    services.canonicalize_bootstrap_address_or_die = not_here  # of `ray.util.state`
     of_ray.Worker.current_node_id = of_ray.Worker.current_task_id = property(not_here)
     storage._get_ray_train_session_dir = session_folder
     context, named = storage.StorageContext, storage.StorageContext.get_experiment_dir_name
@@ -115,6 +119,8 @@ def stand_in(results: Path | None = None) -> None:
         if results is not None and experiment_dir_name in made_up:
             storage_path, how["storage_filesystem"] = os.path.abspath(results), None
         begin(self, storage_path=storage_path, experiment_dir_name=experiment_dir_name, **how)
+        if (place := Path(self.experiment_fs_path, "tuner.pkl")).is_file() and place not in tuners:
+            tuners[place] = place.read_bytes()
 
     context.get_experiment_dir_name, context.__init__ = staticmethod(name_of), begin_at
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # the engine hears signals

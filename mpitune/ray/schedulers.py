@@ -10,14 +10,9 @@ import copy
 from typing import Any
 
 import numpy as np
+from ray.tune import schedulers as of_ray
 from ray.tune.experiment import Trial as RayTrial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import TrialScheduler
 
 from mpitune.errors import UsageError, named
 
@@ -39,7 +34,7 @@ def require_possible(scheduler: TrialScheduler) -> None:
 
 def decides_in_worker(scheduler: TrialScheduler) -> bool:
     """Whether it stops trials, by what a worker knows."""
-    return isinstance(scheduler, AsyncHyperBandScheduler | MedianStoppingRule)
+    return isinstance(scheduler, of_ray.AsyncHyperBandScheduler | of_ray.MedianStoppingRule)
 
 
 class Decided:
@@ -54,15 +49,15 @@ class Decided:
     def on_trial_result(self, controller: Any, trial: RayTrial, result: dict[str, Any]) -> str:
         """What counts, not what is known now."""
         self._own.on_trial_result(controller, trial, result)
-        if self.counts != TrialScheduler.PAUSE and isinstance(self._own, MedianStoppingRule):
+        if self.counts != TrialScheduler.PAUSE and isinstance(self._own, of_ray.MedianStoppingRule):
             self._own._stopped_trials.discard(trial)  # else it takes no more results
         return self.counts
 
 
-class _Medians(MedianStoppingRule):
+class _Medians(of_ray.MedianStoppingRule):
     """With the medians of others at each time, in place of their results."""
 
-    def __init__(self, rule: MedianStoppingRule, trial: RayTrial):
+    def __init__(self, rule: of_ray.MedianStoppingRule, trial: RayTrial):
         how = {"time_attr": rule._time_attr, "metric": rule._metric, "mode": rule._mode, "hard_stop": rule._hard_stop}
         super().__init__(**how, grace_period=rule._grace_period, min_samples_required=1)
         times = {result[rule._time_attr] for results in rule._results.values() for result in results}
@@ -84,7 +79,7 @@ class _Medians(MedianStoppingRule):
 
 def in_worker(scheduler: TrialScheduler, trial: RayTrial) -> TrialScheduler | None:
     """A copy that decides whether a stage of this trial is stopped; None where it needs none."""
-    if isinstance(scheduler, AsyncHyperBandScheduler):
+    if isinstance(scheduler, of_ray.AsyncHyperBandScheduler):
         bracket = copy.copy(scheduler._trial_info[trial.trial_id])
 
         def amounting(recorded: dict[str, float]) -> dict[str, float]:
@@ -96,17 +91,17 @@ def in_worker(scheduler: TrialScheduler, trial: RayTrial) -> TrialScheduler | No
         own = copy.copy(scheduler)
         own._brackets, own._trial_info = [bracket], {trial.trial_id: bracket}
         return own
-    if isinstance(scheduler, MedianStoppingRule) and trial not in scheduler._stopped_trials:
+    if isinstance(scheduler, of_ray.MedianStoppingRule) and trial not in scheduler._stopped_trials:
         return _Medians(scheduler, trial)
     return None
 
 
 def limit(scheduler: TrialScheduler, trial: RayTrial) -> tuple[str, float] | None:
     """After how much of what it will pause a trial; None where it does not."""
-    if isinstance(scheduler, PopulationBasedTraining):
+    if isinstance(scheduler, of_ray.PopulationBasedTraining):
         last = scheduler._trial_state[trial].last_perturbation_time
         return scheduler._time_attr, max(last + scheduler._perturbation_interval, scheduler._burn_in_period)
-    if isinstance(scheduler, HyperBandScheduler):
+    if isinstance(scheduler, of_ray.HyperBandScheduler):
         bracket = scheduler._trial_info[trial][0]
         return (scheduler._time_attr, bracket._cumul_r) if bracket._halves or bracket.stop_last_trials else None
     return None

@@ -13,56 +13,41 @@ from typing import Any
 
 from ray.air._internal.util import skip_exceptions
 from ray.train._internal import session
+from ray.tune import result as of_ray
 from ray.tune.experiment import Trial as RayTrial
-from ray.tune.result import (
-    AUTO_RESULT_KEYS,
-    DEBUG_METRICS,
-    DONE,
-    RESULT_DUPLICATE,
-    SHOULD_CHECKPOINT,
-    TRAINING_ITERATION,
-)
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable import FunctionTrainable
 from ray.tune.utils import flatten_dict
 
 from mpitune.errors import own_traceback
 from mpitune.experiment import Data
-from mpitune.optimize.plain import plain
+from mpitune.optimize.plain import changed, plain
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.ray import core
 from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
 
 FINISHED, STOPPED, PAUSED, RAISED = "finished", "stopped", "paused", "raised"  # how a stage ends
-ADDED = {*AUTO_RESULT_KEYS, *DEBUG_METRICS, DONE, SHOULD_CHECKPOINT, "experiment_tag"}  # by Ray, to results
+# By Ray, to results:
+ADDED = {*of_ray.AUTO_RESULT_KEYS, *of_ray.DEBUG_METRICS, of_ray.DONE, of_ray.SHOULD_CHECKPOINT, "experiment_tag"}
 Reported = list[tuple[dict[str, Any], str | None]]  # results, each with the name of its checkpoint
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a worker is told of a stage.
+    """What a worker is told of a stage."""
 
-    Attributes:
-        trainable: its name.
-        how: arguments of the trainable.
-        about: of Ray's trial: its id, its criteria to stop, how it is checkpointed.
-        checkpoint: what it goes on from.
-        limit: it is paused once this value of a result is reached.
-        scheduler: decides whether it is stopped, see `mpitune.ray.schedulers`.
-    """
-
-    trainable: str
-    how: dict[str, Any]
-    about: dict[str, Any]
-    checkpoint: Any
-    limit: tuple[str, float] | None
-    scheduler: Any
+    trainable: str  # its name
+    how: dict[str, Any]  # arguments of the trainable
+    about: dict[str, Any]  # of Ray's trial: its id, its criteria to stop, how it is checkpointed
+    checkpoint: Any  # what it goes on from
+    limit: tuple[str, float] | None  # it is paused once this value of a result is reached
+    scheduler: Any  # decides whether it is stopped, see `mpitune.ray.schedulers`
 
     def ends(self, trial: RayTrial, result: dict[str, Any], stoppers: list[Any]) -> str:
         """How it ends with this result; "" where it goes on."""
         flat = flatten_dict(result)
-        if flat.get(DONE):
+        if flat.get(of_ray.DONE):
             return FINISHED
         if any(stopper(trial.trial_id, result) for stopper in stoppers):
             return STOPPED
@@ -79,15 +64,10 @@ class Stage:
 
 @dataclass
 class InWorker:
-    """Evaluates stages.
+    """Evaluates stages."""
 
-    Attributes:
-        packed: trainables by name, values of `ray.put`, and stoppers, without their large arrays.
-        take_over: lets studies within a trial run there.
-    """
-
-    packed: bytes
-    take_over: Callable[[], None]
+    packed: bytes  # trainables by name, values of `ray.put`, and stoppers, without their large arrays
+    take_over: Callable[[], None]  # lets studies within a trial run there
     keeps_worker = True
     _stages: dict[str, bytes] = field(default_factory=dict)
 
@@ -128,10 +108,11 @@ def _evaluated(trial: Trial, stage: Stage, trainables: Mapping[str, Any], stoppe
     except Exception as error:
         error = skip_exceptions(error)
         end, cause, raised = RAISED, own_traceback(error), packed_error(error, own_traceback(error))
-    kept = {"end": end, "results": plain(results), "refused": next(iter(core.refusals or ()), "")}
+    names = sorted({name for metrics, _ in results for name in changed(metrics)})
+    kept = {"end": end, "results": plain(results), "changed": names, "refused": next(iter(core.refusals or ()), "")}
     messages = packed((trial.key, raised, results if can_be_sent(results) else None))
     last = own_metrics(results[-1][0]) if results else {}
-    steps = {int(r[TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
+    steps = {int(r[of_ray.TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
     ending = Ending({STOPPED: PRUNED, RAISED: FAILED}.get(end, ""), cause, steps, kept=kept)
     return Evaluation(trial.key, {} if cause else last, messages=messages, ending=ending)
 
@@ -145,15 +126,15 @@ def _run(stage: Stage, kind: type, stoppers: list[Any], results: Reported) -> st
         end = ""
         while not end:
             result = trainable.train()
-            if RESULT_DUPLICATE in result:
+            if of_ray.RESULT_DUPLICATE in result:
                 return FINISHED
             end = stage.ends(trial, result, stoppers)
             own_part = {name: value for name, value in result.items() if name != "config"}
             results.append((own_part, None))  # saving may fail
             if isinstance(trainable, FunctionTrainable):
-                is_due = result.get(SHOULD_CHECKPOINT, False)
+                is_due = result.get(of_ray.SHOULD_CHECKPOINT, False)
             else:
-                often = trial.checkpoint_freq and result[TRAINING_ITERATION] % trial.checkpoint_freq == 0
+                often = trial.checkpoint_freq and result[of_ray.TRAINING_ITERATION] % trial.checkpoint_freq == 0
                 is_due = often or end == PAUSED or (end and trial.checkpoint_at_end)
             if is_due:
                 results[-1] = own_part, Path(trainable.save().checkpoint.path).name
@@ -161,7 +142,7 @@ def _run(stage: Stage, kind: type, stoppers: list[Any], results: Reported) -> st
     finally:
         threads = session.get_session()
         trainable.stop()
-        if threads is not None:
+        if threads is not None and threads.training_started:
             threads.training_thread.join()
 
 

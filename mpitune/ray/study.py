@@ -42,8 +42,8 @@ class Tuning(Led):
     """One call of `tune.run`. The fields before `in_worker` are those of the journal's header."""
 
     fix = "report numbers, texts or lists of them"
-
     space: tuple[str, ...]
+    num_samples: int
     strategy: str
     objectives: tuple[str, ...]
     seed: int
@@ -80,6 +80,7 @@ def take_over(options: RunOptions, window: int | None) -> None:
                 "Tuner.restore has resume_errored or restart_errored, but a trial that has failed stays so: leave them "
                 "out, or give FailureConfig(max_failures=...) to the study"
             ))  # fmt: skip
+        self._tuner_kwargs["resume_config"] = self._resume_config
         return self._fit_internal(trainable, space)  # like a new one: the journal knows what was done
 
     Searcher.__new__, TunerInternal._fit_resume = made, fit_resume
@@ -100,6 +101,7 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
     Raises SystemExit, after a line, for what cannot be honoured: `Tuner.fit` makes a TuneError of any exception.
     """
     begin = functools.partial(take_over, options, None)
+    place = Path(controller._storage.experiment_fs_path, "tuner.pkl")
     try:
         if stays():
             return _serially(controller, InWorker(_packed(controller), begin))
@@ -110,18 +112,25 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
                 sendable(f"the trainable {name}", trainable, "make it within the function, or in setup()")
             named, options = options.results is None, _own_folder(options, controller)
             known = known_settings(options)
-            n_slots, controller.seed = agreed(options, known.get("seed", seed_here()))
+            seed, is_given = seed_here()
+            if not is_given or seed in core.seeds or controller.is_restored:
+                core.seeds.add(seed := known.get("seed", seed))
+            n_slots, controller.seed = agreed(options, seed)
             size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
-            worker = InWorker(_packed(controller), begin)
-            tuning = Tuning(*controller.described(), controller.seed, size, worker, controller)
+            about, worker = controller.described(), InWorker(_packed(controller), begin)
+            tuning = Tuning(*about, controller.seed, size, worker, controller)
             if known and named and options.results:
                 fix = "give RunConfig another name, or --restart to set that study aside"
                 own = result_settings(tuning)
                 require_same_study(options.results, {name: known.get(name) for name in own}, own, fix=fix)
             run_study(tuning, options)
     except (UsageError, StudyError) as error:
+        if place in core.tuners:  # of the study that is there
+            place.write_bytes(core.tuners[place])
         core.refuse(error)
+    finally:
+        core.tuners.pop(place, None)
 
 
 def _packed(controller: Controller) -> bytes:
@@ -152,7 +161,8 @@ def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
     return own_folder(options, ("ray", place))
 
 
-def seed_here() -> int:
-    """The seed that the script has given to NumPy and not drawn from since, else a number of NumPy's state."""
-    state: Any = np.random.get_state(legacy=True)
-    return int(state[1][state[2] % len(state[1])])
+def seed_here() -> tuple[int, bool]:
+    """The seed that the script has given to NumPy and not drawn from since, else a number of its state; and which."""
+    state: Any = np.random.get_state()
+    seed = int(state[1][state[2] % len(state[1])])
+    return seed, np.array_equal(state[1], np.random.mtrand.RandomState(seed).get_state()[1])  # type: ignore[index]

@@ -27,8 +27,8 @@ def show(name, grid):
     print(json.dumps([name, rows]))
     return grid
 
-def fit(name, trainable, space, n=6, run=None, **how):
-    np.random.seed(3)
+def fit(name, trainable, space, n=6, run=None, seed=3, **how):
+    np.random.seed(seed)
     how = {"num_samples": n, "metric": "loss", "mode": "min", **how}
     run = tune.RunConfig(**{"storage_path": os.path.abspath("storage"), "verbose": 0, **(run or {})})
     tuner = tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(**how), run_config=run)
@@ -187,35 +187,29 @@ show("restored", again.fit())
 bands = HyperBandScheduler("training_iteration", max_t=4)
 fit("bands", saving, x, 3, {"name": "bands"}, scheduler=bands)
 show("bands again", tune.Tuner.restore(os.path.abspath("storage/bands"), trainable=saving).fit())
-
 data = np.zeros(3)
-
 def adding(config):
-    return {"loss": config["x"] + data.sum() + 1}
-
+    return {"loss": config["x"] + data.sum() + 1, "odd": (np.zeros(2), {1: 2})}
 def remotely(config):
     try:
         ray.remote(curve).remote(config)
     except Exception:  # as scripts have it
         pass
     return {"loss": 1}
-
-class Own(FIFOScheduler):
-    pass
-
-def restored():
-    tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit()
-
 fit("own", adding, x, 2, {"name": "own"})
 data += 1
 fit("changed", adding, x, 2, {"name": "own"})
+pickled = open("storage/own/tuner.pkl", "rb").read()
 for refused in (
     lambda: fit("time", curve, x, scheduler=MedianStoppingRule()),
-    lambda: fit("unknown", curve, x, scheduler=Own()),
+    lambda: fit("unknown", curve, x, scheduler=type("Own", (FIFOScheduler,), {})()),
     lambda: fit("remote", remotely, x),
     lambda: remotely({}),
     lambda: fit("other", adding, {"x": tune.uniform(0, 5)}, run={"name": "own"}),
-    restored,
+    lambda: fit("seed", adding, x, 2, {"name": "own"}, seed=4),
+    lambda: fit("more", adding, x, 3, {"name": "own"}),
+    ray.nodes,
+    lambda: tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit(),
 ):
     try:
         refused()
@@ -223,12 +217,17 @@ for refused in (
         assert end.code == 2
     else:
         raise AssertionError("it was not refused")
+assert open("storage/own/tuner.pkl", "rb").read() == pickled, "a refused start has changed it"
+error = fit("gone", saving, x, 4, {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1)},
+    scheduler=PopulationBasedTraining("training_iteration", perturbation_interval=1, hyperparam_mutations=x)).errors[0]
+assert isinstance(error, ValueError) and "does not exist on storage anymore" in str(error), error
 """
 )
 SAID = [
     "MedianStoppingRule(time_attr='time_total_s') decides by the clock", "scheduler Own is not here",
     NOT_HERE, NOT_HERE,
-    "holds a study with space = ['x: Float (0, 4)", "Tuner.restore has resume_errored or restart_errored",
+    "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give RunConfig another name",
+    "holds a study with num_samples = 2, not 3", NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 
 
@@ -241,3 +240,4 @@ def test_named_studies_go_on_and_what_cannot_be_honoured_is_one_line(program: An
     lines = [line for line in errors.splitlines() if line.startswith("script.py: ")]
     assert all(words in line for line, words in zip(lines, SAID, strict=True)), lines
     assert said["own"] == said["changed"] and "data changed since the known results (2)" in errors
+    assert errors.count("trials of an earlier process have lists and texts for odd\n") == 1

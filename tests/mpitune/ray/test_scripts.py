@@ -48,6 +48,7 @@ def saving(config):
             json.dump(step, open(folder + "/step", "w"))
             tune.report({"loss": (config["x"] - 1) ** 2 + 1 / step}, checkpoint=tune.Checkpoint.from_directory(folder))
         if config.get("fails") and not begin and step == 3:
+            os.system(config.get("first", "true"))
             raise ValueError("on purpose")
 
 x = {"x": tune.uniform(0, 4)}
@@ -104,7 +105,6 @@ def within(config):
     grid = tune.Tuner(lambda config: {"loss": config["y"] ** 2}, param_space={"y": tune.grid_search([3, -1, 2])},
         run_config=tune.RunConfig(verbose=0)).fit()
     return {"loss": grid.get_best_result("loss", "min").metrics["loss"] + config["x"]}
-
 fit("within", within, x, 2)
 seen = []
 def alone(config, given):
@@ -218,8 +218,8 @@ for refused in (
     else:
         raise AssertionError("it was not refused")
 assert open("storage/own/tuner.pkl", "rb").read() == pickled, "a refused start has changed it"
-error = fit("gone", saving, x, 4, {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1)},
-    scheduler=PopulationBasedTraining("training_iteration", perturbation_interval=1, hyperparam_mutations=x)).errors[0]
+gone = {**x, "fails": True, "first": "rm -r " + os.path.abspath("storage/gone") + "/*/checkpoint*"}
+error = fit("gone", saving, gone, 1, {"name": "gone", "failure_config": tune.FailureConfig(max_failures=1)}).errors[0]
 assert isinstance(error, ValueError) and "does not exist on storage anymore" in str(error), error
 """
 )

@@ -126,7 +126,7 @@ class MpituneBackend(Collecting):
         except Exception as error:
             text = f"a call cannot be sent to a worker, as it cannot be pickled: {error}"
             raise pickle.PicklingError(text) from error
-        if n_ranks() > 1 and TELLS in file.getbuffer():
+        if n_ranks() > 1 and TELLS in file.getvalue():
             raise UsageError(
                 "scikit-learn's callbacks in a call hear of one machine alone: have these calls made by "
                 'joblib.parallel_config("loky")'

@@ -27,6 +27,7 @@ UNFAIR = {
     **dict.fromkeys(
         ("test_parallel_timeout_fail", "test_parallel_timeout_fail_with_generator"), "it is a StudyError here"
     ),
+    **dict.fromkeys(("test_initializer_context", "test_initializer_parallel"), "it is refused by name"),
     **dict.fromkeys(
         ("test_dispatch_multiprocessing", "test_parallel_unordered_generator_returns_fastest_first"),
         "all calls are made up before the first one runs, and all results are there before the first is returned",

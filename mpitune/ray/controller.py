@@ -274,6 +274,8 @@ def _said(part: Any) -> str:
     """A text of a searcher or scheduler with its settings that are numbers and texts."""
     settings = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n not in STATE}
     settings |= {n: v for n, v in getattr(part, "_mpitune_given", {}).items() if "seed" in n}
+    if (drawn_by := getattr(getattr(part, "_random_state", None), "_rng", None)) is not None:
+        settings["random_state"] = identity(drawn_by)[:12]
     if hasattr(part, "searcher"):
         settings["searcher"] = _said(part.searcher)
     return f"{type(part).__name__}({', '.join(f'{name}={value}' for name, value in settings.items())})"

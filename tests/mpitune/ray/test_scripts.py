@@ -20,6 +20,7 @@ import numpy as np
 import ray
 from ray import tune
 from ray.tune.schedulers import *
+from ray.tune.search.basic_variant import BasicVariantGenerator
 
 def show(name, grid):
     rows = [(trial.config, (trial.metrics or {}).get("loss"), (trial.metrics or {}).get("training_iteration"))
@@ -208,6 +209,7 @@ for refused in (
     lambda: fit("other", adding, {"x": tune.uniform(0, 5)}, run={"name": "own"}),
     lambda: fit("seed", adding, x, 2, {"name": "own"}, seed=4),
     lambda: fit("more", adding, x, 3, {"name": "own"}),
+    lambda: fit("drawn", adding, x, 2, {"name": "own"}, search_alg=BasicVariantGenerator(random_state=4)),
     ray.nodes,
     lambda: tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit(),
 ):
@@ -227,7 +229,8 @@ SAID = [
     "MedianStoppingRule(time_attr='time_total_s') decides by the clock", "scheduler Own is not here",
     NOT_HERE, NOT_HERE,
     "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give RunConfig another name",
-    "holds a study with num_samples = 2, not 3", NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
+    "holds a study with num_samples = 2, not 3", ", not BasicVariantGenerator(max_concurrent=0, _constant_grid_search=",
+    NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 
 

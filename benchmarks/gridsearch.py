@@ -56,7 +56,7 @@ Scores = dict[tuple[int, int], float]  # by candidate and split
 def load(name: str, size: int | None, data: Path) -> Table:
     """Samples, labels and grid; the first `size` samples of a synthetic table or of MNIST."""
     if name == "mnist":
-        images = load_images("mnist", data, train_size=size or 10_000, download=False)
+        images = load_images("mnist", data, train_size=size or 10_000)
         return standardised(images["train_images"], 255), images["train_labels"], IMAGES
     if name == "digits16":
         x, y = datasets.load_digits(return_X_y=True)

@@ -80,7 +80,7 @@ def pca_and_neighbours(X: Any, y: Any, solver: str) -> Row:
 
 
 def mnist(solver: str) -> Row:
-    images = load_images("mnist", DATA[0], train_size=5000, download=False)
+    images = load_images("mnist", DATA[0], train_size=5000)
     X = images["train_images"].reshape(5000, -1).astype(np.float64)
     return pca_and_neighbours(X, images["train_labels"], solver)
 

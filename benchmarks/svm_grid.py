@@ -95,7 +95,7 @@ def peer(name: str) -> Callable[..., Any]:
 
 
 def compare(n: int, peers: Sequence[str], sample: int | None, data: Path, memory: int) -> str:
-    arrays = load("mnist", data, train_size=n, download=False)
+    arrays = load("mnist", data, train_size=n)
     x, y = standardised(arrays["train_images"], 255), arrays["train_labels"]
     begin = time.process_time()
     warm_up()

@@ -16,6 +16,7 @@ import numpy as np
 from common.data import N_CLASSES
 from mpitune.devices.probe import require
 from mpitune.errors import Exit, UsageError
+from mpitune.processes.output import outlive_readers
 from mpitune.settings import program, setting
 
 
@@ -69,4 +70,5 @@ def judge(settings: Predict) -> Exit:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(program(Predict, judge, None, prog="python -m mnist_nn.predict", description=Predict.__doc__ or ""))

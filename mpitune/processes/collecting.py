@@ -18,7 +18,6 @@ class Collecting(ParallelBackendBase):
 
     supports_retrieve_callback = True
     parallel: Any = None
-    _submitted: list[tuple[Any, Done]] = []
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
         if self.parallel is not parallel:  # a `parallel_config` has one backend, and several `Parallel` may be open
@@ -29,7 +28,7 @@ class Collecting(ParallelBackendBase):
         return int(self.effective_n_jobs(n_jobs))
 
     def start_call(self) -> None:
-        self._submitted = []  # where the one before broke off
+        self._submitted: list[tuple[Any, Done]] = []  # where the one before broke off
 
     def submit(self, func: Any, callback: Done) -> None:
         self._submitted.append((self.prepared(func), callback))

@@ -107,9 +107,7 @@ def _prepared(
     same = kept and all(one is other for one, other in zip(given, kept["given"], strict=True))
     if same and len(splits) == len(kept["splits"]) and all(map(np.array_equal, chain(*splits), chain(*kept["splits"]))):
         return kept["work"], kept["folds"]
-    facts: dict[str, Any] = {}
-    if (names := _get_feature_names(X)) is not None:
-        facts["feature_names_in_"] = names
+    facts = {} if (names := _get_feature_names(X)) is None else {"feature_names_in_": names}
     x, y = check_X_y(X, y, dtype=np.float64, order="C", accept_sparse="csr")
     check_classification_targets(y)
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)

@@ -20,13 +20,11 @@ from mpitune.earlier.studies import Earlier
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Objective, WorkerContext
 from mpitune.figures.panels import Section
-from mpitune.memory.shared_arrays import Spec
-from mpitune.port import Matching, Reporting, Scheduling
+from mpitune.port import Matching, Reporting, Scheduling, WantsCores
 from mpitune.settings import setting
 from mpitune.storage.files import written_whole
 from mpitune.storage.history import History
 from mpitune.storage.table import write_table
-from mpitune.svm.matrices.pool import buffer_sizes
 from mpitune.trial import Batch, Outcome, Parameter, Result, Rounds, Segment, Trial
 
 KERNEL_PART = 0.06  # of the work of one gamma: divided by fold it takes 1.24 times as long in all, see division.md
@@ -79,25 +77,19 @@ class SvmGrid(ImageSettings):
             cost=self.cost,
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
-            shared_buffers=self.shared_buffers,
             preload=("mnist_svm.dataset", "mnist_svm.objective", "mnist_svm.solvers", "mpitune.svm.solved"),
-            why_cores=self.why_cores(),
         )
 
-    def why_cores(self) -> str:
-        """Only cuML computes on GPUs; the other solvers have all cores."""
-        if self.solver == "cuml":
-            return ""
-        why = "it has no code for GPUs" if self.solver == "sklearn" else "points of the grid share work only there"
-        there = "cuML is installed, but " if find_spec("cuml") and self.solver == "auto" else ""
-        how = "--solver cuml fits point by point on the GPUs"
-        return f"{there}--solver {self.solver} uses all CPU cores, as {why}; {how}"
-
     def check(self, device: str, visible: str) -> None:
-        """Raises UsageError where cuML is asked for and cannot be used.
+        """Raises UsageError where cuML is asked for and cannot be used. The other solvers have all CPU cores.
 
         Whether it can be imported is found out in a process of its own, as a rank holds no GPU library.
         """
+        if self.solver != "cuml" and device != "cpu":
+            why = "it has no code for GPUs" if self.solver == "sklearn" else "points of the grid share work only there"
+            there = "cuML is installed, but " if find_spec("cuml") and self.solver == "auto" else ""
+            how = "--solver cuml fits point by point on the GPUs"
+            raise WantsCores(f"{there}--solver {self.solver} uses all CPU cores, as {why}; {how}")
         if self.solver != "cuml":
             return
         if device == "cpu":
@@ -163,16 +155,6 @@ class SvmGrid(ImageSettings):
         if point is not None:
             yield [(Trial(REFIT, self.params(point)),)]
         return errors
-
-    def shared_buffers(self, device: str, data: Data, n_workers: int) -> dict[str, Spec]:
-        """Buffers of the shared solver: with one-vs-rest a kernel matrix for each worker; squared distances."""
-        if self.solver not in ("auto", "shared") or n_workers == 1:
-            return {}
-        _, sizes = np.unique(data["train_labels"], return_counts=True)
-        return {
-            name: Spec((n_bytes,), "|u1")
-            for name, n_bytes in buffer_sizes(sizes, n_workers if self.multiclass == "ovr" else 0).items()
-        }
 
     def objective(self, worker: WorkerContext) -> Objective:
         from mnist_svm.dataset import Dataset

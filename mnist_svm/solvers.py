@@ -72,9 +72,9 @@ class SharedSolver:
     def _prepared(self, dataset: Dataset) -> tuple[svm.Data, Matrices]:
         """Sorted samples and their matrices, made once. Raises MemoryError."""
         if self._kept is None:
-            buffers, sharers = self.worker.buffers, self.worker.n_workers
             data = svm.Data(dataset.images, dataset.labels, "rbf", self.memory, multiclass=self.multiclass)
-            self._kept = data, keep(data.samples, self.multiclass, self.n_points, self.memory, buffers, sharers)
+            shared = self.worker.node_memory, self.worker.n_workers
+            self._kept = data, keep(data.samples, self.multiclass, self.n_points, self.memory, *shared)
         return self._kept
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mpitune.memory.shared_arrays import NO_ARRAYS, SharedArrays
+from mpitune.memory.shared_arrays import MemoryFile
 from mpitune.port import Port, Reporting, Scheduling
 from mpitune.storage.table import write_trials
 from mpitune.trial import Batch, Evaluation, NoRoom, Outcome, Rounds, Trial
@@ -26,10 +26,9 @@ class WorkerContext:
     Attributes:
         device: "cpu", or "cuda" for the one GPU that this process can see.
         data: read-only views of the arrays that `Experiment.data` returned.
-        buffers: arrays of `Scheduling.shared_buffers`, as many as the node had room for, writeable. Workers must
-            synchronise access themselves (record locks on `buffers.descriptor(name)`). Another worker may be killed at
-            any moment.
-        n_workers: number of workers of this node, which share the buffers.
+        node_memory: a file in memory, empty at first, that all workers of this node have open. They agree on its
+            content themselves, with record locks, as another worker may be killed at any moment. None without workers.
+        n_workers: number of workers of this node.
         report_step: shows people how far the running trial is: `report_step(7, 20, "epoch")`. It changes nothing else,
             and at most one call a second is sent. `trials=5` says that the steps are those of five trials of the batch
             together. `report_step(0, unit="compiling")` names work that has no steps.
@@ -39,7 +38,7 @@ class WorkerContext:
 
     device: str = "cpu"
     data: Data = field(default_factory=dict)
-    buffers: SharedArrays = NO_ARRAYS
+    node_memory: MemoryFile | None = None
     n_workers: int = 1
     report_step: Callable[..., None] = lambda done, total=0.0, unit="step", trials=1: None
     memory: int = 0
@@ -82,7 +81,7 @@ class Experiment(Port, ABC):
         """The function that evaluates batches. Called once in each worker; heavy imports belong here.
 
         Args:
-            worker: its device, the data, and buffers shared with other workers.
+            worker: its device, the data, and memory shared with other workers.
 
         Returns:
             A function of a batch that yields an `Evaluation` of each trial. If it has an `error`, the trial is tried
@@ -100,7 +99,8 @@ class Experiment(Port, ABC):
     def check(self, device: str, visible: str) -> Callable[[], None] | None:
         """Raise UsageError if these settings cannot work here. Called on every rank, before anything is written.
 
-        A check that takes long may begin here, and return what waits for its end and raises.
+        A check that takes long may begin here, and return what waits for its end and raises. For "cuda" it may raise
+        `mpitune.port.WantsCores`.
 
         Args:
             device: "cpu" or "cuda".

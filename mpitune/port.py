@@ -19,7 +19,6 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mpitune.memory.shared_arrays import Spec
 from mpitune.trial import Batch, Evaluation, Gang, Outcome, Parameter, Result, Trial, exact
 
 if TYPE_CHECKING:  # which workers, who import this module, do not need
@@ -29,6 +28,10 @@ if TYPE_CHECKING:  # which workers, who import this module, do not need
     from mpitune.storage.history import History
 
 COST_UNCERTAINTY = 3.0  # costs of the published grid were up to 4 times off; see benchmarks/results/svm_division.md
+
+
+class WantsCores(Exception):
+    """Raised by `Experiment.check` of GPUs: why, for the user, the study has the CPU's cores in their place."""
 
 
 class Port:
@@ -91,12 +94,10 @@ class Scheduling:
         gang: the slots that a trial needs at the same time; None for one slot. A batch needs those of its first trial.
             The trial's worker sees all devices that the trial has on the worker's node. If the trial has several nodes,
             `mpitune.devices.choose.hosts_here` names them.
-        together: whether the objective evaluates the trials of a batch as one, which share its time
-            evenly. If it raises or its worker dies, no trial is to blame: each half of the batch becomes a batch.
         split_batch: the smallest parts of a batch, in its order. Slots that would be idle get some of them. Each part
             is evaluated by itself, so each computes what the batch shares. Results must not depend on the division.
         shared_cost: of a batch, which `split_batch` can divide, and the largest number of CPU workers of a node of this
-            job, which share its buffers: the cost of the work that its trials share, in the unit of `cost`. Each part
+            job: the cost of the work that its trials share, in the unit of `cost`. Each part
             of a divided batch does this work again. If the cost is 0, a batch is divided as soon as there are two
             slots, otherwise as late as possible. The default is the cost of the costliest trial.
         cost_uncertainty: by which factor costs may be wrong, compared with each other. A larger one divides batches
@@ -105,11 +106,6 @@ class Scheduling:
             workers, in milliseconds. Their import must not use a GPU. Where it starts a thread, workers are spawned, as
             without it.
         prints_plainly: whether what trials print is printed as it is, without the trial's key.
-        shared_buffers: of "cpu" or "cuda", the data, and the number of workers of this node: arrays that these workers
-            share and fill themselves, the most important first. The node allocates as many of them as it has room for,
-            all zero, as `WorkerContext.buffers`. Called on every rank.
-        why_cores: why these settings use the CPU's cores where there are GPUs, a line for the user; "" if they use
-            GPUs.
 
     Example:
         >>> deep_ones_first = Scheduling(n_trials=50, cost=lambda trial: trial.params["depth"])
@@ -118,14 +114,11 @@ class Scheduling:
     n_trials: int | None = None
     cost: Callable[[Trial], float] = lambda trial: 1.0
     gang: Callable[[Trial], Gang | None] = lambda trial: None
-    together: bool = False
     split_batch: Callable[[Batch], Sequence[Batch]] = lambda batch: [batch]
     shared_cost: Callable[[Batch, int], float] | None = None
     cost_uncertainty: float = COST_UNCERTAINTY
     preload: Sequence[str] = ()
     prints_plainly: bool = False
-    shared_buffers: Callable[[str, Data, int], Mapping[str, Spec]] = lambda device, data, n_workers: {}
-    why_cores: str = ""
 
     def shared_cost_of(self, batch: Batch, workers: int) -> float:
         """What `shared_cost` says, or the default."""

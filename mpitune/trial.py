@@ -35,7 +35,7 @@ class Segment(NamedTuple):
         last: whether the trial is complete with this stage.
         start, until: steps done before and to be done after it; until 0: as many as the objective has.
         parent: key of the trial whose checkpoint this one begins with; "" for none but its own.
-        place: in the group that it is evaluated with.
+        place: in the group that it is evaluated with, see `is_group`.
         limits: (n, loss): it may stop itself where its loss after n values is above this.
         given: what the door that asks tells its objective, as JSON has it.
     """
@@ -295,6 +295,14 @@ def state_of(outcomes: Sequence[Outcome]) -> str:
 
 
 Batch = tuple[Trial, ...]
+
+
+def is_group(batch: Batch) -> bool:
+    """Whether its trials are evaluated as one, and share the time evenly: they have places in a group.
+
+    If that raises or its worker dies, no trial is to blame: each half becomes a batch.
+    """
+    return batch[0].segment.place is not None
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

@@ -31,7 +31,7 @@ from mpitune.engine.study import Study
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
 from mpitune.storage.table import kind_of, last_line
-from mpitune.trial import Batch, NoRoom, Outcome, Result, Trial, halves
+from mpitune.trial import Batch, NoRoom, Outcome, Result, Trial, halves, is_group
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ class Coordinator:
         state.cause, state.is_failing = cause, True
         self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
         running = state.assigned[0] if state.assigned and not building else None
-        group = tuple(running.open.values()) if running is not None and self._scheduling.together else ()
+        group = tuple(running.open.values()) if running is not None and is_group(running.waited.batch) else ()
         # A time limit says nothing against the slot, nor does a group, in which one may be to blame for all.
         state.in_vain += not self._succeeded and not hung and len(group) < 2
         if running is not None and len(group) > 1:

@@ -20,11 +20,8 @@ from mpitune.experiment import Data, Experiment, WorkerContext
 class InlineAgent:
     """The one slot of a rank with `workers=0`; it has the methods of `Agent`."""
 
-    def __init__(
-        self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, *, together: bool, debug: bool
-    ):
-        self._tell, self._experiment, self._data = tell, experiment, data
-        self._together, self._debug = together, debug
+    def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, *, debug: bool):
+        self._tell, self._experiment, self._data, self._debug = tell, experiment, data, debug
         self._objective: BuiltObjective | None = None
         self._told: list[bytes] = []
         self._peak = Peak(os.getpid())
@@ -39,14 +36,12 @@ class InlineAgent:
                     stack.enter_context(seeding.restored())
                     if self._objective is None:
                         context = WorkerContext("cpu", self._data)
-                        self._objective = BuiltObjective(self._experiment, context, [], together=self._together)
+                        self._objective = BuiltObjective(self._experiment, context, [])
                     objective = self._objective
                     objective.take(self._told)
                     self._told.clear()
                     goes_on = lambda error: not self._debug  # noqa: E731
-                    for answer in answers(
-                        self._objective.function, batch, goes_on, self._objective.begin, self._together
-                    ):
+                    for answer in answers(objective.function, batch, goes_on, objective.begin):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 self._tell(Returned(slot, (), 1))
             case Told(content):

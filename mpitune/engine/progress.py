@@ -20,6 +20,7 @@ from mpitune.errors import duration, printable, printable_lines
 from mpitune.options import RunOptions
 from mpitune.ranks.launch import host_name
 from mpitune.storage.files import STATUS_FILE, read_at_most, written_whole
+from mpitune.trial import is_group
 
 LINE_SECONDS = 9.0  # so that news come within ten seconds, although a look takes time too
 FILE_SECONDS = 1.0
@@ -88,7 +89,7 @@ def _running(state: SlotState, now: float) -> Running:
 def _n_at_once(state: SlotState) -> int:
     """How many trials a slot evaluates as one."""
     assigned = state.assigned[0]
-    return len(assigned.open) if assigned.waited.queue.scheduling.together else 1
+    return len(assigned.open) if is_group(assigned.waited.batch) else 1
 
 
 def _time_left(dispatch: Dispatch, now: float, *, unasked: int, n_open: int) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mpitune.port import Scheduling
-from mpitune.trial import Batch
+from mpitune.trial import Batch, is_group
 
 SlotId = tuple[int, int]  # rank, slot
 Kind = tuple[int, str]  # rank and device: slots that have the same of everything
@@ -49,7 +49,7 @@ class QueuedBatch:
     @cached_property
     def part_costs(self) -> list[float]:
         """Cost of each part, without their common work."""
-        of_part = max if self.queue.scheduling.together else sum
+        of_part = max if is_group(self.batch) else sum
         return [of_part(map(self.queue.scheduling.cost, part)) for part in self.parts]
 
     @cached_property

@@ -27,8 +27,9 @@ from mpitune.engine.preflight import Node, agree_on_versions, check, survey, wid
 from mpitune.engine.rank_zero import Ended, Finish, Part, RankZero
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment
-from mpitune.memory.shared_arrays import SharedArrays, specs_of
+from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, specs_of
 from mpitune.options import RunOptions
+from mpitune.port import WantsCores
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import installed_modules_of, sendable
 from mpitune.processes.stops import Stopped, ending_at_stops
@@ -75,8 +76,7 @@ def run(
         part.end_check(wait)
         nodes = transport.gather(survey(places, options.threads))
         journal, shared = part.load_and_share(nodes, durable=finish is not None)
-        buffers = part.allocate_buffers(devices, shared)
-        agent = part.make_agent(devices, places, packed, shared, buffers, preload)
+        agent = part.make_agent(devices, places, packed, shared, preload)
         if journal is None:
             loop(transport, agent)
             return Ended(Exit.DONE)  # rank 0 speaks for all
@@ -149,9 +149,11 @@ class _RanksPart(Part):
         with self.transport.refusing_together(self.host):
             if options.workers != 0:
                 devices, note = choose(options.gpu, options.workers, options.threads)
-                if devices[0].kind != CPU.kind and (why := self.scheduling.why_cores):
-                    devices, note = choose("none", None, options.threads)[0], why
-            wait = self.experiment.check(devices[0].kind, devices[0].visible)
+            try:
+                wait = self.experiment.check(devices[0].kind, devices[0].visible)
+            except WantsCores as why:
+                devices, note = choose("none", None, options.threads)[0], str(why)
+                wait = self.experiment.check(CPU.kind, CPU.visible)
             kind, fix = type(self.experiment).__name__, "make it in objective() instead"
             packed = b"" if options.workers == 0 else sendable(kind, self.experiment, fix)
         if note and leads:
@@ -200,28 +202,17 @@ class _RanksPart(Part):
             self.transport.broadcast_array(array)
         return journal, shared
 
-    def allocate_buffers(self, devices: Sequence[Device], shared: SharedArrays) -> SharedArrays:
-        """The buffers that the workers may share, as many as there is room for."""
-        wanted = self.scheduling.shared_buffers(devices[0].kind, shared.arrays, len(devices))
-        buffers = self.stack.enter_context(closing(SharedArrays.allocate_what_fits(wanted)))
-        if len(buffers.specs) < len(wanted):
-            n_bytes = sum(spec.nbytes for spec in wanted.values())
-            log.info(
-                "%s: room for %d of %d shared buffers of %d MiB",
-                self.host, len(buffers.specs), len(wanted), n_bytes >> 20,
-            )  # fmt: skip
-        return buffers
-
     def make_agent(
         self, devices: Sequence[Device], places: Sequence[Place], packed: bytes, shared: SharedArrays,
-        buffers: SharedArrays, preload: Sequence[str],
+        preload: Sequence[str],
     ) -> Agent | InlineAgent:  # fmt: skip
         """The agent of this rank. Its workers start with their first batch."""
-        options, tell, together = self.options, partial(self.transport.send, 0), self.scheduling.together
+        options, tell = self.options, partial(self.transport.send, 0)
         if options.workers == 0:
-            return InlineAgent(tell, self.experiment, shared.arrays, together=together, debug=options.debug)
+            return InlineAgent(tell, self.experiment, shared.arrays, debug=options.debug)
+        node_memory = self.stack.enter_context(closing(MemoryFile.of_size(0)))
         agent = Agent(
-            tell, worker.Setup(packed, shared.specs, "", os.getpid(), buffers.specs, free_memory(), together),
+            tell, worker.Setup(packed, shared.specs, "", os.getpid(), node_memory, free_memory()),
             devices, places, options, preload=preload, plainly=self.scheduling.prints_plainly,
         )  # fmt: skip
         self.stack.callback(agent.close)

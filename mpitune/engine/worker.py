@@ -44,10 +44,10 @@ from mpitune.engine.messages import STEP_SECONDS, WorkerProgress
 from mpitune.engine.printed import Printed
 from mpitune.errors import UsageError, own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
-from mpitune.memory.shared_arrays import SharedArrays, Spec
+from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, Spec
 from mpitune.processes import process
 from mpitune.processes.process import begin_main
-from mpitune.trial import PLAIN, Batch, Ending, Evaluation, NoRoom, Result, halves, trial_of
+from mpitune.trial import PLAIN, Batch, Ending, Evaluation, NoRoom, Result, Trial, halves, is_group, trial_of
 
 COPIED_SIZE = 1 << 26  # bytes of a file that each worker has a copy of
 COPIES = ".copies"  # the file that has their names
@@ -66,9 +66,8 @@ class Setup:
     data: Mapping[str, Spec]
     device: str  # "cpu" or "cuda"
     parent: int  # process id of the rank
-    buffers: Mapping[str, Spec]
+    node_memory: MemoryFile | None = None  # see `WorkerContext`
     memory: int = 0  # bytes that were free on the node when its rank began
-    together: bool = False  # see `Scheduling`
     folder: Path | None = None  # to work in
 
 
@@ -192,15 +191,15 @@ class BuiltObjective:
     held: sources of random numbers that it has, which begin anew with each trial, as the global ones do.
     """
 
-    def __init__(self, experiment: Experiment, context: WorkerContext, held: list[list[Any]], *, together: bool):
-        self._experiment, self._held, self._together = experiment, held, together
+    def __init__(self, experiment: Experiment, context: WorkerContext, held: list[list[Any]]):
+        self._experiment, self._held = experiment, held
         seeding.begin(experiment, "setup", held)
         process.held = held
         self.function, process.held = experiment.objective(context), None
 
-    def begin(self, key: str) -> None:
-        """Begin a trial, or a group, which may be divided."""
-        seeding.begin(self._experiment, "group" if self._together else key, self._held)
+    def begin(self, trial: Trial) -> None:
+        """Begin it, or its group, which may be divided."""
+        seeding.begin(self._experiment, "group" if is_group((trial,)) else trial.key, self._held)
 
     def take(self, news: Iterable[bytes]) -> None:
         """See `Port.news_for_workers`."""
@@ -222,20 +221,19 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         if setup.folder:
             enter(setup.folder)
         shared = SharedArrays(setup.data, writeable=False)
-        buffers = SharedArrays(setup.buffers)
         steps = _StepReport(wire)
         share = setup.memory // workers_here()
-        context = WorkerContext(setup.device, shared.arrays, buffers, workers_here(), steps, share)
+        context = WorkerContext(setup.device, shared.arrays, setup.node_memory, workers_here(), steps, share)
         held: list[list[Any]] = []
         process.held = held
         experiment: Experiment = pickle.loads(setup.experiment)
-        objective = BuiltObjective(experiment, context, held, together=setup.together)
+        objective = BuiltObjective(experiment, context, held)
         keeps = bool(getattr(objective.function, "keeps_worker", setup.device == "cpu"))
         goes_on = lambda error: keeps and isinstance(error, Exception) and not isinstance(error, MemoryError)  # noqa: E731
 
-        def begin(key: str) -> None:
-            printed.begin(key)
-            objective.begin(key)
+        def begin(trial: Trial) -> None:
+            printed.begin(trial.key)
+            objective.begin(trial)
 
         known = hosts_here()
         wire.send(Built())
@@ -247,7 +245,7 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
                 known = hosts
                 set_hosts(hosts)
             batch = tuple([trial_of(*trial) for trial in trials])
-            for answer in answers(objective.function, batch, goes_on, begin, setup.together):
+            for answer in answers(objective.function, batch, goes_on, begin):
                 wire.send(answer)
                 if wire.in_fork:  # the objective has forked, and returned in the child as well
                     os._exit(0)
@@ -273,33 +271,32 @@ def answers(
     objective: Objective,
     batch: Batch,
     goes_on: Callable[[BaseException], bool],
-    begin: Callable[[str], None],
-    together: bool = False,
+    begin: Callable[[Trial], None],
 ) -> Iterator[Packed | NoRoom]:
     """As `evaluated`. An exception is the failure of the first trial without an answer, and the others go on.
 
-    Of trials that are evaluated `together` it is that of none: each half goes on by itself.
+    Of a group it is that of none: each half goes on by itself.
     A worker must be as good as before: it is not after a CUDA error, nor where memory has run out. So it is raised
     unless the worker `goes_on` after it, which an objective's attribute `keeps_worker` says: by default on CPUs.
-    `begin` is called with the key of each trial before it is evaluated.
+    `begin` is called with each trial before it is evaluated.
     """
     left = {trial.key: trial for trial in batch}
     while left:
-        begin(next(iter(left)))
+        begin(next(iter(left.values())))
         start = time.perf_counter()
         try:
-            for answer in evaluated(objective, tuple(left.values()), together):
+            for answer in evaluated(objective, tuple(left.values())):
                 del left[answer.key if isinstance(answer, NoRoom) else answer[0]]
                 yield answer
                 if left:
-                    begin(next(iter(left)))
+                    begin(next(iter(left.values())))
                 start = time.perf_counter()
         except (Exception, SystemExit) as error:
             if not goes_on(error):
                 raise
-            if together and len(left) > 1:
+            if is_group(batch) and len(left) > 1:
                 for part in halves(tuple(left.values())):
-                    yield from answers(objective, part, goes_on, begin, together)
+                    yield from answers(objective, part, goes_on, begin)
                 return
             failure = Evaluation(next(iter(left)), error=own_traceback(error))
         else:
@@ -308,13 +305,13 @@ def answers(
         yield _packed(failure, time.perf_counter() - start, raised=True)
 
 
-def evaluated(objective: Objective, batch: Batch, together: bool = False) -> Iterator[Packed | NoRoom]:
+def evaluated(objective: Objective, batch: Batch) -> Iterator[Packed | NoRoom]:
     """The results of a batch: each evaluation of the objective, checked, in plain types and timed.
 
-    The last one comes when the objective has ended, and with `together` all of them, each with its share of the time. A
-    value that is NaN makes the result a failed one.
+    The last one comes when the objective has ended, and those of a group all of them, each with its share of the time.
+    A value that is NaN makes the result a failed one.
     """
-    if not together:
+    if not is_group(batch):
         yield from _timed(objective, batch)
         return
     timed = list(_timed(objective, batch))

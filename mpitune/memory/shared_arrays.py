@@ -6,7 +6,6 @@ when the last process that has it ends, in any way. Nothing can stay behind in /
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 from collections.abc import Mapping
@@ -35,6 +34,21 @@ class MemoryFile:
         memory = cls(os.memfd_create("search"))
         os.truncate(memory.descriptor, max(1, n_bytes))
         return memory
+
+    def reserve(self, n_bytes: int) -> bool:
+        """Take its first pages now. False if there is too little memory: to write to them would kill a process."""
+        free = free_memory()  # read first: another process may be taking the same pages
+        if n_bytes - 512 * os.fstat(self.descriptor).st_blocks > free:
+            return False
+        try:
+            os.posix_fallocate(self.descriptor, 0, n_bytes)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the memory up; processes that are attached keep it until they end."""
+        os.close(self.descriptor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)
@@ -84,45 +98,17 @@ class SharedArrays:
                 f"the data needs {n_bytes >> 20} MiB of memory on each host, {max(0, free) >> 20} are free: ask the "
                 f"scheduler for more, or take less data"
             )
-        return cls(_with_memory(specs))
-
-    @classmethod
-    def allocate_what_fits(cls, specs: Mapping[str, Spec]) -> SharedArrays:
-        """The first of these arrays, as many as fit together, all zero; their pages are taken when first written."""
-        room = free_memory()
-        totals = itertools.accumulate(spec.nbytes for spec in specs.values())
         return cls(
-            _with_memory({name: specs[name] for name, total in zip(specs, totals, strict=True) if total <= room})
+            {name: Spec(spec.shape, spec.dtype, MemoryFile.of_size(spec.nbytes)) for name, spec in specs.items()}
         )
-
-    def descriptor(self, name: str) -> int:
-        """The file descriptor of an array's memory, for record locks, which end with their process."""
-        memory = self.specs[name].memory
-        assert memory is not None
-        return memory.descriptor
-
-    def reserve(self, name: str) -> bool:
-        """Take an array's pages now. False if there is too little memory: to write to them would kill a process."""
-        free = free_memory()  # read first: another process may be taking the same pages
-        taken = 512 * os.fstat(self.descriptor(name)).st_blocks
-        if self.specs[name].nbytes - taken > free:
-            return False
-        try:
-            os.posix_fallocate(self.descriptor(name), 0, self.specs[name].nbytes)
-        except OSError:
-            return False
-        return True
 
     def close(self) -> None:
         """Give the memory up; processes that are attached keep it until they end."""
         self.arrays.clear()
-        for name in self.specs:
-            os.close(self.descriptor(name))
+        for spec in self.specs.values():
+            assert spec.memory is not None
+            spec.memory.close()
         self.specs.clear()
-
-
-def _with_memory(specs: Mapping[str, Spec]) -> dict[str, Spec]:
-    return {name: Spec(spec.shape, spec.dtype, MemoryFile.of_size(spec.nbytes)) for name, spec in specs.items()}
 
 
 def _view(spec: Spec, writeable: bool) -> np.ndarray:
@@ -131,6 +117,3 @@ def _view(spec: Spec, writeable: bool) -> np.ndarray:
     array = np.ndarray(spec.shape, np.dtype(spec.dtype), buffer=memory)
     array.flags.writeable = writeable
     return array
-
-
-NO_ARRAYS = SharedArrays({})

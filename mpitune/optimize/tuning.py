@@ -119,7 +119,7 @@ class Tuning(Experiment):
         whole = plan is not None and isinstance(plan.strategy, Sampling)
         return Scheduling(
             n_trials=problem.n_trials if whole else None, gang=self._gang, preload=(__name__,),
-            together=bool(self.together), prints_plainly=getattr(self.task.objective, "prints_plainly", False),
+            prints_plainly=getattr(self.task.objective, "prints_plainly", False),
         )  # fmt: skip
 
     def on_results(self, results: Iterable[Result]) -> str:

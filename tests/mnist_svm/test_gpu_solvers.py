@@ -13,7 +13,9 @@ from mnist_svm.dataset import Dataset
 from mnist_svm.experiment import SvmGrid
 from mnist_svm.objective import SvmObjective
 from mnist_svm.solvers import make_solver
+from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
+from mpitune.port import WantsCores
 
 DIGITS = SvmGrid(2, dataset="digits", train_size=150, test_size=50, solver="cuml")
 
@@ -36,6 +38,9 @@ def test_cuml_does_not_tell_whether_it_converged_so_its_results_have_no_such_val
 
 
 def test_only_cuml_uses_gpus() -> None:
-    assert [bool(SvmGrid(2, solver=solver).why_cores()) for solver in ("auto", "shared", "sklearn", "cuml")] == [
-        True, True, True, False,
-    ]  # fmt: skip
+    for solver in ("auto", "shared", "sklearn"):
+        SvmGrid(2, solver=solver).check("cpu", "")
+        with pytest.raises(WantsCores, match=f"--solver {solver} uses all CPU cores"):
+            SvmGrid(2, solver=solver).check("cuda", "0")
+    with pytest.raises(UsageError, match="--solver cuml: "):
+        SvmGrid(2, solver="cuml").check("cuda", "0")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 
 import numpy as np
 
 from mpitune.svm.decide.multiclass import binary_problems
 from mpitune.svm.decide.sources import CHUNK, RbfSource
 from mpitune.svm.kernel.rbf import Samples, distances_strip, kernel_minus_one, kernel_strip, n_strips, squared_distances
-from mpitune.svm.matrices.pool import DISTANCES, Pool, SharedBuffers, SharedMatrix
+from mpitune.svm.matrices.pool import HEADER, NodeMemory, Pool, SharedMatrix, agree, bytes_of
 from mpitune.svm.solver.gathered import MAX_ACTIVE
 
 log = logging.getLogger(__name__)
@@ -97,18 +99,21 @@ class Matrices:
     """Sources of the RBF kernel, with the matrices that the plan keeps, each made at its first use.
 
     Args:
-        shared: matrices that processes of this node fill together, by name. Without them this process has its own, and
-            keeps K - 1 until another gamma is asked for.
+        shared: where those of the plan are, which processes of this node fill together: kernel matrices, then the
+            distances. Without it this process has its own, and keeps K - 1 until another gamma is asked for.
     """
 
-    def __init__(self, samples: Samples, plan: MatrixPlan, shared: Mapping[str, SharedMatrix] | None = None) -> None:
+    def __init__(self, samples: Samples, plan: MatrixPlan, shared: NodeMemory | None = None) -> None:
         self.plan, self.shared, self._samples = plan, shared, samples
-        self._pool = Pool([matrix for name, matrix in (shared or {}).items() if name != DISTANCES])
         self._distances: np.ndarray | None = None
         self._kernel: np.ndarray | None = None
         self._gamma = 0.0
-        if shared and DISTANCES in shared:
-            self._distances = shared[DISTANCES].fill(lambda strip, out: distances_strip(samples, strip, out))
+        if shared is not None:
+            width, n = samples.width, plan.kernels + plan.distances
+            matrices = [SharedMatrix(shared, number, width, n_strips(width)) for number in range(n)]
+            self._pool = Pool(shared, matrices[: plan.kernels])
+            if plan.distances:
+                self._distances = matrices[-1].fill(lambda strip, out: distances_strip(samples, strip, out))
         elif plan.distances:
             self._distances = squared_distances(samples)
 
@@ -116,7 +121,7 @@ class Matrices:
     def source(self, gamma: float) -> Iterator[RbfSource]:
         """K - 1 for a gamma, above 0; valid inside the context. Its matrices are only read."""
         samples, distances = self._samples, self._distances
-        if self.plan.kernels and self.shared:
+        if self.plan.kernels and self.shared is not None:
             with self._pool.holding(
                 gamma, lambda strip, out: kernel_strip(samples, gamma, distances, strip, out)
             ) as kernel:
@@ -134,7 +139,7 @@ def keep(
     multiclass: str,
     n_points: int,
     memory: int,
-    buffers: SharedBuffers | None = None,
+    shared: NodeMemory | None = None,
     sharers: int = 1,
 ) -> Matrices:
     """The matrices of the fastest plan for `memory` bytes per process.
@@ -145,31 +150,21 @@ def keep(
         n_points: the most that are solved in one call: folds times values of C.
         memory: bytes for each process. Processes that share matrices all use what the first of them was given, so that
             all choose the same plan.
-        buffers: for processes of one node: kernel matrices and `DISTANCES`, sized by `pool.buffer_sizes`, as many as
-            the node had room for.
-        sharers: processes that share the buffers.
+        shared: memory of the processes of one node, which they use for nothing else.
+        sharers: how many these processes are.
 
     Raises:
         MemoryError: as `choose_plan` does.
     """
-    n, there = n_strips(samples.width), dict[str, SharedMatrix]()
-    if buffers is not None and buffers.arrays:
-        there = {name: SharedMatrix(buffers, name, samples.width, n) for name in buffers.arrays}
-        memory = Pool(list(there.values())[:1]).agree(memory)
-    while buffers is not None and there:
-        kernels, distances = len(there.keys() - {DISTANCES}), DISTANCES in there
-        if multiclass == "ovr" and not kernels:
-            break  # no room to share one: each has its own
-        plan = choose_plan(
-            samples, multiclass, n_points=n_points, memory=memory, sharers=sharers, kernels=kernels, distances=distances
-        )
-        names = [*list(there)[: plan.kernels], *([DISTANCES] if plan.distances else [])]
-        lacking = next((name for name in names if not buffers.reserve(name)), None)
-        if names and lacking is None:
+    if shared is not None and sharers > 1 and shared.reserve(HEADER):
+        memory = agree(shared, memory)
+        plan_of = partial(choose_plan, samples, multiclass, n_points=n_points, memory=memory, sharers=sharers)
+        most = plan_of(kernels=sharers)  # all agree on it, so each matrix has one place
+        sizes = (bytes_of(number + 1, samples.width) for number in range(most.kernels + most.distances))
+        if room := sum(1 for _ in takewhile(shared.reserve, sizes)):
+            plan = plan_of(kernels=min(room, most.kernels), distances=room > most.kernels)
             log.info("%s", plan.description)
-            return Matrices(samples, plan, {name: there[name] for name in names})
-        names = list(there)
-        there = {name: there[name] for name in names[: names.index(lacking)]} if lacking else {}
+            return Matrices(samples, plan, shared)
     plan = choose_plan(samples, multiclass, n_points=n_points, memory=memory)
     log.info("%s", plan.description)
     return Matrices(samples, plan)

@@ -6,79 +6,78 @@ at the end. A pool has several matrices and gives out the one that holds what is
 Locks are byte ranges (POSIX record locks) of the file that the shared memory is, so they end with the process that
 holds them: one that is killed in a strip leaves it to be done again, and those that wait for it go on. Nobody waits for
 a strip while holding another, nor for a matrix while holding one, so there is no circle.
-
-Nothing here imports numba, so a rank may ask before any worker runs.
 """
 
 from __future__ import annotations
 
 import fcntl
+import mmap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
 
-from mpitune._jit import padded
 from mpitune.locks import lock_byte, locked_byte, unlock_byte
 
 HEADER = 1 << 16  # bytes before a shared matrix: what it holds, when it was last taken, an agreement, a flag per strip
-DISTANCES = "distances"
 PAUSE = 0.05  # seconds between two looks at whether a matrix has become free
 USE, CHOOSE, STRIPS = 0, 1, 2  # bytes that are locked: while a matrix is used, while one is chosen, from here on strips
 
 Fill = Callable[[int, np.ndarray], object]  # writes strip s of the float32 (width, width) matrix
 
 
-def buffer_sizes(class_sizes: Sequence[int] | np.ndarray, n_kernels: int) -> dict[str, int]:
-    """Bytes of the buffers that workers of one node can share, the most important first, by name.
-
-    Args:
-        class_sizes: number of samples of each class.
-        n_kernels: how many kernel matrices K - 1 to provide, beside the one of squared distances.
-
-    Returns:
-        Sizes of "kernel 0", "kernel 1", ... and "distances": each holds a HEADER and a float32 matrix (width, width),
-        where the width is the sum of the padded class sizes.
-    """
-    width = sum(padded(int(size)) for size in class_sizes)
-    names = [*(f"kernel {number}" for number in range(n_kernels)), DISTANCES]
-    return dict.fromkeys(names, HEADER + 4 * width * width)
-
-
-class SharedBuffers(Protocol):
+class NodeMemory(Protocol):
     """Memory of this node, zero at first, that several processes have attached."""
 
     @property
-    def arrays(self) -> Mapping[str, np.ndarray]:
-        """uint8 buffers by name, sized as `buffer_sizes` says."""
+    def descriptor(self) -> int:
+        """A file that all these processes have open, to map it and to lock bytes of it."""
 
-    def descriptor(self, name: str) -> int:
-        """A file that all these processes have open, to lock bytes of it."""
+    def reserve(self, n_bytes: int) -> bool:
+        """Take so much from its start; False where there is not enough, which would end the process that writes it."""
 
-    def reserve(self, name: str) -> bool:
-        """Take the memory now; False where there is not enough, which would end the process that writes it."""
+
+def bytes_of(n: int, width: int) -> int:
+    """Bytes of the first n matrices of a width, each with a HEADER, at places that can be mapped."""
+    return n * (HEADER + -(-4 * width * width // HEADER) * HEADER)
+
+
+def agree(memory: NodeMemory, number: int) -> int:
+    """The number that the first process gave. The HEADER of the first matrix is reserved."""
+    with locked_byte(memory.descriptor, CHOOSE):
+        agreed = _mapped(memory, 0, HEADER)[16:24].view(np.int64)
+        agreed[0] = agreed[0] or number
+        return int(agreed[0])
+
+
+def _mapped(memory: NodeMemory, start: int, n_bytes: int) -> np.ndarray:
+    return np.frombuffer(mmap.mmap(memory.descriptor, n_bytes, offset=start), np.uint8)
 
 
 class SharedMatrix:
     """A float32 (width, width) matrix in shared memory of this node.
 
     Args:
-        buffers, name: where it lies.
+        memory: where it lies; the first `bytes_of(number + 1, width)` of it are reserved.
     """
 
-    def __init__(self, buffers: SharedBuffers, name: str, width: int, n_strips: int) -> None:
-        memory = buffers.arrays[name]
-        self.values = memory[HEADER:].view(np.float32).reshape(width, width)
-        self.holds = memory[:8].view(np.float64)  # 0 for nothing
-        self.taken = memory[8:16].view(np.int64)  # the turn in which it was last chosen
-        self.agreed = memory[16:24].view(np.int64)
-        self.done = memory[24 : 24 + n_strips]
+    def __init__(self, memory: NodeMemory, number: int, width: int, n_strips: int) -> None:
         if 24 + n_strips > HEADER:
             raise ValueError(f"a matrix of {n_strips} strips: {HEADER - 24} at most are possible")
-        self.file = buffers.descriptor(name)
-        self._buffers = buffers  # whose memory this is
+        self._file, self._start = memory.descriptor, bytes_of(number, width)
+        content = _mapped(memory, self._start, HEADER + 4 * width * width)
+        self.values = content[HEADER:].view(np.float32).reshape(width, width)
+        self.holds = content[:8].view(np.float64)  # 0 for nothing
+        self.taken = content[8:16].view(np.int64)  # the turn in which it was last chosen
+        self.done = content[24 : 24 + n_strips]
+
+    def lock(self, byte: int, kind: int) -> bool:
+        return lock_byte(self._file, self._start + byte, kind)
+
+    def unlock(self, byte: int) -> None:
+        unlock_byte(self._file, self._start + byte)
 
     def fill(self, fill: Fill) -> np.ndarray:
         """The whole matrix, float32 (width, width), to be read. Strips that nobody has filled are filled here first."""
@@ -89,30 +88,23 @@ class SharedMatrix:
 
     def _fill_strip(self, strip: int, fill: Fill, kind: int) -> bool:
         """Whether the strip is done; looked at under its lock, so that what is in it is seen as well."""
-        if not lock_byte(self.file, STRIPS + strip, kind):
+        if not self.lock(STRIPS + strip, kind):
             return False
         try:
             if not self.done[strip]:
                 fill(strip, self.values)
                 self.done[strip] = 1
         finally:
-            unlock_byte(self.file, STRIPS + strip)
+            self.unlock(STRIPS + strip)
         return True
 
 
 class Pool:
-    """Matrices that hold different things in turn; all processes give them in the same order."""
+    """Matrices that hold different things in turn: the first of this memory."""
 
-    def __init__(self, matrices: Sequence[SharedMatrix]) -> None:
-        self._matrices = matrices
+    def __init__(self, memory: NodeMemory, matrices: Sequence[SharedMatrix]) -> None:
+        self._file, self._matrices = memory.descriptor, matrices
         self._busy = False
-
-    def agree(self, number: int) -> int:
-        """The number that the first process gave."""
-        with locked_byte(self._matrices[0].file, CHOOSE):
-            agreed = self._matrices[0].agreed
-            agreed[0] = agreed[0] or number
-            return int(agreed[0])
 
     @contextmanager
     def holding(self, what: float, fill: Fill) -> Iterator[np.ndarray]:
@@ -138,17 +130,17 @@ class Pool:
             try:
                 yield matrix.fill(fill)
             finally:
-                unlock_byte(matrix.file, USE)
+                matrix.unlock(USE)
         finally:
             self._busy = False
 
     def _taken(self, what: float) -> SharedMatrix:
         """A matrix that holds `what`, if only its name so far, locked against being replaced."""
         while True:
-            with locked_byte(self._matrices[0].file, CHOOSE):
+            with locked_byte(self._file, CHOOSE):
                 matrix = self._chosen(what)
                 if matrix is not None:
-                    lock_byte(matrix.file, USE, fcntl.LOCK_SH)
+                    matrix.lock(USE, fcntl.LOCK_SH)
                     matrix.taken[0] = 1 + max(int(other.taken[0]) for other in self._matrices)
                     return matrix
             time.sleep(PAUSE)
@@ -159,7 +151,7 @@ class Pool:
             if matrix.holds[0] == what:
                 return matrix
         for matrix in sorted(self._matrices, key=lambda matrix: int(matrix.taken[0])):
-            if lock_byte(matrix.file, USE, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if matrix.lock(USE, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 matrix.holds[0] = 0  # first: a process killed here leaves nothing that looks done
                 matrix.done[:] = 0
                 matrix.holds[0] = what

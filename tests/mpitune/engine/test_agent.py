@@ -31,7 +31,7 @@ def sent() -> list[Any]:
 @pytest.fixture
 def agent(sent: list[Any]) -> Iterator[Agent]:
     """One slot whose worker dies in the trial t0."""
-    setup = Setup(pickle.dumps(Toy(2, at=("t0=c_exit",))), {}, "cpu", os.getpid(), {})
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=c_exit",))), {}, "cpu", os.getpid())
     agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions())
     yield agent
     agent.close()
@@ -74,7 +74,7 @@ def test_half_a_message_is_not_waited_for() -> None:
 def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
     monkeypatch.setattr(module, "REAP_SECONDS", 0.5)
-    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid())
     agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=0.5))
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], mon
 
 
 def test_a_worker_whose_keeper_was_suspended_is_ended(sent: list[Any]) -> None:
-    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid(), {})
+    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid())
     agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=0.5))
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process
@@ -108,7 +108,7 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any], m
     """Rank and worker sleep for longer than the deadline, by the clock: the trial goes on where it was."""
     asleep = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + asleep))
-    setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid(), {})
+    setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid())
     agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=100.0))
     agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
     process = agent.slots[0].process

@@ -13,7 +13,7 @@ from mpitune.engine.messages import Died, Drained, Interrupted, Returned
 from mpitune.engine.queue import Queue, end_of
 from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
-from mpitune.trial import NoRoom, Result, Rounds, Trial
+from mpitune.trial import NoRoom, Result, Rounds, Segment, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 
 
@@ -99,9 +99,9 @@ def test_deaths_of_trials_that_go_together_end_no_slot(tmp_path: Path) -> None:
     """One of them may be to blame for all: they are tried in halves, more of which die here than a slot survives."""
 
     def search() -> Rounds:
-        yield [tuple(Trial(f"t{i}", {"cost": 1}) for i in range(32))]
+        yield [tuple(Trial(f"t{i}", {"cost": 1}, Segment(place=i)) for i in range(32))]
 
-    agents = FakeAgents(tmp_path, search(), places(*[1] * 6), Scheduling(together=True))
+    agents = FakeAgents(tmp_path, search(), places(*[1] * 6))
     deaths = 0
     while busy := [slot for slot, runs in agents.given.items() if runs]:
         groups = [slot for slot in busy if len(agents.given[slot][0].batch) > 1]

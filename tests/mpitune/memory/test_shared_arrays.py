@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpitune.errors import UsageError
-from mpitune.memory.shared_arrays import SharedArrays, Spec, specs_of
+from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, Spec, specs_of
 from mpitune.trial import Trial, seed_of
 from tests.helpers import PATIENCE
 
@@ -46,21 +46,11 @@ def test_memory_that_is_not_there_is_said_beforehand() -> None:
         SharedArrays.allocate({"x": Spec((1 << 50,), "|u1")})
 
 
-def test_what_fits_is_allocated_in_the_order_given_and_nothing_is_taken_before_it_is_written() -> None:
-    specs = {
-        "a": Spec((1 << 20,), "|u1"),
-        "b": Spec((10, 10), "<f8"),
-        "huge": Spec((1 << 50,), "|u1"),
-        "c": Spec((1,), "|u1"),
-    }
-    allocated = SharedArrays.allocate_what_fits(specs)
-    assert list(allocated.specs) == ["a", "b"]
-    assert os.fstat(allocated.descriptor("a")).st_blocks == 0
-    attached = SharedArrays(allocated.specs)
-    attached.arrays["b"][3, 4] = 5
-    assert allocated.arrays["b"].sum() == 5
-    assert allocated.reserve("a") and os.fstat(allocated.descriptor("a")).st_blocks * 512 == 1 << 20
-    allocated.close()
+def test_a_memory_file_is_as_large_as_was_reserved_of_it() -> None:
+    memory = MemoryFile.of_size(0)
+    assert [memory.reserve(n) for n in (1 << 20, 1 << 50, 1 << 12)] == [True, False, True]
+    assert os.fstat(memory.descriptor).st_size == os.fstat(memory.descriptor).st_blocks * 512 == 1 << 20
+    memory.close()
 
 
 def test_streams_depend_on_seed_and_key_alone() -> None:

@@ -16,9 +16,8 @@ from mpitune import Choice, Float, RunOptions, current_trial, search
 from mpitune.engine.worker import answers, unpacked
 from mpitune.errors import UsageError
 from mpitune.optimize.strategies import ASHA
-from mpitune.port import Scheduling
 from mpitune.storage.history import read_study
-from mpitune.trial import Evaluation, Result, Trial
+from mpitune.trial import Evaluation, Result, Segment, Trial
 from tests.mpitune.engine.fake_agents import FakeAgents, places
 from tests.mpitune.optimize.objectives import searched
 
@@ -138,30 +137,30 @@ def evaluates(wrong: set[int], calls: list[int], error: type[Exception] = ValueE
 
 
 def test_one_that_raises_is_found_by_halves_and_blamed_alone() -> None:
-    batch = tuple(Trial(f"t{i}", {"i": i}) for i in range(40))
+    batch = tuple(Trial(f"t{i}", {"i": i}, Segment(place=i)) for i in range(40))
     goes_on = lambda error: not isinstance(error, MemoryError)  # noqa: E731
     for wrong, most in (({7}, 13), ({0, 39}, 23), (set(range(40)), 79)):
         calls: list[int] = []
-        found = answers(evaluates(wrong, calls), batch, goes_on, lambda key: None, together=True)
+        found = answers(evaluates(wrong, calls), batch, goes_on, lambda trial: None)
         results = [result for answer in found if isinstance(result := unpacked(answer, None), Result)]
         assert [result.key for result in results] == [trial.key for trial in batch]
         assert {i for i, result in enumerate(results) if result.failed} == wrong and len(calls) <= most
         assert all(result.raised == result.failed for result in results)
-    whole = list(answers(evaluates(set(), []), batch, goes_on, lambda key: None, together=True))
+    whole = list(answers(evaluates(set(), []), batch, goes_on, lambda trial: None))
     shares = {result.seconds for one in whole if isinstance(result := unpacked(one, None), Result)}
     assert len(shares) == 1, "each has the same share"
     ends = [result.ended for one in whole if isinstance(result := unpacked(one, None), Result)]
     (seconds,) = shares
     assert ends == [pytest.approx(ends[0] + i * seconds, abs=1e-6) for i in range(40)], "as if one after the other"
     with pytest.raises(MemoryError):
-        list(answers(evaluates({3}, [], MemoryError), batch, goes_on, lambda key: None, together=True))
+        list(answers(evaluates({3}, [], MemoryError), batch, goes_on, lambda trial: None))
 
 
 def test_a_death_is_no_trials_fault_until_one_is_alone(tmp_path: Path) -> None:
     def search() -> Any:
-        yield [tuple(Trial(f"t{i}", {"i": i}) for i in range(8))]
+        yield [tuple(Trial(f"t{i}", {"i": i, "cost": 1}, Segment(place=i)) for i in range(8))]
 
-    agents = FakeAgents(tmp_path, search(), places(1, 1), Scheduling(together=True))
+    agents = FakeAgents(tmp_path, search(), places(1, 1))
     deaths = 0
     while not agents.study.finished:
         slot = next(slot for slot, runs in agents.given.items() if runs)

@@ -9,35 +9,20 @@ from typing import Any
 
 import pytest
 
-from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.svm.matrices.pool import buffer_sizes
+from mpitune.memory.shared_arrays import MemoryFile
 
-Scratch = Callable[..., SharedArrays]  # (width, *names)
 Spawned = Callable[..., tuple[Any, Connection]]  # (function, *arguments)
 
 
-def matrix_spec(width: int) -> Spec:
-    """Of a buffer for one matrix of a width that is a multiple of LANES."""
-    return Spec((buffer_sizes([width], 0)["distances"],), "|u1")
+@pytest.fixture
+def node_memory() -> Iterator[MemoryFile]:
+    memory = MemoryFile.of_size(0)
+    yield memory
+    memory.close()
 
 
 @pytest.fixture
-def scratch() -> Iterator[Scratch]:
-    """Allocates shared memory for matrices of a width, by name."""
-    allocated: list[SharedArrays] = []
-
-    def allocate(width: int, *names: str) -> SharedArrays:
-        allocated.append(SharedArrays.allocate_what_fits(dict.fromkeys(names, matrix_spec(width))))
-        assert list(allocated[-1].specs) == list(names)
-        return allocated[-1]
-
-    yield allocate
-    for arrays in allocated:
-        arrays.close()
-
-
-@pytest.fixture
-def forked(scratch: Scratch) -> Iterator[Spawned]:
+def forked(node_memory: MemoryFile) -> Iterator[Spawned]:
     """Starts a process that runs ``function(pipe, *arguments)``; returns it with the other end of its pipe."""
     context: Any = multiprocessing.get_context("fork")
     started = []

@@ -15,10 +15,11 @@ import pytest
 
 from mnist_svm.experiment import SvmGrid
 from mpitune.engine.queue import Queue
+from mpitune.memory.shared_arrays import MemoryFile
 from mpitune.svm.kernel.rbf import kernel_minus_one, prepare, squared_distances
-from mpitune.svm.matrices.plan import keep
+from mpitune.svm.matrices.plan import choose_plan, keep
+from mpitune.svm.matrices.pool import bytes_of
 from tests.helpers import PATIENCE, ROOT, table_without_run
-from tests.mpitune.svm.conftest import Scratch, matrix_spec
 
 GB = 10**9
 GAMMAS = (1e-3, 1e-2, 1e-1)
@@ -37,10 +38,11 @@ def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("with_distances", [False, True])
-def test_strips_have_the_bits_of_the_whole(scratch: Scratch, with_distances: bool) -> None:
+def test_strips_have_the_bits_of_the_whole(node_memory: MemoryFile, with_distances: bool) -> None:
     samples = prepare(*drawn(300))
-    names = ["kernel 0", "distances"] if with_distances else ["kernel 0"]
-    kept = keep(samples, "ovr", 1, GB, scratch(samples.width, *names), 2)
+    least = choose_plan(samples, "ovr", n_points=1, memory=GB, sharers=2, distances=False).need
+    kept = keep(samples, "ovr", 1, GB if with_distances else least, node_memory, 2)
+    assert kept.shared is node_memory and kept.plan.distances == with_distances
     for gamma in GAMMAS:
         with kept.source(gamma) as source:
             np.testing.assert_array_equal(source.kernel, kernel_minus_one(samples, gamma))
@@ -53,42 +55,40 @@ def test_strips_have_the_bits_of_the_whole(scratch: Scratch, with_distances: boo
 # Memory
 
 
-@pytest.mark.parametrize(("room", "shared", "distances"), [(0.5, False, True), (1.5, True, False)])
+@pytest.mark.parametrize(
+    ("room", "shared", "kernels", "distances"), [(0.5, False, 1, True), (1.5, True, 1, False), (2.5, True, 2, False)]
+)
 def test_memory_that_others_have_taken_meanwhile_kills_nobody(
-    scratch: Scratch, monkeypatch: pytest.MonkeyPatch, room: float, shared: bool, distances: bool
+    node_memory: MemoryFile, monkeypatch: pytest.MonkeyPatch, room: float, shared: bool, kernels: int, distances: bool
 ) -> None:
-    """There is room for so many matrices, although memory was allocated for three."""
+    """There is room for so many matrices, although the plan has two kernels and the distances."""
     samples = prepare(*drawn(300))
-    arrays = scratch(samples.width, "kernel 0", "kernel 1", "distances")
 
     def free() -> int:
-        taken = 512 * sum(os.fstat(arrays.descriptor(name)).st_blocks for name in arrays.specs)
-        return int(room * arrays.specs["distances"].nbytes) - taken
+        return int(room * bytes_of(1, samples.width)) - 512 * os.fstat(node_memory.descriptor).st_blocks
 
     monkeypatch.setattr("mpitune.memory.shared_arrays.free_memory", free)
-    kept = keep(samples, "ovr", 1, GB, arrays, 2)
-    assert (bool(kept.shared), kept.plan.kernels, kept.plan.distances) == (shared, 1, distances)
-    with kept.source(0.1) as source:
-        assert source.kernel is not None and source.kernel.sum() < 0
+    for _ in range(2):  # and the second process has the same
+        kept = keep(samples, "ovr", 1, GB, node_memory, 2)
+        assert (bool(kept.shared), kept.plan.kernels, kept.plan.distances) == (shared, kernels, distances)
+        with kept.source(0.1) as source:
+            assert source.kernel is not None and source.kernel.sum() < 0
 
 
-def test_the_first_processs_memory_makes_the_plan(scratch: Scratch) -> None:
+def test_the_first_processs_memory_makes_the_plan(node_memory: MemoryFile) -> None:
     samples = prepare(*drawn(300))
-    shared = scratch(samples.width, "distances")
-    plans = [keep(samples, "ovo", 3, memory, shared, 2).plan for memory in (GB, GB // 10, 2 * GB)]
+    plans = [keep(samples, "ovo", 3, memory, node_memory, 2).plan for memory in (GB, GB // 10, 2 * GB)]
     assert len(set(plans)) == 1
 
 
-def test_scratch_is_asked_for_where_it_can_be_shared() -> None:
-    experiment = SvmGrid(3, dataset="digits", train_size=203, multiclass="ovr")
-    data = experiment.data()
-    width = prepare(data["train_images"].reshape(203, -1), data["train_labels"]).width
-    specs = experiment.shared_buffers("cpu", data, 3)
-    assert list(specs) == ["kernel 0", "kernel 1", "kernel 2", "distances"]
-    assert set(specs.values()) == {matrix_spec(width)}
-    assert list(replace(experiment, multiclass="ovo").shared_buffers("cpu", data, 2)) == ["distances"]
-    assert not experiment.shared_buffers("cpu", data, 1)
-    assert not replace(experiment, solver="sklearn").shared_buffers("cpu", data, 2)
+@pytest.mark.parametrize(("multiclass", "shared"), [("ovr", (3, True)), ("ovo", (0, True))])
+def test_workers_share_a_kernel_each_and_the_distances(
+    node_memory: MemoryFile, multiclass: str, shared: tuple[int, bool]
+) -> None:
+    samples = prepare(*drawn(300))
+    plan = keep(samples, multiclass, 1, GB, node_memory, 3).plan
+    assert (plan.kernels, plan.distances) == shared
+    assert keep(samples, multiclass, 1, GB, node_memory, 1).shared is None, "one worker has its own"
 
 
 def test_workers_that_share_matrices_work_on_one_gamma() -> None:
@@ -134,13 +134,13 @@ def test_the_table_is_the_same_with_one_worker_and_with_three(
     command = ("-m", "mnist_svm", 2, *DIGITS, "--train-size", 200, "--multiclass", multiclass, "-v", "--results")
     program(*command, tmp_path / "1", "--workers", 1)
     shared = program(*command, tmp_path / "3", "--workers", 3)
-    assert "(3 processes share them)" in shared.stderr and "room for" not in shared.stderr
+    assert "(3 processes share them)" in shared.stderr
     assert "leaked" not in shared.stderr, "of the resource tracker: shared memory was not removed"
     assert_same_study(tmp_path / "1", tmp_path / "3")
     if multiclass == "ovr":
         private = with_memory(128, tmp_path, *command, tmp_path / "little", "--workers", 3, "--memory", 1)
         assert private.returncode == 0, private.stderr
-        assert private.stderr.count("room for 0 of 4") == 1 and "share them" not in private.stderr
+        assert "K of all samples" in private.stderr and "share them" not in private.stderr
         assert_same_study(tmp_path / "1", tmp_path / "little")
 
 

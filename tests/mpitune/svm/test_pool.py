@@ -10,20 +10,20 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
-from mpitune.memory.shared_arrays import SharedArrays, Spec
-from mpitune.svm.matrices.pool import Pool, SharedMatrix
+from mpitune.memory.shared_arrays import MemoryFile
+from mpitune.svm.matrices.pool import Pool, SharedMatrix, bytes_of
 from tests.helpers import PATIENCE
-from tests.mpitune.svm.conftest import Scratch, Spawned
+from tests.mpitune.svm.conftest import Spawned
 
 WIDTH, N_STRIPS = 32, 4
 
 
-def matrices_of(specs: dict[str, Spec]) -> list[SharedMatrix]:
-    shared = SharedArrays(specs)
-    return [SharedMatrix(shared, name, WIDTH, N_STRIPS) for name in specs]
+def matrices_of(memory: MemoryFile, n: int) -> list[SharedMatrix]:
+    assert memory.reserve(bytes_of(n, WIDTH))
+    return [SharedMatrix(memory, number, WIDTH, N_STRIPS) for number in range(n)]
 
 
-def hold(pipe: Connection, specs: dict[str, Spec], what: float, stop_in: int) -> None:
+def hold(pipe: Connection, memory: MemoryFile, n: int, what: float, stop_in: int) -> None:
     """Fill a matrix with `what` and the strip's number, but stop for ever in one strip; then say so and keep it."""
 
     def fill(strip: int, values: np.ndarray) -> None:
@@ -34,7 +34,7 @@ def hold(pipe: Connection, specs: dict[str, Spec], what: float, stop_in: int) ->
             time.sleep(3600)
         rows[:] = what + strip
 
-    with Pool(matrices_of(specs)).holding(what, fill) as values:
+    with Pool(memory, matrices_of(memory, n)).holding(what, fill) as values:
         pipe.send(values.copy())
         pipe.recv()
 
@@ -43,11 +43,10 @@ def expected(what: float) -> np.ndarray:
     return what + np.repeat(np.arange(N_STRIPS), WIDTH // N_STRIPS)[:, None] * np.ones(WIDTH)
 
 
-def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, forked: Spawned) -> None:
-    specs = scratch(WIDTH, "kernel 0").specs
-    victim, said = forked(hold, specs, 10.0, 2)
+def test_the_strip_of_a_killed_process_is_done_again(node_memory: MemoryFile, forked: Spawned) -> None:
+    victim, said = forked(hold, node_memory, 1, 10.0, 2)
     assert said.poll(PATIENCE) and said.recv() == "in the strip"
-    other, answer = forked(hold, specs, 10.0, -1)
+    other, answer = forked(hold, node_memory, 1, 10.0, -1)
     assert not answer.poll(0.5), "a strip that is being filled is waited for"
     os.kill(victim.pid, signal.SIGKILL)
     assert answer.poll(PATIENCE)
@@ -59,14 +58,13 @@ def test_the_strip_of_a_killed_process_is_done_again(scratch: Scratch, forked: S
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
-    scratch: Scratch, forked: Spawned, killed: bool
+    node_memory: MemoryFile, forked: Spawned, killed: bool
 ) -> None:
-    specs = scratch(WIDTH, "kernel 0").specs
-    user, used = forked(hold, specs, 10.0, -1)
+    user, used = forked(hold, node_memory, 1, 10.0, -1)
     np.testing.assert_array_equal(used.recv(), expected(10.0))
-    friend, shared = forked(hold, specs, 10.0, -1)
+    friend, shared = forked(hold, node_memory, 1, 10.0, -1)
     np.testing.assert_array_equal(shared.recv(), expected(10.0))
-    waiting, answer = forked(hold, specs, 50.0, -1)
+    waiting, answer = forked(hold, node_memory, 1, 50.0, -1)
     assert not answer.poll(0.5), "two others use the only matrix"
     used.send("end")
     user.join(PATIENCE)
@@ -81,24 +79,23 @@ def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
     waiting.join(PATIENCE)
 
 
-def test_a_second_matrix_spares_the_wait_and_the_oldest_is_replaced(scratch: Scratch, forked: Spawned) -> None:
-    shared = scratch(WIDTH, "kernel 0", "kernel 1")
-    workers = [forked(hold, shared.specs, what, -1) for what in (10.0, 20.0)]
+def test_a_second_matrix_spares_the_wait_and_the_oldest_is_replaced(node_memory: MemoryFile, forked: Spawned) -> None:
+    workers = [forked(hold, node_memory, 2, what, -1) for what in (10.0, 20.0)]
     for (process, pipe), what in zip(workers, (10.0, 20.0), strict=True):
         assert pipe.poll(PATIENCE)
         np.testing.assert_array_equal(pipe.recv(), expected(what))
         pipe.send("end")
         process.join(PATIENCE)
-    matrices = matrices_of(shared.specs)
+    matrices = matrices_of(node_memory, 2)
     before = {float(matrix.holds[0]): int(matrix.taken[0]) for matrix in matrices}
     assert set(before) == {10.0, 20.0}
-    with Pool(matrices).holding(30.0, lambda strip, values: None):
+    with Pool(node_memory, matrices).holding(30.0, lambda strip, values: None):
         pass
     assert {float(matrix.holds[0]) for matrix in matrices} == {30.0, max(before, key=lambda what: before[what])}
 
 
-def test_a_process_does_not_wait_for_itself(scratch: Scratch) -> None:
-    pool = Pool(matrices_of(scratch(WIDTH, "kernel 0").specs))
+def test_a_process_does_not_wait_for_itself(node_memory: MemoryFile) -> None:
+    pool = Pool(node_memory, matrices_of(node_memory, 1))
     with (
         pool.holding(1.0, lambda strip, values: None),
         pytest.raises(RuntimeError, match="one matrix of a pool at a time"),

@@ -307,7 +307,7 @@ DOORS = {
         {"script.py": HYDRA, "conf/config.yaml": HYDRA_FILE},
         lambda options: [
             "script.py", "--multirun", "hydra/sweeper=mpitune", "lr=interval(0.001,0.1)", "units=8,64",
-            "hydra.sweeper.n_trials=14", "hydra.sweeper.seed=3", "hydra.sweeper.window=4",
+            "hydra.sweeper.n_trials=14", "hydra.sweeper.seed=3", "hydra.sweeper.n_jobs=4",
             "hydra.sweeper.max_failure_rate=0.5", *of_hydra(options),
         ],
         grace=(), prints=None, writes=True, needs="hydra",

@@ -40,7 +40,7 @@ KEYS: dict[str, Any] = {
     "join": False,
     **dict.fromkeys((
         "storage", "study_name", "n_trials", "n_jobs", "params", "seed", "results", "timeout", "trial_timeout",
-        "window", "workers", "gpu", "track",
+        "workers", "gpu", "track",
     )),
 }  # fmt: skip
 
@@ -49,7 +49,10 @@ store(group="hydra/sweeper", name="mpitune", node=KEYS, provider="mpitune")
 store(group="hydra/mpitune", name="chosen", node={"mpitune": {"_target_": f"{HERE}.Chosen"}}, provider="mpitune")
 for kind, known in PARTS.items():
     for name, target in known.items():
-        node = OmegaConf.create({"_target_": f"optuna.{kind}s.{target}"}, flags={"struct": False})
+        made = {"_target_": f"optuna.{kind}s.{target}"} | (
+            {"seed": "${hydra.sweeper.seed}"} if kind == "sampler" else {}
+        )
+        node = OmegaConf.create(made, flags={"struct": False})
         store(group=f"hydra/sweeper/{kind}", name=name, node=node, provider="mpitune")
 
 
@@ -65,14 +68,13 @@ class MpituneSweeper(Sweeper):
     """What Hydra calls; `mpitune.hydra` does the work."""
 
     def __init__(self, **keys: Any) -> None:
-        self._keys: Mapping[str, Any] = keys
+        self.keys: Mapping[str, Any] = keys
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.config, self._task = hydra_context, config, task_function
+        self.hydra_context, self.config, self.task = hydra_context, config, task_function
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the jobs that the overrides of the command line ask for."""
         from mpitune.hydra.sweeper import sweep
 
-        assert self.hydra_context is not None and self.config is not None
-        sweep(self._keys, [*KEYS, *PARTS], self.hydra_context, self._task, self.config, arguments)
+        sweep(self, [*KEYS, *PARTS], arguments)

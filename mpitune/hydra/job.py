@@ -16,10 +16,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from mpitune.errors import UsageError
-from mpitune.hydra.space import Swept
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.objectives import ObjectiveTrial, as_current
-from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.strategies.base import trial_of
 
 MOST_TRIED = 50  # values of a choice that are composed before any job begins
@@ -33,7 +31,7 @@ class Job:
     context: HydraContext
     task: TaskFunction
     config: DictConfig
-    space: dict[str, Swept]
+    space: dict[str, Any]  # what each parameter that is swept is to Optuna
     line: dict[str, str | None]  # the command line in its order, None where a parameter is swept
     may_be_silent: bool  # return nothing, as it is started for what it writes
     singletons: Any
@@ -45,9 +43,9 @@ class Job:
 
     def check(self) -> None:
         """Raise UsageError for overrides that Hydra cannot compose, before any job begins."""
-        first = {name: part.ends[0] for name, part in self.space.items()}
-        others = [{**first, name: v} for name, part in self.space.items() for v in part.ends[1:MOST_TRIED]]
-        for point in [first, *others]:
+        ends = {n: getattr(part, "choices", ()) or (part.low, part.high) for n, part in self.space.items()}
+        for n in range(min(MOST_TRIED, max(map(len, ends.values()), default=1))):
+            point = {name: values[n % len(values)] for name, values in ends.items()}
             try:
                 self._composed(point)
             except Exception as error:
@@ -60,41 +58,32 @@ class Job:
 
     def __call__(self, trial: optuna.Trial) -> Any:
         for name, part in self.space.items():
-            trial._suggest(name, part.drawn_from)
+            trial._suggest(name, part)
         Singleton.set_state(self.singletons)
         setup_globals()
         config = self._composed(trial.params)
         with open_dict(config):
             config.hydra.job.id = config.hydra.job.num = trial.number  # as with Hydra's own sweeper
         HydraConfig.instance().set_config(config)
-        folder = Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute()
         device = "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"  # as a worker has set it
-        this, pruning = trial_of(trial.number, {}), Pruning(trial)
-        own = AttemptFolder(this, folder, self.joined)
+        this, pruning = trial_of(trial.number, {}), _Pruning(trial)
+        own = AttemptFolder(this, Path(config.hydra.sweep.dir, config.hydra.sweep.subdir).absolute(), self.joined)
         own_trial = ObjectiveTrial(dict(trial.params), device, 0, 0, this, 0, own, _begin=lambda _: pruning)
-        try:
-            with as_current(own_trial):
-                ended = run_job(
-                    self.task, config, job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
-                    hydra_context=self.context,
-                )  # fmt: skip
-        finally:
-            for name, value in own_trial.user_attrs.items():
-                trial.set_user_attr(name, value)
+        with as_current(own_trial):
+            ended = run_job(self.task, config, "hydra.sweep.dir", "hydra.sweep.subdir", self.context)
+        for name, value in own_trial.user_attrs.items():
+            trial.set_user_attr(name, value)
         if ended.status != JobStatus.COMPLETED:
             raise ended._return_value
         own.finish()
         if ended.return_value is None and self.may_be_silent:
             trial.set_user_attr(RETURNED_NOTHING, True)
             return 0.0
-        if ended.return_value is None or isinstance(ended.return_value, str | Mapping):
-            fix = "return a number, such as the loss, from the function"
-            raise UsageError(f"job {trial.number} returned {shown(ended.return_value)}: {fix}")
         return ended.return_value
 
 
-class Pruning:
-    """What takes in the reports of a job: Optuna's pruner decides by them."""
+class _Pruning:
+    """Takes in the reports of a job, by name or one number: Optuna's pruner decides by them."""
 
     is_over = False
 
@@ -102,11 +91,9 @@ class Pruning:
         self._trial, self._last = trial, 0
 
     def add(self, values: Any, step: int | None) -> None:
-        """Take in the values of a step, by name or one number. Raises TrialPruned."""
         if len(self._trial.study.directions) > 1:
             return  # Optuna prunes by one value
-        value = next(iter(values.values())) if isinstance(values, Mapping) else values
         self._last = self._last + 1 if step is None else step
-        self._trial.report(float(value), self._last)
+        self._trial.report(float(next(iter(values.values())) if isinstance(values, Mapping) else values), self._last)
         if self._trial.should_prune():
             raise optuna.TrialPruned

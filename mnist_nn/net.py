@@ -43,8 +43,8 @@ def initial_weights(
     for name, shape in shapes_of(params, image_shape, n_classes).items():
         if name.endswith("weight"):  # Its bias comes next and has the same bound.
             bound = 1 / math.sqrt(math.prod(shape[1:]))
-        given = hidden if name == "hidden.weight" else None
-        weights[name] = torch.empty(shape[::-1], device=device) if given is None else given
+        own = hidden if name == "hidden.weight" else None
+        weights[name] = torch.empty(shape[::-1], device=device) if own is None else own
         _draw(weights[name].view(-1), bound, generator)
         weights[name] = weights[name].permute(*reversed(range(len(shape))))
     return weights

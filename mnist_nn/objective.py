@@ -78,18 +78,18 @@ class BaggingObjective:
 
     def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
         trained = self._train(trial, images, labels)
-        asked = {
+        sets = {
             "train": (images, labels),
             "test": (self.images["test_images"], self.labels["test_labels"]),
         }
-        values = {f"{name}_error": math.inf for name in asked} | {"epochs": float(trained.epochs)}
+        values = {f"{name}_error": math.inf for name in sets} | {"epochs": float(trained.epochs)}
         if trained.diverged:
             return Evaluation(trial.key, values)
-        answers = {name: training.probabilities(trained.weights, each) for name, (each, _) in asked.items()}
+        answers = {name: training.probabilities(trained.weights, each) for name, (each, _) in sets.items()}
         extra = training.probabilities(trained.weights, self.images["extra_images"])
         if not all(bool(each.isfinite().all()) for each in (*answers.values(), extra)):
             return Evaluation(trial.key, values)
-        values.update({f"{name}_error": _error(answers[name], truth) for name, (_, truth) in asked.items()})
+        values.update({f"{name}_error": _error(answers[name], truth) for name, (_, truth) in sets.items()})
         arrays = {"probabilities": answers["test"].cpu().numpy(), "extra_probabilities": extra.cpu().numpy()}
         arrays[LOSSES] = np.array(trained.losses)
         if self.options.save_models:

@@ -43,7 +43,7 @@ class Dataset:
         every = np.arange(len(self.labels))
         return every if fold is None else np.delete(every, self.folds[fold])
 
-    def asked(self, fold: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def evaluated(self, fold: int | None) -> tuple[np.ndarray, np.ndarray]:
         """The images that are predicted, float32 (n, n_pixels), and their labels (n,)."""
         if fold is None:
             return self.test_images, self.test_labels

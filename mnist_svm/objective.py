@@ -36,7 +36,7 @@ class SvmObjective:
 
     def _result(self, trial: Trial, fit: Fit) -> Evaluation:
         fold = trial.segment.fold
-        error = float(np.mean(fit.predictions != self.dataset.asked(fold)[1]))
+        error = float(np.mean(fit.predictions != self.dataset.evaluated(fold)[1]))
         values = {"test_error" if fold is None else "error": error, "n_support": float(fit.n_support)}
         if fit.converged is not None:
             values["converged"] = float(fit.converged)

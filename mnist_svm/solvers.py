@@ -48,13 +48,16 @@ class SharedSolver:
 
     def __call__(self, dataset: Dataset, gamma: float, points: Sequence[Point]) -> Iterator[Fit]:
         data, matrices = self._prepared(dataset)
-        asked: dict[int | None, list[float]] = {}
+        penalties_of: dict[int | None, list[float]] = {}
         for penalty, fold in points:
-            asked.setdefault(fold, []).append(penalty)
-        folds, alike = list(asked), all(penalties == asked[points[0][1]] for penalties in asked.values())
+            penalties_of.setdefault(fold, []).append(penalty)
+        folds, alike = (
+            list(penalties_of),
+            all(penalties == penalties_of[points[0][1]] for penalties in penalties_of.values()),
+        )
         with matrices.source(gamma) as source:
             for together in [folds] if alike else [[fold] for fold in folds]:
-                penalties = asked[together[0]]
+                penalties = penalties_of[together[0]]
                 ascending, k = np.unique(penalties), len(data.samples.classes)
                 trainings = [svm.TrainingSet.without_weights(dataset.train(fold), k) for fold in together]
                 n_points = len(together) * len(penalties)
@@ -83,7 +86,7 @@ def point_by_point(
 ) -> Iterator[Fit]:
     """As `Solver`, by a function such as `fit_sklearn`."""
     for penalty, fold in points:
-        train, (images, _) = dataset.train(fold), dataset.asked(fold)
+        train, (images, _) = dataset.train(fold), dataset.evaluated(fold)
         point = {"penalty": penalty, "gamma": gamma, "multiclass": multiclass}
         yield fit(dataset.images[train], dataset.labels[train], images, **point)
 

@@ -37,7 +37,7 @@ class Segment(NamedTuple):
         parent: key of the trial whose checkpoint this one begins with; "" for none but its own.
         place: in the group that it is evaluated with, see `is_group`.
         limits: (n, loss): it may stop itself where its loss after n values is above this.
-        given: what the door that asks tells its objective, as JSON has it.
+        for_objective: what the door tells its own objective beside, as JSON has it.
     """
 
     number: int | None = None
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
     parent: str = ""
     place: int | None = None
     limits: tuple[tuple[int, float], ...] = ()
-    given: Any = None
+    for_objective: Any = None
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -178,7 +178,7 @@ class Ending:
         steps: the values after each step, in order.
         chosen: parameters that the objective has chosen itself; None where it has got them.
         constraints: those above 0 are violated.
-        kept: what the door that asked for the trial needs to go on from it, as JSON has it.
+        for_door: what the door that asked for the trial needs to go on from it, as JSON has it.
         fault: of a trial with an error; a journal does not keep it.
     """
 
@@ -187,7 +187,7 @@ class Ending:
     steps: Steps = field(default_factory=dict)
     chosen: Mapping[str, Any] | None = None
     constraints: tuple[float, ...] = ()
-    kept: Any = None
+    for_door: Any = None
     fault: Fault | None = field(default=None, compare=False)
 
     def __reduce__(self) -> str | tuple[type[Ending], tuple[Any, ...]]:

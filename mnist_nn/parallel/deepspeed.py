@@ -64,12 +64,12 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
     Raises UsageError for what DeepSpeed would do and this program does not.
     """
     entries = dict(_flat(content))
-    ours = {name: value for name, value in entries.items() if "." not in name and not _is_known(name)}
-    theirs = {name: value for name, value in entries.items() if name not in ours and value not in ("auto", None)}
+    own = {name: value for name, value in entries.items() if "." not in name and not _is_known(name)}
+    foreign = {name: value for name, value in entries.items() if name not in own and value not in ("auto", None)}
     options: Options = {}
     for name, values in VALUES.items():
-        if name in theirs:
-            value = theirs.pop(name)
+        if name in foreign:
+            value = foreign.pop(name)
             value = value.lower() if isinstance(value, str) else value
             if isinstance(value, list) or value not in values:
                 known = " or ".join(json.dumps(each) for each in values)
@@ -78,16 +78,16 @@ def options_of(content: Mapping[str, Any]) -> tuple[Options, list[str]]:
     if all(entries.get(f"{kind}.enabled") is True for kind in ("bf16", "fp16")):
         raise UsageError("bf16 and fp16 are enabled: enable one of them")
     for name in ("warmup_max_lr", "total_num_steps") if options.get("schedule") == "linear" else ():
-        if f"scheduler.params.{name}" not in theirs:
+        if f"scheduler.params.{name}" not in foreign:
             raise UsageError(f"scheduler.params.{name} is missing: give it")
-    options |= {option: theirs.pop(name) for name, option in OPTION_NAMES.items() if name in theirs}
+    options |= {option: foreign.pop(name) for name, option in OPTION_NAMES.items() if name in foreign}
     if "total-batch-size" in options and "batch-size" not in options:
         raise UsageError("train_batch_size is of all processes: give train_micro_batch_size_per_gpu, too")
-    if other := sorted(name for name, value in theirs.items() if value not in OFF and not _is_known(name)):
+    if other := sorted(name for name, value in foreign.items() if value not in OFF and not _is_known(name)):
         raise UsageError(f"{other[0]} has no counterpart here: take it out")
     if "log-interval" in options:
         options["print-steps"] = True
-    return {**options, **ours}, sorted(theirs)
+    return {**options, **own}, sorted(foreign)
 
 
 def _is_known(name: str) -> bool:

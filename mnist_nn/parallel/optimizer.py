@@ -32,15 +32,15 @@ def rate_of(settings: Settings, step: int, n_steps: int) -> float:
 def make_optimizer(weights: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
     """The optimizer of settings that are complete; its operations are fused into one."""
     kind: type[torch.optim.Optimizer] = torch.optim.SGD
-    given: dict[str, Any] = {"momentum": settings.momentum}
+    arguments: dict[str, Any] = {"momentum": settings.momentum}
     if settings.optimizer == "adamw":
-        kind, given = torch.optim.AdamW, {"betas": settings.betas, "eps": settings.eps}
-    given |= {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
+        kind, arguments = torch.optim.AdamW, {"betas": settings.betas, "eps": settings.eps}
+    arguments |= {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
     if settings.strategy == "zero1":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        return ZeroRedundancyOptimizer(weights, kind, **given)
-    return kind(weights, **given)
+        return ZeroRedundancyOptimizer(weights, kind, **arguments)
+    return kind(weights, **arguments)
 
 
 def wrap_model(network: nn.Module, device: torch.device) -> nn.Module:

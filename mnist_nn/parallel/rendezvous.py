@@ -175,9 +175,9 @@ def ranks_here(meeting: Meeting, settings: Settings, n_gpus: int, problem: str) 
     if processes is not None and not all(alone):
         raise UsageError(f"--nproc-per-node {processes}, but {me.launcher} has started the processes: leave it out")
     counts = [processes or max(1, roll[n][1]) if alone[n] else 1 for n in range(me.size)]
-    first, mine = sum(counts[: me.rank]), [n for n, host in enumerate(hosts) if host == hosts[me.rank]]
-    local = sum(counts[n] for n in mine if n < me.rank)
-    local_size = sum(counts[n] for n in mine)
+    first, on_this_host = sum(counts[: me.rank]), [n for n, host in enumerate(hosts) if host == hosts[me.rank]]
+    local = sum(counts[n] for n in on_this_host if n < me.rank)
+    local_size = sum(counts[n] for n in on_this_host)
     return [
         RankInfo(first + n, sum(counts), local + n, local_size, len(set(hosts))) for n in range(counts[me.rank])
     ]  # fmt: skip

@@ -174,10 +174,10 @@ def parse_with_config(parser: Parser, arguments: Sequence[str] | None) -> argpar
     Raises:
         UsageError: the parser would not take it; the file is named.
     """
-    given = parser.parse_args(arguments)
-    path: Path | None = given.config
+    options_here = parser.parse_args(arguments)
+    path: Path | None = options_here.config
     if path is None:
-        return given
+        return options_here
     try:
         options, unused = deepspeed.options_of(_object(path))
         words = []

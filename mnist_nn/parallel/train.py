@@ -51,8 +51,8 @@ class Part(NamedTuple):
 def parts(order: Tensor, batch_size: int, *, rank: int, size: int) -> Iterator[Part]:
     """The part of process `rank` of each global batch of batch_size * size images, the last one smaller."""
     for batch in order.split(batch_size * size):
-        mine = batch.tensor_split(size)[rank]
-        yield Part(mine, 1.0, len(batch)) if len(mine) else Part(batch[:1], 0.0, len(batch))
+        own = batch.tensor_split(size)[rank]
+        yield Part(own, 1.0, len(batch)) if len(own) else Part(batch[:1], 0.0, len(batch))
 
 
 def order_of(n: int, seed: int, epoch: int) -> Tensor:
@@ -120,7 +120,7 @@ class DistributedTraining:
         taken = self._whole(images) if all_take_all else self._parts(images, self.settings.batch_size)
         losses = self.steps(taken)
         figures = self._figures(taken[-1])
-        mine = float(losses.sum()) if self.settings.print_steps else 0.0
+        own = float(losses.sum()) if self.settings.print_steps else 0.0
         dist.all_reduce(losses)
         total, before = math.fsum(losses.tolist()), self.begun
         self.begun = Begun(before.images + len(images), before.steps + len(losses), before.loss + total)
@@ -130,7 +130,7 @@ class DistributedTraining:
             layers = figures.get("activations", {})
             ranges = {layer: (each["min"], each["max"]) for layer, each in layers.items()}
             n_images = sum(len(part.indices) * part.weight for part in taken)
-            shares = [Share(socket.gethostname(), mine, n_images, ranges)] * self.rank_info.size
+            shares = [Share(socket.gethostname(), own, n_images, ranges)] * self.rank_info.size
             dist.all_gather_object(shares, shares[0])
             if log:
                 log.hosts(shares, epoch, self.begun.steps, figures["learning_rate"], time.perf_counter() - start)

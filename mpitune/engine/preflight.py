@@ -107,13 +107,13 @@ def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, s
                 f"{or_typed('gpu', 'none')}",
                 fatal=True,
             ))  # fmt: skip
-    given = environ.get("SLURM_JOB_NUM_NODES", "")
-    n_given = int(given) if given.isdigit() else 0
-    if n_given > len(together):
+    nodes_of_job = environ.get("SLURM_JOB_NUM_NODES", "")
+    n_allocated = int(nodes_of_job) if nodes_of_job.isdigit() else 0
+    if n_allocated > len(together):
         job = f"Slurm's job {environ.get('SLURM_JOB_ID', '')}".rstrip()
         findings.append(Finding(
-            f"{job} has {n_given} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
-            + (f" ({expect} refuses to run on fewer)" if (expect := typed("expect_nodes", n_given)) else "")
+            f"{job} has {n_allocated} nodes, this run uses {len(together)}: start one rank on each with mpirun or srun"
+            + (f" ({expect} refuses to run on fewer)" if (expect := typed("expect_nodes", n_allocated)) else "")
         ))  # fmt: skip
     # A rank has a CPU worker for each core that it sees, unless their number was given.
     on_cpu = [node for node in nodes if any(place.device == CPU.name for place in node.places)]

@@ -22,7 +22,7 @@ from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_R
 from hyperopt.base import SONify
 
 from mpitune.errors import UsageError, or_typed
-from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, said
+from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, typed_values
 from mpitune.identity import header_text, identity, without_address
 from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
 from mpitune.optimize.plain import say_changed
@@ -74,7 +74,7 @@ class Loop(MODULE.FMinIter):
     loss_threshold: Any
     raised: Exception | None = None
     _best = float("inf")
-    _stopped = _exhausted = _begun = _asked = False
+    _stopped = _exhausted = _begun = _has_asked = False
 
     def exhaust(self) -> Loop:
         """Run all trials; where no call of `fmin` of this module is begun, as by hyperopt."""
@@ -86,14 +86,14 @@ class Loop(MODULE.FMinIter):
         token = _how.set(None)  # workers=0: a call within a trial is hyperopt's
         self._told = set[str]()
         self._open: list[tuple[dict[str, Any], bool]] = []  # asked for, in order; whether one ends a turn of the loop
-        self._given = {doc["tid"] for doc in self.trials._dynamic_trials if doc["state"] == JOB_STATE_NEW}
+        self._enqueued = {doc["tid"] for doc in self.trials._dynamic_trials if doc["state"] == JOB_STATE_NEW}
         try:
             with self.progress_callback(initial=len(self.trials), total=self.max_evals) as self._bar:
                 self._on_engine(*how)
         finally:
             _how.reset(token)
-            self.trials._ids -= {doc["tid"] for doc, _ in self._open} - self._given
-            for doc in (doc for doc, _ in self._open if doc["tid"] in self._given):
+            self.trials._ids -= {doc["tid"] for doc, _ in self._open} - self._enqueued
+            for doc in (doc for doc, _ in self._open if doc["tid"] in self._enqueued):
                 doc["state"] = JOB_STATE_NEW
             self.trials.refresh()
         if self.raised is not None:
@@ -106,7 +106,7 @@ class Loop(MODULE.FMinIter):
         self.functions = {"objective": function}
         self.least, self.n_left = self.max_queue_len, self.max_evals - len(trials)
         trials.refresh()  # points are counted from now on: they come beside max_evals
-        self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._given)
+        self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._enqueued)
         sendable("the objective", function, "make it within the objective", lambda thing: packed_call(thing, {}))
         in_worker = InWorker.of(self.domain, self.arrays)
         if of_script:
@@ -127,9 +127,9 @@ class Loop(MODULE.FMinIter):
             fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
             raise UsageError(f"the space has changed since {options.results} was begun: {fix}")
         algo = f"{self._algorithm}: {header_text(self.algo)}"
-        n_given = min(self._given, default=len(trials._ids))
+        n_before = min(self._enqueued, default=len(trials._ids))
         goal, size, rstate = ("minimize loss",), max(size, self.least), f"{seed}" if of_script else f"None {seed}"
-        run_study(Minimizing(space, algo, goal, rstate, size, n_given, in_worker, self), options)
+        run_study(Minimizing(space, algo, goal, rstate, size, n_before, in_worker, self), options)
 
     @property
     def _algorithm(self) -> str:
@@ -154,7 +154,7 @@ class Loop(MODULE.FMinIter):
         """What hyperopt would enqueue next, if one may begin; None where none that is open counts any more."""
         if self.is_late or self._exhausted:
             return []
-        asked, first, self._asked = [], not self._asked, True
+        trials, first, self._has_asked = [], not self._has_asked, True
         with self._raising():
             docs = [doc for doc in self.trials._dynamic_trials if doc["state"] == JOB_STATE_NEW]
             while len(docs) < self.max_queue_len and self.n_left > 0 and not self.is_cancelled and not self._exhausted:
@@ -162,17 +162,19 @@ class Loop(MODULE.FMinIter):
                 docs, self.n_left, self._exhausted = docs + new, self.n_left - len(new), not new
             if not docs and not self._open and (first or self._exhausted):
                 self._turn()
-            asked = [Trial(f"t{d['tid']:06}", {}, Segment(d["tid"], given=said(d["misc"]["vals"]))) for d in docs]
+            vals = [typed_values(doc["misc"]["vals"]) for doc in docs]
+            segments = [Segment(doc["tid"], for_objective=each) for doc, each in zip(docs, vals, strict=True)]
+            trials = [Trial(f"t{segment.number:06}", {}, segment) for segment in segments]
             self._open += [(doc, doc is docs[-1]) for doc in docs]
             for doc in docs:
                 doc["state"] = JOB_STATE_RUNNING
-        return None if self.ended else [Proposed((trial,)) for trial in asked]
+        return None if self.ended else [Proposed((trial,)) for trial in trials]
 
     def _suggested(self, n: int, docs: list[Any]) -> list[Any]:
         """Proposals of the algorithm, which sees those that are open."""
         numbers, seen = self.trials.new_trial_ids(n), self.trials
         self.trials.refresh()
-        others = [doc for doc in (*(doc for doc, _ in self._open), *docs) if doc["tid"] not in self._given]
+        others = [doc for doc in (*(doc for doc, _ in self._open), *docs) if doc["tid"] not in self._enqueued]
         seed = self.rstate.integers(2**31 - 1)
         if self._algorithm == "hyperopt.atpe":  # it draws from global random numbers, and takes no trial that runs
             random.seed(int(seed))
@@ -189,12 +191,12 @@ class Loop(MODULE.FMinIter):
         (result,), (doc, ends_turn) = results, self._open.pop(0)
         if doc["tid"] in self.extras and not self._begun:  # which a journal does not have
             self._begun, self.start_time = True, MODULE.timer() - result.seconds
-        if doc["tid"] not in self._given:
+        if doc["tid"] not in self._enqueued:
             self.trials._insert_trial_docs([doc])
         raised, *exact = self.extras.pop(doc["tid"], (b"",))
         error: Any = ("worker", last_line(result.error or ""))  # which has died of it, each time
-        if result.ending.kept is not None:
-            kept = read_kept(result.ending.kept, doc["tid"])
+        if result.ending.for_door is not None:
+            kept = read_kept(result.ending.for_door, doc["tid"])
             doc["book_time"], doc["refresh_time"], error = kept.begun, kept.ended, kept.error
             content, attachments = exact or (kept.result, kept.attachments)
             doc["result"] = content if error is None else doc["result"]
@@ -205,7 +207,7 @@ class Loop(MODULE.FMinIter):
         if error is not None:
             MODULE.logger.error("job exception: %s", error[1])
             doc["misc"]["error"] = error
-        if error is not None and result.ending.kept is not None and not self.catch_eval_exceptions:
+        if error is not None and result.ending.for_door is not None and not self.catch_eval_exceptions:
             earlier = f"trial {doc['tid']} has raised {error[0]} in another process: {error[1]}"
             self.raised = unpacked_error(raised) if raised else RuntimeError(earlier)
             return True
@@ -240,11 +242,11 @@ class Loop(MODULE.FMinIter):
 MODULE.FMinIter = Loop
 
 
-def fmin(*given: Any, window: int | None = None, options: RunOptions | None = None, **named: Any) -> Any:
+def fmin(*args: Any, window: int | None = None, options: RunOptions | None = None, **named: Any) -> Any:
     """`hyperopt.fmin(...)`, whose trials run on all devices of all nodes; see docs/hyperopt.md.
 
     Args:
-        given: as hyperopt's.
+        args: as hyperopt's.
         window: how many trials may be open; by default twice the number of workers.
         options: how it is run; `results` is a folder that keeps the trials.
         named: as hyperopt's.
@@ -262,8 +264,8 @@ def fmin(*given: Any, window: int | None = None, options: RunOptions | None = No
         True
     """
     if _how.get() is not None:  # by `Trials.fmin`, which fmin calls
-        return hyperopts(*given, **named)
-    call = SIGNATURE.bind(*given, **named)
+        return hyperopts(*args, **named)
+    call = SIGNATURE.bind(*args, **named)
     require_whole("window", window, 1)
     options = own_folder(options or RunOptions(quiet=True), object())
     require_script(options)

@@ -52,15 +52,15 @@ def read_kept(content: Any, number: int) -> Kept:
     return kept
 
 
-def said(vals: Mapping[str, list[Any]]) -> dict[str, Any]:
+def typed_values(vals: Mapping[str, list[Any]]) -> dict[str, Any]:
     """Values of a trial as JSON, each with the NumPy type that it has. Raises UsageError."""
-    given = {}
+    typed = {}
     for label, value in ((label, some[0]) for label, some in vals.items() if len(some)):
         kind = value.dtype.name if isinstance(value, np.number | np.bool_) else ""
         if not kind and not is_json(value):
             raise UsageError(f"{label} is {value!r:.100}: give points of numbers and texts")
-        given[label] = [kind, plain(value)]
-    return given
+        typed[label] = [kind, plain(value)]
+    return typed
 
 
 @dataclass
@@ -88,8 +88,8 @@ class InWorker:
         return map(self._evaluated, batch)
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        number, given = trial.segment.number, trial.segment.given
-        config = {n: np.dtype(kind).type(whole(value)) if kind else whole(value) for n, (kind, value) in given.items()}
+        number, typed = trial.segment.number, trial.segment.for_objective
+        config = {n: np.dtype(kind).type(whole(value)) if kind else whole(value) for n, (kind, value) in typed.items()}
         trials = trials_from_docs([MODULE.generate_trial(number, config)], validate=False)
         begun, result, error, raised = coarse_utcnow(), dict[str, Any](), None, b""
         try:
@@ -109,5 +109,5 @@ class InWorker:
         cause = error[1] if error else "" if values else f"status {result['status']}, loss {result.get('loss')}"
         return Evaluation(
             trial.key, values, messages=packed((number, raised, *((result, attachments) if exact else ()))),
-            ending=Ending("" if values else FAILED, cause, chosen=plain(config), kept=msgspec.to_builtins(kept)),
+            ending=Ending("" if values else FAILED, cause, chosen=plain(config), for_door=msgspec.to_builtins(kept)),
         )  # fmt: skip

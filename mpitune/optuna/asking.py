@@ -21,7 +21,7 @@ from mpitune.errors import UsageError
 from mpitune.identity import without_address
 from mpitune.optimize.plain import is_json, plain, whole
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
-from mpitune.optuna.records import OURS, packed_params, says_all, unpacked_params
+from mpitune.optuna.records import JOINT, packed_params, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
 from mpitune.trial import Segment, Trial
 
@@ -49,7 +49,7 @@ class Asking:
         self._new_attrs: list[tuple[int, dict[str, Any]]] = []  # nor that: after so many results the study got these
         self._look()
         ended = [trial for trial in self._trials if trial.state.is_finished()]
-        proposed_here = [trial for trial in ended if OURS in trial.system_attrs]
+        proposed_here = [trial for trial in ended if JOINT in trial.system_attrs]
         if not is_optunas(study.sampler) and BEGUN not in vars(study.sampler) and proposed_here:
             setattr(study.sampler, BEGUN, 0)
             log.warning(
@@ -59,7 +59,7 @@ class Asking:
         # Results of an earlier run that its trials after them may not see yet.
         self._hidden = {trial.number: trial for trial in proposed_here if trial.number > ended[-1].number + 1 - window}
         for number, trial in self._hidden.items():  # they were seen as they began
-            joint = trial.system_attrs[OURS]
+            joint = trial.system_attrs[JOINT]
             params, space = unpacked_params(whole(joint["params"]))
             for name in [name for name in space if hasattr(space[name], "choices") and name in trial.params]:
                 params[name], space[name] = trial.params[name], trial.distributions[name]  # which may be no texts
@@ -128,19 +128,19 @@ class Asking:
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
-        given = {"user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
-        has_attrs = any(given.values())  # which few samplers give a trial
-        ours = {"params": packed_params(params, space), "attrs": sorted(trial.system_attrs)}
+        attributes = {"user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
+        has_attrs = any(attributes.values())  # which few samplers give a trial
+        joint = {"params": packed_params(params, space), "attrs": sorted(trial.system_attrs)}
         proposal: dict[str, Any] = {"number": number, "known": self._n_known + len(self._news)}
-        proposal |= plain(given) if has_attrs else {name: {} for name in given}
-        proposal["system_attrs"][OURS] = ours
-        trial.system_attrs = {**trial.system_attrs, OURS: ours}
+        proposal |= plain(attributes) if has_attrs else {name: {} for name in attributes}
+        proposal["system_attrs"][JOINT] = joint
+        trial.system_attrs = {**trial.system_attrs, JOINT: joint}
         if number in self.raised:
             proposal["raised"] = without_address(repr(self.raised[number]))
-        if not says_all([*space.values()]) or (has_attrs and not is_json(given)):
+        if not says_all([*space.values()]) or (has_attrs and not is_json(attributes)):
             content = packed((params, space, trial.user_attrs, trial.system_attrs))
             proposal["pickled"] = base64.b64encode(content).decode()
-        return Trial(f"t{number:06}", {}, Segment(number, given=proposal))
+        return Trial(f"t{number:06}", {}, Segment(number, for_objective=proposal))
 
     def tell(self, ended: FrozenTrial | None, values: Any, state: TrialState) -> FrozenTrial:
         """Take in what became of the next trial in the order asked; the trial as the study has it from now on.

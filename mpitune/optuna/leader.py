@@ -78,11 +78,11 @@ class Leader:
         (result,) = results
         number, self.told = self.asking.open[0], True
         raised, unsent, attrs = self.extras.pop(number, (b"", None, None))
-        if result.ending.kept is None:  # its worker has died, each time
+        if result.ending.for_door is None:  # its worker has died, each time
             cause = result.error
             told = self.asking.tell(None, None, TrialState.FAIL)
         else:
-            ended, values, of_study, kept = read_kept(result.ending.kept, number, len(self.study.directions))
+            ended, values, of_study, kept = read_kept(result.ending.for_door, number, len(self.study.directions))
             cause = kept.cause
             self.stopped |= kept.stopped
             if unsent is not None:

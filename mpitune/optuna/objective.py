@@ -25,7 +25,7 @@ from mpitune.optimize.plain import plain, whole
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
-from mpitune.optuna.records import OURS, kept_of, says_all, unpacked_params
+from mpitune.optuna.records import JOINT, kept_of, says_all, unpacked_params
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import as_sent, packed, packed_error
 from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
@@ -75,7 +75,7 @@ class InWorker:
                 gc.collect()
 
     def _evaluated(self, trial: Trial) -> Evaluation:
-        proposal = trial.segment.given
+        proposal = trial.segment.for_objective
         of_optuna = self._begun(proposal)
         before = dict(self.view.get_study_user_attrs(self.view.study_id))  # Optuna 4 gives its own
         values: list[float] | None = None
@@ -106,7 +106,7 @@ class InWorker:
         states = {TrialState.COMPLETE: "", TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
         ending = Ending(
             states[state], cause, _steps(ended, self.names[0]), plain(ended.params),
-            self._constraints(ended) if values else (), kept=kept,
+            self._constraints(ended) if values else (), for_door=kept,
         )  # fmt: skip
         shown = dict(zip(self.names, values or (), strict=False))
         return Evaluation(trial.key, shown, messages=messages, user_attrs=plain(ended.user_attrs), ending=ending)
@@ -121,7 +121,7 @@ class InWorker:
             params, space, *attrs = pickle.loads(content)
         else:
             attrs = [whole(proposal["user_attrs"]), whole(proposal["system_attrs"])]
-            params, space = unpacked_params(attrs[1][OURS]["params"])
+            params, space = unpacked_params(attrs[1][JOINT]["params"])
         self.view.add([running(number, user_attrs=attrs[0], system_attrs=attrs[1])])
         trial = self.view.trial(number, (params, space))
         self._study.__dict__ = vars(trial.study)

@@ -195,8 +195,8 @@ def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, wind
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     name = "" if study.study_name.startswith("no-name-") else study.study_name
     # As it was first: a sampler keeps what it has computed.
-    said = [vars(part).setdefault(SAID, said_of(part)) for part in (study.sampler, study.pruner)]
+    texts = [vars(part).setdefault(SAID, said_of(part)) for part in (study.sampler, study.pruner)]
     in_worker = InWorker(
         function, leader.asking.view_of_workers(), names, constraints_func_of(study.sampler), collects, get_verbosity()
     )
-    return Optimizing(name, space, ", ".join(said), tuple(goals), seed, window, in_worker, leader)
+    return Optimizing(name, space, ", ".join(texts), tuple(goals), seed, window, in_worker, leader)

@@ -17,7 +17,7 @@ from mpitune.optimize.plain import NUMBER_MARK, is_json, plain, whole
 from mpitune.optimize.strategies.view import running
 from mpitune.storage.records import UNREADABLE
 
-OURS = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
+JOINT = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 # By name; no such dictionary stands for a number itself.
 _Attrs = dict[Annotated[str, msgspec.Meta(pattern=f"^(?!{NUMBER_MARK}$)")], Any]
 

@@ -87,11 +87,11 @@ class Controller(TuneController):
     @property
     def functions(self) -> dict[str, Any]:
         """What the user has written, with the values of `with_parameters`."""
-        found = dict(core.parameters)
+        functions = dict(core.parameters)
         for name, kind in self.trainables.items():
             own = next((one for one in kind.__mro__ if is_own(one.__module__)), None)
-            found[name] = own or getattr(kind, "_trainable_func", kind)
-        return found
+            functions[name] = own or getattr(kind, "_trainable_func", kind)
+        return functions
 
     def described(self) -> tuple[tuple[str, ...], int, str, tuple[str, ...]]:
         """For the journal's header: space, num_samples, what proposes and decides, and what is searched for."""
@@ -99,7 +99,7 @@ class Controller(TuneController):
         space = [f"{name}: {_of_space(value)}" for name, value in sorted(values.items())]
         mode = getattr(self.scheduler, "_mode", None) or getattr(self._search_alg, "mode", None)
         goals = [f"{mode}imize {self._metric}"] if self._metric and mode else []
-        parts = ", ".join(map(_said, (self._search_alg, self.scheduler)))
+        parts = ", ".join(map(_settings_of, (self._search_alg, self.scheduler)))
         return tuple(space), self._spec["num_samples"], parts, tuple(goals)
 
     def begin(self, on_gpus: bool, most: int) -> None:
@@ -171,16 +171,16 @@ class Controller(TuneController):
         checkpoint, limit = trial.latest_checkpoint_result, schedulers.limit(self.scheduler, trial)
         origin = "" if checkpoint is None else "/".join(Path(checkpoint.checkpoint.path).parts[-2:])
         is_staged = type(self.scheduler) is not FIFOScheduler or trial.max_failures != 0
-        given = {"from": origin, "limit": limit and list(limit)}
-        ours = trial_of(number, params, n if is_staged else None, given=given)
-        self._open[ours.key] = trial
+        for_objective = {"from": origin, "limit": limit and list(limit)}
+        stage_trial = trial_of(number, params, n if is_staged else None, for_objective=for_objective)
+        self._open[stage_trial.key] = trial
         about = {
             "trial_id": trial.trial_id, "stopping_criterion": dict(trial.stopping_criterion),
             "checkpoint_config": trial.run_metadata.checkpoint_manager.checkpoint_config,
         }  # fmt: skip
         rule = schedulers.in_worker(self.scheduler, trial)
-        self._news[ours.key] = packed(Stage(trial.trainable_name, how, about, checkpoint, limit, rule))
-        return Proposed((ours,))
+        self._news[stage_trial.key] = packed(Stage(trial.trainable_name, how, about, checkpoint, limit, rule))
+        return Proposed((stage_trial,))
 
     def news(self) -> list[bytes]:
         """For workers: stages that come next."""
@@ -191,9 +191,9 @@ class Controller(TuneController):
 
     def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
         """Take in what became of a stage, as Ray's controller does; returns whether the study is over."""
-        (ours,), (result,) = proposed.batch, results
-        trial = self._open.pop(ours.key)
-        raised, exact = self.extras.pop(ours.key, (b"", None))
+        (stage_trial,), (result,) = proposed.batch, results
+        trial = self._open.pop(stage_trial.key)
+        raised, exact = self.extras.pop(stage_trial.key, (b"", None))
         if not trial.is_finished():
             try:
                 self._tell(trial, result, raised, exact)
@@ -203,7 +203,7 @@ class Controller(TuneController):
         return self.ended
 
     def _tell(self, trial: RayTrial, result: Result, raised: bytes, exact: Any) -> None:
-        kept = result.ending.kept or {"end": stages.RAISED, "results": []}
+        kept = result.ending.for_door or {"end": stages.RAISED, "results": []}
         end, told = kept["end"], whole(kept["results"]) if exact is None else exact
         say_changed(kept.get("changed", ()) if exact is None else (), self._told)
         for n, (metrics, checkpoint) in enumerate(told, 1):
@@ -255,8 +255,8 @@ def seed_searcher(searcher: Any, seed: int) -> None:
     """Seed its random numbers, unless the script has."""
     while hasattr(searcher, "searcher"):
         searcher = searcher.searcher
-    given = getattr(searcher, "_mpitune_given", {})
-    if isinstance(searcher, Searcher) and all(given[name] is None for name in given if "seed" in name):
+    arguments = getattr(searcher, "_mpitune_arguments", {})
+    if isinstance(searcher, Searcher) and all(arguments[name] is None for name in arguments if "seed" in name):
         with needs("optuna", "search"):
             from mpitune.optimize.strategies.view import reseed, seed_in
         if seed_in(getattr(searcher, "_sampler", None)) is None:
@@ -270,12 +270,12 @@ def _of_space(value: Any) -> str:
     return without_address(f"{type(value).__name__} {value.domain_str:.100} #{identity(value)[:12]}")
 
 
-def _said(part: Any) -> str:
+def _settings_of(part: Any) -> str:
     """A text of a searcher or scheduler with its settings that are numbers and texts."""
     settings = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n not in STATE}
-    settings |= {n: v for n, v in getattr(part, "_mpitune_given", {}).items() if "seed" in n}
+    settings |= {n: v for n, v in getattr(part, "_mpitune_arguments", {}).items() if "seed" in n}
     if (drawn_by := getattr(getattr(part, "_random_state", None), "_rng", None)) is not None:
         settings["random_state"] = identity(drawn_by)[:12]
     if hasattr(part, "searcher"):
-        settings["searcher"] = _said(part.searcher)
+        settings["searcher"] = _settings_of(part.searcher)
     return f"{type(part).__name__}({', '.join(f'{name}={value}' for name, value in settings.items())})"

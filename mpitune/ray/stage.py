@@ -113,7 +113,7 @@ def _evaluated(trial: Trial, stage: Stage, trainables: Mapping[str, Any], stoppe
     messages = packed((trial.key, raised, results if can_be_sent(results) else None))
     last = own_metrics(results[-1][0]) if results else {}
     steps = {int(r[of_ray.TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
-    ending = Ending({STOPPED: PRUNED, RAISED: FAILED}.get(end, ""), cause, steps, kept=kept)
+    ending = Ending({STOPPED: PRUNED, RAISED: FAILED}.get(end, ""), cause, steps, for_door=kept)
     return Evaluation(trial.key, {} if cause else last, messages=messages, ending=ending)
 
 

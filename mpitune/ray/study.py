@@ -61,16 +61,16 @@ class Tuning(Led):
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         super().examine(trial, evaluation, kept)
-        if refused := (evaluation.ending.kept or {}).get("refused"):
+        if refused := (evaluation.ending.for_door or {}).get("refused"):
             raise UsageError(refused)
 
 
 def take_over(options: RunOptions, window: int | None) -> None:
     """From now on studies of Ray Tune in this process are run here."""
 
-    def made(kind: type[Searcher], *args: Any, **given: Any) -> Searcher:
+    def made(kind: type[Searcher], *args: Any, **named: Any) -> Searcher:
         searcher = object.__new__(kind)
-        searcher._mpitune_given = given  # whether it was given a seed is not to be seen otherwise
+        searcher._mpitune_arguments = named  # whether it was given a seed is not to be seen otherwise
         return searcher
 
     state_of, set_space = TunerInternal.__getstate__, TunerInternal._set_param_space_on_restore
@@ -93,7 +93,7 @@ def take_over(options: RunOptions, window: int | None) -> None:
     running: Any = sys.modules[run_of_ray.__module__]
     running.TuneController = Controller
     with_parameters = tune.with_parameters
-    tune.with_parameters = lambda kind, **given: core.parameters.update(given) or with_parameters(kind, **given)
+    tune.with_parameters = lambda kind, **named: core.parameters.update(named) or with_parameters(kind, **named)
 
 
 def run(controller: Controller, options: RunOptions, window: int | None) -> None:

@@ -10,7 +10,7 @@ from mpitune.errors import UsageError, or_typed
 from mpitune.storage.files import JOURNAL, regular_file
 from mpitune.storage.records import UNREADABLE, HeaderLine, checked, read_line, require_checksum
 
-FORMAT = 4
+FORMAT = 5
 BEGINNING = b'{"format":'
 BLOCK_BYTES = 1 << 17  # bytes that are read at a time: what is made of them fits the processor's cache
 LONGEST_LINE = 64 << 20  # bytes: more than any program here writes, and no computer's memory

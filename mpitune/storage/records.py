@@ -52,7 +52,7 @@ class SegmentLine(Struct, frozen=True, omit_defaults=True, gc=False):
     parent: str = ""
     place: Count | None = None
     limits: tuple[tuple[Count, float], ...] = ()
-    given: Any = None
+    for_objective: Any = None
 
 
 class EndingLine(Struct, omit_defaults=True, gc=False):
@@ -63,12 +63,12 @@ class EndingLine(Struct, omit_defaults=True, gc=False):
     steps: dict[Count, dict[str, Value]] = {}
     chosen: dict[str, Any] | None = None
     constraints: tuple[float, ...] = ()
-    kept: Any = None
+    for_door: Any = None
 
     @property
     def ending(self) -> Ending:
         steps = {step: {name: float(value) for name, value in values.items()} for step, values in self.steps.items()}
-        return Ending(self.state, self.cause, steps, self.chosen, self.constraints, self.kept)
+        return Ending(self.state, self.cause, steps, self.chosen, self.constraints, self.for_door)
 
 
 class TrialLine(Struct, kw_only=True, gc=False):

@@ -126,10 +126,10 @@ class ExportedStudy:
 
 
 def records(
-    outcomes: Iterable[Outcome], given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    outcomes: Iterable[Outcome], params_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 ) -> list[TrialRecord]:
-    """The trials that the engine's outcomes are segments of. given: what the objective got for a point."""
-    return [_record(number, segments, given) for number, segments in _segments(outcomes).items()]
+    """The trials that the engine's outcomes are segments of. params_of: what the objective got for a point."""
+    return [_record(number, segments, params_of) for number, segments in _segments(outcomes).items()]
 
 
 def _segments(outcomes: Iterable[Outcome]) -> dict[int, list[Outcome]]:
@@ -145,7 +145,7 @@ def _segments(outcomes: Iterable[Outcome]) -> dict[int, list[Outcome]]:
 
 
 def _record(
-    number: int, segments: Sequence[Outcome], given: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    number: int, segments: Sequence[Outcome], params_of: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> TrialRecord:
     trial, result = segments[-1]
     state = state_of(segments)
@@ -156,7 +156,7 @@ def _record(
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items()}
     error, chosen = last_line(result.error or result.ending.cause), result.ending.chosen
-    params = given(dict(trial.params if chosen is None else chosen))
+    params = params_of(dict(trial.params if chosen is None else chosen))
     return TrialRecord(number, params, values, state, steps, seconds, error, attrs, result.ending.constraints)
 
 

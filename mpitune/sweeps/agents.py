@@ -154,7 +154,7 @@ def sweep(sweep: Any, entity: str | None = None, project: str | None = None, pri
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{WHERE} is no JSON ({error}): give numbers, texts, lists") from error
     if isinstance(content, dict):
-        content |= {name: given for name, given in (("entity", entity), ("project", project)) if given}
+        content |= {name: value for name, value in (("entity", entity), ("project", project)) if value}
     text = json.dumps([len(_sweeps), content], sort_keys=True)
     sweep_id = hashlib.sha256(text.encode()).hexdigest()[:8]
     _sweeps[sweep_id] = _Made(parsed(lambda: content, WHERE))

@@ -78,7 +78,7 @@ class Runs:
         every = -(-len(steps) // MOST_STEPS)
         few = {n: {name: value} for place, (n, value) in enumerate(steps) if (len(steps) - place) % every == 0}
         kept = early and early.of([self.sign * value for _, value in steps])
-        ending = Ending("" if band is None else PRUNED, steps=few, kept=kept)
+        ending = Ending("" if band is None else PRUNED, steps=few, for_door=kept)
         return Evaluation(trial._trial.key, {name: end}, read=("folder",), ending=ending)
 
     def error(self, failed: str, metric: Metric | None = None) -> Exception:

@@ -71,9 +71,9 @@ Read = tuple[Sweep, Space, Paths, Strategy]
 def read(path: Path) -> Read:
     """What a file says; its space, the place of each parameter, its strategy. Raises UsageError."""
     try:
-        found = parsed(lambda: _content(path), str(path))
-        _check_command(found[0], str(path))
-        return found
+        definition = parsed(lambda: _content(path), str(path))
+        _check_command(definition[0], str(path))
+        return definition
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a sweep file") from error
 
@@ -113,14 +113,14 @@ def checked(content: Any) -> Sweep:
         known = [name for name in content if name not in WITHOUT_EFFECT] if isinstance(content, dict) else ()
         return msgspec.convert({name: content[name] for name in known} if known else content, Sweep)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$")
+        message, _, place = str(error).partition(" - at `$")
         at = place.strip(".`") or "it"
-        if unknown := re.search(r"unknown field `(\w+)`", said):
+        if unknown := re.search(r"unknown field `(\w+)`", message):
             part: Any = {"metric": Metric, "early_terminate": Bands, "mpitune": Own}.get(at, Sweep)
             raise UsageError(f"{at} has {unknown[1]!r}: {mended(unknown[1], part.__struct_fields__)}") from error
         choices = CHOICES.get(at.rpartition(".")[2])
         fix = f": give {' or '.join(get_args(choices))}" if choices else ""
-        raise UsageError(f"{at} is wrong, {said[:1].lower()}{said[1:].replace('`', '')}{fix}") from error
+        raise UsageError(f"{at} is wrong, {message[:1].lower()}{message[1:].replace('`', '')}{fix}") from error
 
 
 def _content(path: Path) -> Any:

@@ -78,7 +78,7 @@ class _Comparing(WholeTrials):
         return [Trial(trial.key, trial.params, segment) for trial, segment in segments]
 
     def tell(self, trial: Trial, feedback: Feedback) -> None:
-        for band, loss in feedback.kept or ():
+        for band, loss in feedback.for_door or ():
             self._known.setdefault(band, []).append(loss)
         super().tell(trial, feedback)
 

@@ -54,9 +54,9 @@ def _run(options: SweepOptions) -> Exit:
 
 
 def _searched(options: SweepOptions) -> SearchStudy:
-    sweep, _, paths, _ = found = read(options.file)
+    sweep, _, paths, _ = definition = read(options.file)
     folder = options.results or Path("results", options.file.stem)
     sweep_id = os.environ.get("WANDB_SWEEP_ID") or hashlib.sha256(os.path.abspath(folder).encode()).hexdigest()[:8]
     n_trials, gpu = options.trials or sweep.run_cap, options.gpu or (None if options.workers is None else "none")
     objective, how = Program(sweep, paths, sweep_id), replace(options, results=folder, gpu=gpu)
-    return searched(found, objective, n_trials, options.window, options.timeout, how)
+    return searched(definition, objective, n_trials, options.window, options.timeout, how)

@@ -100,14 +100,14 @@ class Feedback:
         steps: the first loss after each step, as far as the objective says it.
         user_attrs: what the objective has said of the trial by `set_user_attr`.
         pruned: whether the trial was stopped early.
-        kept: what else the objective has said, see `mpitune.trial.Ending`.
+        for_door: what else the objective has said, see `mpitune.trial.Ending`.
     """
 
     losses: tuple[float, ...] | None
     steps: Mapping[int, float] = field(default_factory=dict)
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     pruned: bool = False
-    kept: Any = None
+    for_door: Any = None
 
     @classmethod
     def of(cls, result: Result, problem: Problem, pruned: bool = False) -> Feedback:
@@ -115,8 +115,8 @@ class Feedback:
             return cls(None)
         name, sign = next((name, -1 if maximized else 1) for name, maximized in problem.objectives.items())
         steps = {step: sign * values[name] for step, values in result.ending.steps.items() if name in values}
-        pruned, kept = pruned or result.ending.state == PRUNED, result.ending.kept
-        return cls(problem.losses(result.values), steps, result.user_attrs, pruned, kept)
+        pruned = pruned or result.ending.state == PRUNED
+        return cls(problem.losses(result.values), steps, result.user_attrs, pruned, result.ending.for_door)
 
     @property
     def loss(self) -> float:

@@ -76,7 +76,7 @@ class Task:
 
     def trial(self, labels: Mapping[str, Parameter], types: Any) -> Trial:
         """It has the candidate's parameters as a journal holds them, see `labels`."""
-        return Trial(self.key, labels, Segment(self.candidate, self.split, given=types))
+        return Trial(self.key, labels, Segment(self.candidate, self.split, for_objective=types))
 
     def labels(self) -> tuple[dict[str, Parameter], dict[str, str] | None]:
         """What stands for the parameters; and the types of NumPy's numbers, which a journal has as Python's."""

@@ -37,10 +37,10 @@ class SearchBackend(Collecting):
         return 2
 
     def make(self, calls: Sequence[tuple[Any, Done]]) -> None:
-        asked = [call for func, _ in calls for call in func.items]
-        if all("candidate_progress" in kwargs for _, _, kwargs in asked):
+        fits = [call for func, _ in calls for call in func.items]
+        if all("candidate_progress" in kwargs for _, _, kwargs in fits):
             # One copy of the estimator is enough for all. No task prints by itself, see `cv_line`.
-            tasks = [Task(asked[0][1][0], args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in asked]
+            tasks = [Task(fits[0][1][0], args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in fits]
             results = [[result] for result in self._evaluate(tasks)]
         else:
             results = [func() for func, _ in calls]

@@ -116,8 +116,8 @@ class OnEngine(_search.BaseSearchCV):
                 context.max_subtasks += self.n_splits_
             return evaluate_candidates([{}, *candidates], **options)
 
-        given = {} if callback_ctx is None else {"callback_ctx": callback_ctx}  # since scikit-learn 1.9
-        super()._run_search(evaluate if self.default else evaluate_candidates, **given)
+        context = {} if callback_ctx is None else {"callback_ctx": callback_ctx}  # since scikit-learn 1.9
+        super()._run_search(evaluate if self.default else evaluate_candidates, **context)
 
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""

@@ -94,7 +94,7 @@ def test_a_header_is_read_alone(tmp_path: Path) -> None:
     assert read_header(tmp_path) is None and read_journal(tmp_path) is None
     with pytest.raises(UsageError, match="holds no study"):
         read_study(tmp_path)
-    (tmp_path / NAME).write_bytes(b'{"format": 4, "sett')  # torn: no study yet
+    (tmp_path / NAME).write_bytes(b'{"format": 5, "sett')  # torn: no study yet
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(0)])
     assert list(read_study(tmp_path).results) == ["a/0"]

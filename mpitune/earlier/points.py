@@ -23,7 +23,7 @@ from mpitune.trial import Outcome, Parameter, Result, Segment, Trial, exact
 if TYPE_CHECKING:  # what stands above
     from mpitune.optimize.strategies.base import Problem
 
-RANGE = re.compile(r"(When\()?(Float|Int|Choice|Any|Quantile)\(")  # how a parameter begins
+RANGE = re.compile(r"(When\()?(Float|Int|Choice|Any|Quantile)\(")  # how a parameter begins, and no constant
 READS = ("number", "seed")  # of a trial: its results may depend on them
 Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
 Known = tuple[Mapping[str, Parameter], Result, bool, bool]
@@ -33,11 +33,6 @@ def parts_of(space: Any) -> dict[str, str]:
     """The parts of a space by name, as a journal says them."""
     parts = (str(part).partition(": ") for part in (space if isinstance(space, list | tuple) else ()))
     return {name: text for name, colon, text in parts if colon}
-
-
-def is_range(text: str) -> bool:
-    """Whether the text of a part is that of a parameter, and not of a constant."""
-    return RANGE.match(text) is not None
 
 
 def constant_of(text: str) -> Parameter:
@@ -52,13 +47,10 @@ def constant_of(text: str) -> Parameter:
 def require_comparable(old: Mapping[str, str], new: Mapping[str, str]) -> None:
     """Raise UsageError for the parts of two spaces if no point of one can be a point of the other."""
     for name in dict.fromkeys([*old, *new]):
-        was, now = old.get(name), new.get(name)
-        if was and now:
-            differ = was != now and not is_range(was) and not is_range(now)
-        else:
-            there = was or now or ""
-            differ = not (there.startswith("When(") and is_range(there))
-        if differ:
+        was, now = old.get(name, ""), new.get(name, "")
+        kinds = [RANGE.match(text) for text in (was, now) if text]
+        may_be_absent = kinds[0] is not None and kinds[0][1]  # under a condition
+        if not (was == now or any(kinds) if was and now else may_be_absent):
             before, after = (f"{name} = {text}" if text else f"no {name}" for text in (was, now))
             raise UsageError(
                 f"the study before has {before}, this one {after}: no result can count, so give another results folder"
@@ -85,7 +77,8 @@ class Carried(Matching):
         self._earlier, here = list(earlier), parts_of(problem.space.described())
         require_comparable(spaces[-1], here)
         *self._constants_before, self._constants = [
-            {name: constant_of(text) for name, text in parts.items() if not is_range(text)} for parts in (*spaces, here)
+            {name: constant_of(text) for name, text in parts.items() if not RANGE.match(text)}
+            for parts in (*spaces, here)
         ]
 
     def known(self) -> list[Known]:

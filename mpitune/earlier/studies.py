@@ -46,9 +46,7 @@ def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
     for place in (folder / name for name in header.get("before", ())):
         history = None if place.is_symlink() else read_journal(place)
         if history is None:
-            raise UsageError(
-                f"{place} holds no study, but {folder} uses its results: put it back, or give another folder"
-            )
+            raise UsageError(f"{place} holds no study, but {folder} uses its results: put it back there")
         studies.append(Earlier(place, history))
     return studies
 
@@ -65,7 +63,7 @@ def succeeds(experiment: Experiment, options: RunOptions, folder: Path, history:
     if not differing or (fixed and not options.adapt):
         return False
     if fixed or not options.adapt:
-        first = fixed[0] if fixed else differing[0]
+        first = (fixed or differing)[0]
         anew = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
         use = or_typed("adapt", then=" to use its results in this one")
         fix = f"results depend on it, so none can be used: {anew}" if fixed else f"{anew}{use}"
@@ -126,11 +124,7 @@ class KnownBefore:
         self._studies = earlier_studies(folder, journal.history.header)
         self._matching = experiment.matching(self._studies)
         self._fresh: list[tuple[Trial, Result]] = []
-
-    @property
-    def runs(self) -> Runs:
-        """The starts of all earlier studies."""
-        return [run for study in self._studies for run in study.history.runs]
+        self.runs: Runs = [run for study in self._studies for run in study.history.runs]  # of all earlier studies
 
     @cached_property
     def _index(self) -> dict[Hashable, tuple[Earlier, str]]:
@@ -142,13 +136,11 @@ class KnownBefore:
             for key in sorted(key for key, result in results.items() if not result.failed):
                 try:
                     answered = self._matching.answered(Outcome(trials[key], results[key]), study)
-                except UsageError:
-                    raise
                 except UNREADABLE as error:  # of a journal that another program wrote
-                    raise UsageError(
-                        f"{study.folder} has trials that do not belong to a study of this kind ({error}): use the "
-                        "version that wrote it"
-                    ) from error
+                    if isinstance(error, UsageError):
+                        raise
+                    what = f"trials that do not belong to a study of this kind ({error})"
+                    raise UsageError(f"{study.folder} has {what}: use the version that wrote it") from error
                 n_others += answered is None
                 if answered is not None:
                     index.setdefault(answered, (study, key))

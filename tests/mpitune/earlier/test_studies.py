@@ -61,9 +61,7 @@ def test_a_program_uses_what_it_knows_and_says_how_much(tmp_path: Path, capfd: A
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "fresh" / "trials.csv")
     results = read_study(folder).results
     assert {key: len(result.arrays["all"]) for key, result in results.items()} == {f"x{n}": n + 1 for n in range(6)}
-    assert (
-        evaluated(Squares(3), options, adapt=True) == evaluated(Squares(6), options, adapt=True) == []
-    )  # of all before
+    assert evaluated(Squares(3), options, adapt=True) == evaluated(Squares(6), options, adapt=True) == []
     shutil.rmtree(folder / "before-1")
     with pytest.raises(UsageError, match="before-1 holds no study, but"):
         run_study(Squares(6), options)

@@ -127,7 +127,7 @@ def test_results_from_elsewhere_are_copied_into_the_folder(
 
 
 def test_what_cannot_join_is_refused(tmp_path: Path) -> None:
-    for option in ("restart", "retry_failed"):
+    for option in ("restart", "retry_failed", "adapt"):
         with pytest.raises(UsageError, match=f"join and {option} exclude each other"):
             RunOptions(join=True, **{option: True})
     space = {"x": Float(0, 1)}

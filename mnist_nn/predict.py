@@ -1,17 +1,11 @@
-"""What an ensemble that --save-models kept, or a network of mnist_nn.ddp, makes of images.
-
-python -m mnist_nn.predict RESULTS IMAGE...
-"""
-
-from __future__ import annotations
+"""What networks that were kept make of images: `python -m mnist_nn.predict RESULTS IMAGE...`."""
 
 import json
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from common.data import N_CLASSES
 from mpitune.devices.probe import require
@@ -28,47 +22,41 @@ class Predict:
     image: tuple[Path, ...] = setting(help="PNG of the size of the data's images, bright on dark")
 
 
-def answers_of(model: Path, images: Sequence[Path]) -> np.ndarray:
-    """float32 (n, n_classes): probabilities by a model. Raises UsageError that names the file."""
-    import torch
-    from PIL import Image
-
-    from mnist_nn.net import normalised
-    from mnist_nn.network import Network
-
-    pixels, path, fix = [], model, "train again with --save-models and --restart"
-    try:
-        about = json.loads(model.with_suffix(".json").read_bytes())
-        height, width, ink = map(int, about["image"])
-        with torch.device("meta"):  # which holds nothing, whatever sizes a stranger has written there
-            network = Network(about["parameters"], (height, width), N_CLASSES)
-        network.load_state_dict(torch.load(model, map_location="cpu", weights_only=True), assign=True)
-        fix = f"give a PNG of {width} x {height} pixels"
-        for path in images:
-            with Image.open(path, formats=("PNG",)) as file:
-                if file.size != (width, height):
-                    raise ValueError(file.size)  # before it is unpacked
-                pixels.append(np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8))
-        with torch.inference_mode():
-            return network(normalised(torch.tensor(np.stack(pixels)), ink)).softmax(1).numpy()
-    except Exception as error:  # a damaged file fails in many ways, and the fix is the same
-        raise UsageError(f"{path} cannot be read as it should: {fix}") from error
-
-
 def judge(settings: Predict) -> Exit:
-    """Ask the models, then print their answers. Raises UsageError."""
+    """Ask each model for its probabilities, then print their mean. Raises UsageError that names the file."""
     require("torch")
-    models = sorted([*settings.results.glob("models/bootstrap-*.pt"), *settings.results.glob("model.pt")])
-    if not models:
+    import torch
+
+    from mnist_nn import net, network
+
+    answers: list[np.ndarray] = []
+    for model in sorted([*settings.results.glob("models/bootstrap-*.pt"), *settings.results.glob("model.pt")]):
+        pixels, path, fix = [], model, "train again with --save-models and --restart"
+        try:
+            about = json.loads(model.with_suffix(".json").read_bytes())
+            height, width, ink = map(int, about["image"])
+            with torch.device("meta"):  # which holds nothing, whatever sizes a stranger has written there
+                module = network.Network(about["parameters"], (height, width), N_CLASSES)
+            module.load_state_dict(torch.load(model, map_location="cpu", weights_only=True), assign=True)
+            fix = f"give a PNG of {width} x {height} pixels"
+            for path in settings.image:
+                with Image.open(path, formats=("PNG",)) as file:
+                    if file.size != (width, height):
+                        raise ValueError(file.size)  # before it is unpacked
+                    pixels.append(np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8))
+            answers.append(module(net.normalised(torch.tensor(np.stack(pixels)), ink)).softmax(1).detach().numpy())
+        except Exception as error:  # a damaged file fails in many ways, and the fix is the same
+            raise UsageError(f"{path} cannot be read as it should: {fix}") from error
+    if not answers:
         raise UsageError(f"there are no models in {settings.results}: train with --save-models (or --save-model)")
-    answers = [answers_of(model, settings.image) for model in models]
-    for path, each in zip(settings.image, zip(*answers, strict=True), strict=True):
+    for path, *each in zip(settings.image, *answers, strict=True):
         mean, votes = np.mean(each, axis=0), np.bincount(np.argmax(each, axis=1))
-        print(f"{path}: {mean.argmax()}, {mean.max():.1%} sure; {votes.max()} of {len(models)} vote {votes.argmax()}")
-        print("  " + "  ".join(f"{digit}: {probability:.1%}" for digit, probability in enumerate(mean)))
+        print(f"{path}: {mean.argmax()}, {mean.max():.1%} sure; {votes.max()} of {len(each)} vote {votes.argmax()}")
     return Exit.DONE
 
 
 if __name__ == "__main__":
     outlive_readers()
-    sys.exit(program(Predict, judge, None, prog="python -m mnist_nn.predict", description=Predict.__doc__ or ""))
+    raise SystemExit(
+        program(Predict, judge, None, prog="python -m mnist_nn.predict", description=Predict.__doc__ or "")
+    )

@@ -1,4 +1,4 @@
-"""What networks that were kept make of images: `python -m mnist_nn.predict RESULTS IMAGE...`."""
+"""Print how certain an ensemble of mnist_nn that --save-models kept, or a network of mnist_nn.ddp, is of images."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from mpitune.settings import program, setting
 
 @dataclass(frozen=True)
 class Predict:
-    """Print how certain an ensemble that was trained with --save-models is of images, or one network."""
+    """What the command line has."""
 
     results: Path = setting(help="results folder of mnist_nn, which holds models/*.pt, or of mnist_nn.ddp: model.pt")
     image: tuple[Path, ...] = setting(help="PNG of the size of the data's images, bright on dark")
@@ -57,6 +57,4 @@ def judge(settings: Predict) -> Exit:
 
 if __name__ == "__main__":
     outlive_readers()
-    raise SystemExit(
-        program(Predict, judge, None, prog="python -m mnist_nn.predict", description=Predict.__doc__ or "")
-    )
+    raise SystemExit(program(Predict, judge, None, prog="python -m mnist_nn.predict", description=__doc__ or ""))

@@ -13,17 +13,7 @@ from mpitune.figures.panels import Section
 from mpitune.figures.winner import Winner, best_of, mean_of, winner_among
 from mpitune.identity import texts_of
 from mpitune.storage.history import History
-from mpitune.trial import (
-    COMPLETE,
-    FAILED,
-    INFEASIBLE,
-    PRUNED,
-    Outcome,
-    Parameter,
-    Result,
-    Trial,
-    state_of,
-)
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, Result, Trial, state_of
 
 
 @dataclass(frozen=True)
@@ -38,9 +28,6 @@ class Goal:
     def percent(self) -> bool:
         """Whether its values are shown in per cent: errors and accuracies that are fractions."""
         return self.fraction and self.name.endswith(("error", "accuracy"))
-
-    def better(self, value: float, other: float) -> bool:
-        return value > other if self.maximize else value < other
 
 
 @dataclass
@@ -145,11 +132,7 @@ class ReportedStudy:
     @cached_property
     def valued(self) -> list[Candidate]:
         """Candidates with a value, which may be infinite."""
-        return [
-            candidate
-            for candidate in self.candidates
-            if candidate.value is not None and not math.isnan(candidate.value)
-        ]
+        return [one for one in self.candidates if one.value is not None and not math.isnan(one.value)]
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -196,10 +179,11 @@ class ReportedStudy:
     def best_so_far(self) -> list[tuple[int, float]]:
         """The number, in the order in which they ended, and the value of each that was better than all before it."""
         best: list[tuple[int, float]] = []
+        least = math.inf
         for n, candidate in enumerate(self.in_time, 1):
-            value = candidate.value if candidate.state == COMPLETE and candidate.value is not None else math.nan
-            if self.goal and math.isfinite(value) and (not best or self.goal.better(value, best[-1][1])):
-                best.append((n, value))
+            if candidate.state == COMPLETE and -math.inf < (rank := candidate.rank_by(self.goal)) < least:
+                best.append((n, candidate.value or 0.0))
+                least = rank
         return best
 
     @property
@@ -233,7 +217,13 @@ def read_candidates(
             candidate = candidates[name] = Candidate(params, label)
         candidate.parts.append(Outcome(trial, result))
     for candidate in candidates.values():
-        _value(candidate, goal)
+        if goal is None:
+            break
+        values = ((trial.segment.fold, result.values) for trial, result in candidate.parts)
+        good = [(fold, named[goal.name]) for fold, named in values if goal.name in named]
+        by_fold = [value for _, value in sorted((fold, value) for fold, value in good if fold is not None)]
+        candidate.folds = by_fold or [value for _, value in good[-1:]]
+        candidate.value = mean_of(candidate.folds) if candidate.folds and not candidate.failed else None
     most = max((len(candidate.folds) for candidate in candidates.values() if candidate.value is not None), default=0)
     for number, candidate in enumerate(sorted(candidates.values(), key=_order)):
         whole = candidate.value is not None and len(candidate.folds) == most
@@ -250,15 +240,3 @@ def _order(candidate: Candidate) -> tuple[int, str]:
     """By numbers, or the first of their keys."""
     number = candidate.parts[0].trial.segment.number
     return (-1, min(trial.key for trial, _ in candidate.parts)) if number is None else (number, "")
-
-
-def _value(candidate: Candidate, goal: Goal | None) -> None:
-    """Fill in the values of a candidate's folds and their mean."""
-    if goal is None:
-        return
-    values = ((trial.segment.fold, result.values) for trial, result in candidate.parts)
-    good = [(fold, named[goal.name]) for fold, named in values if goal.name in named]
-    by_fold = [value for _, value in sorted((fold, value) for fold, value in good if fold is not None)]
-    candidate.folds = by_fold or [value for _, value in good[-1:]]
-    if candidate.folds and not candidate.failed:
-        candidate.value = mean_of(candidate.folds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,51 +22,33 @@ def packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
-class Charts:
-    """The panels that report.js draws, in the page's order."""
-
-    def __init__(self) -> None:
-        self.drawn: list[dict[str, Any]] = []
-
-    def add(self, panel: Panel) -> int | None:
-        """Take a panel in. Returns its number; None where it is no chart."""
-        drawn: dict[str, Any]
-        match panel:
-            case HeatMap():
-                drawn = {
-                    "kind": "map",
-                    "x": _axis(*panel.x),
-                    "y": _axis(*panel.y),
-                    "folds": [[_numbers(map(float, row)) for row in fold] for fold in panel.folds],
-                    "seconds": [_numbers(map(float, row)) for row in panel.seconds],
-                    "places": [_texts(row) for row in panel.places],
-                    "best": panel.best,
-                }
-            case Lines():
-                curves = [
-                    {"name": name, "x": _numbers(x), "y": _numbers(y), "faint": name in panel.faint}
-                    for name, (x, y) in panel.curves.items()
-                ]
-                dots = [_numbers(values) for values in panel.dots]
-                drawn = {
-                    "kind": "lines", "x": panel.x, "y": panel.y, "curves": curves, "dots": dots, "steps": panel.steps
-                }  # fmt: skip
-            case Bars():
-                ends = [[math.nan if end is None else end for end in bar] for bar in panel.bars.values()]
-                columns = {name: _numbers(bar[n] for bar in ends) for n, name in enumerate(("values", "lows", "highs"))}
-                marked = [name in panel.marked for name in panel.bars] if panel.marked else None
-                drawn = {"kind": "bars", "names": list(panel.bars), **columns, "marked": marked}
-            case _:
-                return None
-        self.drawn.append({**drawn, "title": panel.title, "percent": panel.percent})
-        return len(self.drawn) - 1
+def chart_of(panel: Panel) -> dict[str, Any] | None:
+    """What report.js draws of a panel; None where it is no chart."""
+    chart: dict[str, Any]
+    match panel:
+        case HeatMap():
+            axes = {axis: {"name": name, "at": _numbers(at)} for axis, (name, at) in (("x", panel.x), ("y", panel.y))}
+            folds = [[_numbers(row) for row in fold] for fold in panel.folds]
+            seconds, places = [_numbers(row) for row in panel.seconds], [_texts(row) for row in panel.places]
+            chart = {"kind": "map", **axes, "folds": folds, "seconds": seconds, "places": places, "best": panel.best}
+        case Lines():
+            curves = [
+                {"name": name, "x": _numbers(x), "y": _numbers(y), "faint": name in panel.faint}
+                for name, (x, y) in panel.curves.items()
+            ]
+            dots = [_numbers(values) for values in panel.dots]
+            chart = {"kind": "lines", "x": panel.x, "y": panel.y, "curves": curves, "dots": dots, "steps": panel.steps}
+        case Bars():
+            ends = [[math.nan if end is None else end for end in bar] for bar in panel.bars.values()]
+            columns = {name: _numbers(bar[n] for bar in ends) for n, name in enumerate(("values", "lows", "highs"))}
+            marked = [name in panel.marked for name in panel.bars] if panel.marked else None
+            chart = {"kind": "bars", "names": list(panel.bars), **columns, "marked": marked}
+        case _:
+            return None
+    return {**chart, "title": panel.title, "percent": panel.percent}
 
 
-def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
-    return {"name": name, "at": _numbers(map(float, values))}
-
-
-def study_json(study: ReportedStudy, charts: Charts) -> str:
+def study_json(study: ReportedStudy, charts: Sequence[Mapping[str, Any]]) -> str:
     """The study as JSON. A column is a list of numbers, or {"of": [texts], "at": [indices]}; null is no value."""
     trials = [(study.history.trials[key], result) for key, result in study.history.results.items()]
     params = list(dict.fromkeys(name for trial, _ in trials for name in trial.params))
@@ -82,14 +64,10 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
     }
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
-    for name in params:
-        taken = name in columns or name in own_columns
-        columns[f"{name} (parameter)" if taken else name] = _options(
-            study, (trial.params.get(name) for trial, _ in trials)
-        )
-    for name in values:
-        taken = name in columns or name in own_columns
-        columns[f"{name} (value)" if taken else name] = _column([r.values.get(name) for _, r in trials])
+    cells = [("parameter", name, _options(study, (trial.params.get(name) for trial, _ in trials))) for name in params]
+    cells += [("value", name, _column([result.values.get(name) for _, result in trials])) for name in values]
+    for kind, name, column in cells:
+        columns[f"{name} ({kind})" if name in columns or name in own_columns else name] = column
     columns |= own_columns
     whole: dict[str, Any] = {
         "name": study.history.header["settings"]["experiment"],
@@ -102,7 +80,7 @@ def study_json(study: ReportedStudy, charts: Charts) -> str:
         },
         "values": _numbers(math.nan if candidate.value is None else candidate.value for candidate in study.candidates),
         "candidate": _numbers(float(number.get(trial.key, -1)) for trial, _ in trials),
-        "charts": charts.drawn,
+        "charts": charts,
     }
     return msgspec.json.encode(whole).decode()
 

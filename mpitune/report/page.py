@@ -93,7 +93,7 @@ def _sha(text: bytes) -> str:
 
 def _study(study: ReportedStudy) -> dict[str, Any]:
     """What the template asks of one study."""
-    charts = chart_data.Charts()
+    charts: list[dict[str, Any]] = []
     sections = [
         {"title": section.title, "panels": [_panel(panel, charts) for panel in section.panels]}
         for section in study.sections
@@ -109,15 +109,17 @@ def _study(study: ReportedStudy) -> dict[str, Any]:
         "notes": parts.notes_of(study),
         "sections": sections,
         "candidates": [_panel(panel, charts) for panel in [*candidates, parts.importance(study)]],
-        **parts.failures_of(study),
+        "failures": parts.failures_of(study),
         "about": parts.about_of(study),
         "data": chart_data.packed(chart_data.study_json(study, charts)),
     }
 
 
-def _panel(panel: Panel, charts: chart_data.Charts) -> dict[str, Any]:
+def _panel(panel: Panel, charts: list[dict[str, Any]]) -> dict[str, Any]:
     """What the template asks of a panel; `chart` is its number among those that report.js draws."""
-    shown: dict[str, Any] = {"kind": type(panel).__name__, "it": panel, "chart": charts.add(panel)}
+    shown: dict[str, Any] = {"kind": type(panel).__name__, "it": panel, "chart": len(charts)}
+    if chart := chart_data.chart_of(panel):
+        charts.append(chart)
     if isinstance(panel, Drawing):
         shown["source"] = "data:image/svg+xml;base64," + base64.b64encode(panel.svg).decode()
     return shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +16,12 @@ from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
-from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED
+from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result, Trial
 
 MOST_CANDIDATES = 40  # with their intervals
 MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
-MOST_FAILURES = 30  # that are shown with their text; the table has them all
+MOST_FAILURES = 30  # kinds that are shown with a text; the table has all failures
 MOST_TEXT = 4000  # characters of a failure's text, from its end
 
 
@@ -39,7 +38,7 @@ def facts_of(study: ReportedStudy) -> list[Fact]:
         Fact(
             "what it took",
             duration(study.wall_seconds) if study.wall_seconds else duration(study.busy_seconds) + " of work",
-            f"{study.busy_seconds / 3600:.3g} device hours of trials{slots}; {_count(len(history.runs), 'run')}",
+            f"{study.busy_seconds / 3600:.3g} device hours of trials{slots}; runs: {len(history.runs)}",
         ),
         Fact(
             "trials",
@@ -47,7 +46,6 @@ def facts_of(study: ReportedStudy) -> list[Fact]:
             f"{len(study.failures)} failed, {second} succeeded at the second attempt; "
             f"{len(study.candidates):,} candidates" + (f"; {window}" if window else ""),
         ),
-        Fact("state", study.state, "" if history.complete else "the same command continues it"),
     ]
 
 
@@ -73,10 +71,6 @@ def _answer(study: ReportedStudy) -> list[Fact]:
         Fact(f"{what} parameters", _words_of(study, taken.params) or "the default", _words_of(study, taken.label)),
         Fact(f"{study.how.get('name') or goal.name} in the search", words(taken.value or 0.0, goal.percent), note),
     ]
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def words(number: float, percent: bool = False) -> str:
@@ -110,7 +104,7 @@ def notes_of(study: ReportedStudy) -> list[str]:
     if study.history.mixed:
         notes.append(f"{study.history.mixed}: a best of two measures is no answer. Begin anew in another folder.")
     if not study.history.complete:
-        notes.append("The study is not complete: what is here may change.")
+        notes.append("The study is not complete: what is here may change, and the same command continues it.")
     return notes
 
 
@@ -188,56 +182,35 @@ def learning_of(study: ReportedStudy) -> list[Panel]:
     return [Lines("Learning curves", about, "step", goal.name, some, goal.percent, faint=pruned)]
 
 
-def failures_of(study: ReportedStudy) -> dict[str, Any]:
-    """Failed trials with their last lines."""
-    failed = study.failures
-    shown = [
-        {
-            "key": result.key,
-            "place": str(result.place),
-            "attempt": result.attempt,
-            "last": last_line(result.error)[:300],
-            "params": ", ".join(f"{name} = {_short(study, value)}" for name, value in trial.params.items()),
-            "text": (result.error or "")[-MOST_TEXT:],
-        }
-        for trial, result in failed[:MOST_FAILURES]
-    ]
-    kinds = Counter(last_line(result.error)[:120] for _, result in failed)
-    about = f"{len(failed)} trials failed twice. " + "; ".join(f"{n} times: {text}" for text, n in kinds.most_common(5))
-    if len(failed) > MOST_FAILURES:
-        about += f". The first {MOST_FAILURES} are listed."
-    return {
-        "failures": shown,
-        "failures_about": about,
-    }
+def failures_of(study: ReportedStudy) -> list[dict[str, Any]]:
+    """The kinds of failures by their last lines, the most frequent first, each with the first trial that failed so."""
+    kinds: dict[str, list[tuple[Trial, Result]]] = {}
+    for trial, result in study.failures:
+        kinds.setdefault(last_line(result.error)[:300], []).append((trial, result))
+    return [
+        {"last": last, "n": len(some), "key": some[0][0].key, "place": str(some[0][1].place),
+         "params": _words_of(study, some[0][0].params), "text": (some[0][1].error or "")[-MOST_TEXT:]}
+        for last, some in sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:MOST_FAILURES]
+    ]  # fmt: skip
 
 
 def about_of(study: ReportedStudy) -> list[tuple[str, list[tuple[str, str]]]]:
     """Tables of names and values: settings, where the study comes from, versions, runs."""
-    header = study.history.header
+    header, runs = study.history.header, study.history.runs
     settings: Mapping[str, Any] = header["settings"]
-    runs = study.history.runs
     last = runs[-1] if runs else {}
     origin = [
         ("command", " ".join(map(str, last.get("command", ()))) or "not known"),
-        ("first start", str(runs[0].get("time", "not known")) if runs else "not known"),
         ("data, SHA-256", str(settings.get("data_sha256", "none"))),
         ("format of the journal", str(header.get("format", ""))),
     ]
-    shown = {name: value for name, value in settings.items() if name != "data_sha256" and value is not None}
-    return [
-        ("Settings", [(name, str(value)) for name, value in shown.items()]),
-        ("Origin", origin),
-        ("Versions", [(str(name), str(value)) for name, value in last.get("versions", {}).items()]),
-        ("Runs", [
-            (str(run.get("time", n)), f"{len(run.get('slots', ()))} slots, {_took(run)}")
-            for n, run in enumerate(runs[:100], 1)
-        ]),
-    ]  # fmt: skip
-
-
-def _took(run: Mapping[str, Any]) -> str:
-    return duration(float(run["seconds"])) if "seconds" in run else "killed, or running"
+    shown = {name: str(value) for name, value in settings.items() if name != "data_sha256" and value is not None}
+    took = [duration(float(run["seconds"])) if "seconds" in run else "killed, or running" for run in runs]
+    starts = [
+        (str(run.get("time", n)), f"{len(run.get('slots', ()))} slots, {took[n - 1]}") for n, run in enumerate(runs, 1)
+    ]
+    versions = [(str(name), str(value)) for name, value in last.get("versions", {}).items()]
+    return [("Settings", [*shown.items()]), ("Origin", origin), ("Versions", versions), ("Runs", starts[:100])]
 
 
 def title_of(study: ReportedStudy) -> str:

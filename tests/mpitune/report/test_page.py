@@ -73,7 +73,7 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
     seen = Seen(page(read(history, [Section("", facts=[Fact("test error", "4.2 %")])])))
     for words in (
         "x = 1.5", "0.3", "mean of 2 folds", "test error", "4.2 %", "1 min 40 s", "ValueError: too wide",
-        "node1/0/1/gpu1", "toy.py 3", "3.11.7", "1 trials failed twice",
+        "1 × ValueError: too wide, the first b/0 at node1/0/1/gpu1", "toy.py 3", "3.11.7",
         "toy (toy.py)",
     ):  # fmt: skip
         assert words in seen.text, words

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from mpitune.errors import StudyError
 from tests.helpers import PATIENCE
 
 pytest.importorskip("hydra")
-d = pytest.importorskip("optuna").distributions
+optuna = pytest.importorskip("optuna")
+d = optuna.distributions
 yaml = pytest.importorskip("yaml")
 
 APP = """
@@ -61,11 +63,11 @@ def results(folder: Path) -> Any:
     return yaml.safe_load((folder / "optimization_results.yaml").read_text())
 
 
-def test_what_is_swept_is_what_optuna_draws_from() -> None:
+def test_what_is_swept_is_what_optuna_draws_from(tmp_path: Path) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     from mpitune.hydra.space import swept
-    from mpitune.hydra.sweeper import _begun
+    from mpitune.hydra.sweeper import _begun, _conclude
 
     for sweep, drawn_from in {
         "interval(0.001, 0.1)": d.FloatDistribution(0.001, 0.1),
@@ -78,9 +80,14 @@ def test_what_is_swept_is_what_optuna_draws_from() -> None:
         "choice(1, 2.5, a, [a, b])": d.CategoricalDistribution([1, 2.5, "a", "[a,b]"]),
     }.items():
         assert swept(OverridesParser.create().parse_override(f"x={sweep}"), False)[0] == drawn_from
-    study = pytest.importorskip("optuna").create_study()
+    study = optuna.create_study()
     _, values = swept(OverridesParser.create().parse_override("lr=0.1,0.1"), True)
     assert _begun(study, {"lr": values}, None) == 2 == len(study.trials)  # a value twice is two jobs
+    for state, value in (("FAIL", None), ("COMPLETE", 1.0)):
+        study.tell(study.ask(), value, getattr(optuna.trial.TrialState, state))
+    _conclude(study, 0.5, tmp_path)  # as many as may fail
+    with pytest.raises(StudyError, match="1 of 2 jobs have failed .*, more than hydra.sweeper.max_failure_rate=0.4"):
+        _conclude(study, 0.4, tmp_path)
 
 
 @pytest.mark.slow

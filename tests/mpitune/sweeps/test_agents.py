@@ -153,3 +153,21 @@ def test_a_function_prints_and_one_that_fails_is_a_failed_trial(capfd: pytest.Ca
         assert "it trains" in printed and sum("results: " in line for line in printed) == bool(options.results)
     results = read_study(Path("kept")).results
     assert [result.failed for _, result in sorted(results.items())] == [False, True]
+
+
+def test_a_later_agent_goes_on_and_a_run_is_compared_by_its_goal() -> None:
+    def train() -> None:
+        import wandb
+
+        wandb.init()
+        for epoch in range(4):
+            wandb.log({"val.loss": wandb.config.lr + epoch})
+
+    lr = {"lr": {"values": [2, 1, 3]}}
+    highest = CONFIG | {"metric": {"name": "val.loss", "goal": "maximize"}, "parameters": lr}
+    ids = [sweep(highest), sweep(highest)]
+    for sweep_id in (ids[0], ids[1], ids[0]):
+        agent(sweep_id, train, count=2, window=1, options=replace(HERE, results=Path("kept")))
+    first, second = read_study(Path("kept")), read_study(Path("kept/study-2"))
+    steps = [(trial.params["lr"], len(first.results[key].ending.steps)) for key, trial in sorted(first.trials.items())]
+    assert steps == [(2, 4), (3, 4), (1, 2), (2, 4)] and len(second.results) == 2

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 Params = Mapping[str, float | int | str]
 BATCHES_PER_BLOCK = 256  # of which a training normalises the images at a time
-LIBRARIES = 64 << 20  # bytes that PyTorch's own operations use for a moment
+LIBRARY_BYTES = 64 << 20  # bytes that PyTorch's own operations use for a moment
 
 
 def shapes_of(params: Params, image_shape: tuple[int, int], n_classes: int) -> dict[str, tuple[int, ...]]:
@@ -55,4 +55,4 @@ def memory_bytes(params: Params, image_shape: tuple[int, int], n_classes: int, *
     activations = batch_size * (4 * n_features + n_features // n_channels * kernel**2)
     pixels = batch_size * math.prod(image_shape) * 2 * BATCHES_PER_BLOCK
     evaluation = hidden + others + 2 * evaluation_batch(n_features) * n_features
-    return LIBRARIES + 4 * max(kept + activations + pixels, evaluation)
+    return LIBRARY_BYTES + 4 * max(kept + activations + pixels, evaluation)

@@ -18,7 +18,7 @@ from mnist_nn.experiment import Bagging
 from mnist_svm.experiment import SvmGrid
 from mpitune import cli
 from mpitune.errors import Exit
-from mpitune.storage.history import NAME
+from mpitune.storage.history import JOURNAL
 from mpitune.storage.journal import Journal
 from mpitune.tools import doctor, report, status
 from tests.helpers import HEADER, write_files
@@ -114,8 +114,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("a-folder", "other", "newer", "folder-journal/journal.jsonl"):
         (folder / name).mkdir(parents=True)
     (folder / "mine" / "figures").mkdir(parents=True)
-    (folder / "other" / NAME).write_text("a story\nin two lines\n")
-    (folder / "newer" / NAME).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
+    (folder / "other" / JOURNAL).write_text("a story\nin two lines\n")
+    (folder / "newer" / JOURNAL).write_text('{"format": 999, "settings": {"experiment": "mnist_svm"}}\n')
     Journal(folder / "toys", HEADER).close()
     raw = folder / "damaged" / "MNIST" / "raw"
     write_files(raw)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mpitune.errors import Exit, UsageError
-from mpitune.storage.history import NAME, read_study
+from mpitune.storage.history import JOURNAL, read_study
 from tests.contract import DOORS, Door
 from tests.helpers import (
     PATIENCE,
@@ -94,7 +94,7 @@ class Run:
         return self.end(self.begin(*how, **more), self.door.status)[0]
 
     def lines(self) -> int:
-        return len(journal_lines(self.results)) if (self.results / NAME).exists() else 0
+        return len(journal_lines(self.results)) if (self.results / JOURNAL).exists() else 0
 
     def successes(self) -> Counter[str]:
         """How often each trial has succeeded, by its key."""
@@ -167,7 +167,7 @@ def strangers_came(run: Run) -> None:
     (victim := run.folder / "victim").write_text("as it was")
     written = [path for path in run.results.rglob("*") if path.is_file() and "jobs" not in path.parts]
     for number, path in enumerate(sorted(written)):
-        if path.name != NAME and path.suffix != ".npz":
+        if path.name != JOURNAL and path.suffix != ".npz":
             path.unlink()
             path.symlink_to(victim) if number % 2 else os.mkfifo(path)
 

@@ -25,7 +25,7 @@ from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.steps import LOG
 from mpitune.optuna import optimize
 from mpitune.storage.files import TRIALS, copy_folder, make_folder, remove_folder, written_whole
-from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.history import JOURNAL, read_journal, read_study
 from mpitune.storage.journal import is_running
 from mpitune.storage.lines import read_header
 from mpitune.tools import report, status
@@ -106,13 +106,13 @@ def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap
     """Keys that look like paths stay in the folder; formats that libraries give a meaning to have none here."""
     folder = tmp_path / "r"
     studied(folder, 2, array_size=3)
-    lines = [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / JOURNAL).read_text().splitlines()]
     secret = tmp_path / "secret.npz"
     np.savez(secret, array=np.arange(3))
     record = next(line for line in lines if "key" in line)
     for key in ("../secret", "../../secret", str(secret.with_suffix("")), "..", "%2e%2e/secret", "a\0b"):
         poisoned = {**record, "key": key, "params": {"py/object/apply": f"os.system touch {trap.path}"}}
-        (folder / NAME).write_bytes(journal_of([*lines, poisoned]))
+        (folder / JOURNAL).write_bytes(journal_of([*lines, poisoned]))
         history = read_study(folder)
         with pytest.raises(UsageError, match="is damaged"):
             history.results[key].arrays["array"]
@@ -123,10 +123,10 @@ def test_a_journal_of_a_stranger_is_data_only(program: Any, tmp_path: Path, trap
 def test_only_files_are_opened_as_a_journal(tmp_path: Path, capsys: Any) -> None:
     """A pipe would hang, a device or a hole never end, a link lead elsewhere: each is one line, and nothing is read."""
     studied(tmp_path / "sound", 1)
-    header = (tmp_path / "sound" / NAME).read_bytes().splitlines(keepends=True)[0]
+    header = (tmp_path / "sound" / JOURNAL).read_bytes().splitlines(keepends=True)[0]
     for kind in ("pipe", "link", "device", "folder", "hole", "hole after a header"):
         folder = tmp_path / kind
-        path = folder / NAME
+        path = folder / JOURNAL
         folder.mkdir()
         if kind == "pipe":
             os.mkfifo(path)
@@ -225,7 +225,7 @@ def test_links_in_folders_of_trials_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_handed_on_without_following_links(tmp_path: Path) -> None:
     (tmp_path / "r" / TRIALS).mkdir(parents=True)
-    (tmp_path / "r" / NAME).touch()
+    (tmp_path / "r" / JOURNAL).touch()
     old, new = (tmp_path / "r" / TRIALS / name for name in ("t000000", "t000001-1"))
     (old / "step3").mkdir(parents=True)
     (old / "step3" / "weights").write_text("3")
@@ -321,7 +321,7 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
         optimize(study, lambda trial: trial.suggest_float("x", 0, 1) * trial.suggest_float("y", 0, 1), n, options=how)
 
     run(7)
-    whole = [json.loads(line) for line in (folder / NAME).read_bytes().splitlines()]
+    whole = [json.loads(line) for line in (folder / JOURNAL).read_bytes().splitlines()]
     code = {f"{kind}:optimizer:0": pickle.dumps(trap).hex() for kind in ("cma", "cmawm", "sepcma")}
     for *path, value in [*((*path, value) for path, value in HOSTILE), ("system_attrs", code)]:
         records = copy.deepcopy(whole)
@@ -330,7 +330,7 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
         for name in way:
             said = said[name]
         said[last] = value
-        (folder / NAME).write_bytes(journal_of(records))
+        (folder / JOURNAL).write_bytes(journal_of(records))
         if value is code:
             run(9)
         else:

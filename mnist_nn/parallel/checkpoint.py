@@ -14,7 +14,7 @@ from mnist_nn.parallel.log import Epoch
 from mpitune.errors import UsageError
 from mpitune.storage.files import written_whole
 
-NAME, FORMAT, BEFORE = "checkpoint.pt", 4, "checkpoint-before.pt"
+CHECKPOINT, CHECKPOINT_FORMAT, BEFORE = "checkpoint.pt", 4, "checkpoint-before.pt"
 
 
 class Begun(NamedTuple):
@@ -39,22 +39,22 @@ class Checkpoint(NamedTuple):
 def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
     """Replace the checkpoint in `folder`; a continuation must have `settings` in common. Raises OSError."""
     plain = state._replace(epochs=[tuple(epoch) for epoch in state.epochs], begun=tuple(state.begun))  # type: ignore
-    with written_whole(folder / NAME) as file:
-        torch.save({"format": FORMAT, "settings": settings, **plain._asdict()}, file)
+    with written_whole(folder / CHECKPOINT) as file:
+        torch.save({"format": CHECKPOINT_FORMAT, "settings": settings, **plain._asdict()}, file)
 
 
 def set_aside(folder: Path) -> None:
     """Rename the checkpoint of an earlier training: it is kept, and no restart takes it."""
     with contextlib.suppress(FileNotFoundError):
-        os.replace(folder / NAME, folder / BEFORE)
+        os.replace(folder / CHECKPOINT, folder / BEFORE)
 
 
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:
     """The checkpoint in `folder`, None where there is none. Raises UsageError for one of other settings, or none."""
-    path = folder / NAME
+    path = folder / CHECKPOINT
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        if content.pop("format") != FORMAT:
+        if content.pop("format") != CHECKPOINT_FORMAT:
             raise ValueError("another format")
         stored = content.pop("settings")
         content |= {"begun": Begun(*content["begun"]), "epochs": [Epoch(*epoch) for epoch in content["epochs"]]}

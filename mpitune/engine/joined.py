@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 FOLDER_LOOK_S = 0.25  # seconds between two looks at the folder of the study, with few jobs
 SHORT_BATCH_S = 2.0  # batches that take less are claimed before a slot is free
 CLAIM_TRIES = 8  # to claim, one right after the other, while others claim too
-PATIENCE = 3  # times as long as for a silent node, until a job counts as gone
+GONE_AFTER = 3  # times as long as for a silent node, until a job counts as gone
 MOST_OPEN = 200  # folders of other jobs that are kept open
 
 

@@ -24,7 +24,7 @@ from mpitune.engine.inline_agent import InlineAgent
 from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
 from mpitune.engine.preflight import Node, agree_on_versions, check, survey, widen_binding
-from mpitune.engine.rank_zero import Ended, Finish, Part, RankZero
+from mpitune.engine.rank_zero import Ended, Finish, RankPart, RankZero
 from mpitune.errors import Exit, UsageError
 from mpitune.experiment import Data, Experiment
 from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, specs_of
@@ -63,7 +63,7 @@ def run(
     with ExitStack() as stack:
         kept = stack.enter_context(ExitStack())
         stack.push(partial(_settle, transport))
-        part = _RanksPart(experiment, name, options, transport, time.monotonic(), host, stack, kept)
+        part = _WholePart(experiment, name, options, transport, time.monotonic(), host, stack, kept)
         if transport.size > 1:
             versions_here = code_and_libraries(*_modules_of(type(experiment)))
             agree_on_versions(transport, host, versions_here)
@@ -124,7 +124,7 @@ def _modules_of(kind: type[Experiment]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _RanksPart(Part):
+class _WholePart(RankPart):
     """The steps of one rank, in their order; `stack`, then `kept` close what they open."""
 
     host: str

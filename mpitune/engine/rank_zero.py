@@ -15,7 +15,7 @@ from mpitune.earlier.studies import KnownBefore, code_note
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
-from mpitune.engine.joined import PATIENCE, JoinedStudy
+from mpitune.engine.joined import GONE_AFTER, JoinedStudy
 from mpitune.engine.loop import loop
 from mpitune.engine.preflight import Node
 from mpitune.engine.progress import Progress, StatusFile
@@ -50,7 +50,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """What one rank has of the study `name` from its start on. `started` is by the monotonic clock."""
 
     experiment: Experiment
@@ -73,7 +73,7 @@ class Part:
 class RankZero:
     """A study as rank 0 leads it."""
 
-    part: Part
+    part: RankPart
     journal: Journal
     data: Data
     nodes: Sequence[Node]
@@ -152,7 +152,7 @@ class RankZero:
         if self.part.options.join:
             return JoinedStudy(
                 self.part.experiment.searches(), history, folder=self.part.folder, job=self.journal.folder.name,
-                timeout=PATIENCE * self.part.options.heartbeat_timeout,
+                timeout=GONE_AFTER * self.part.options.heartbeat_timeout,
                 n_slots=sum(len(node.places) for node in self.nodes),
                 cost=self.part.scheduling.cost, before=before, port=self.part.experiment,
             )  # fmt: skip

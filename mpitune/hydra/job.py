@@ -25,7 +25,7 @@ RETURNED_NOTHING = "returned nothing"  # the user attribute of a job that did
 
 
 @dataclass
-class Job:
+class HydraJob:
     """The objective: Hydra's job, with its own configuration, folder and log."""
 
     context: HydraContext

@@ -26,7 +26,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import Caller, StudyError, UsageError, called_from, mended, print_error
-from mpitune.hydra.job import RETURNED_NOTHING, Job
+from mpitune.hydra.job import RETURNED_NOTHING, HydraJob
 from mpitune.hydra.space import swept
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
@@ -58,7 +58,7 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
     random.setstate(before)
     line = {n: None if n in space else f"{n}={each.get_value_element_as_str()}" for n, each in last.items()}
     study = _study(keys)
-    job = Job(
+    job = HydraJob(
         plugin.hydra_context, plugin.task, config, {name: part for name, (part, _) in space.items()}, line,
         len(study.directions) == 1 and is_whole, Singleton.get_state(), os.urandom(4).hex() if keys["join"] else "",
     )  # fmt: skip

@@ -37,7 +37,7 @@ from mpitune.storage.files import (
 )
 from mpitune.trial import Segment, Trial
 
-FINISHED = ".finished"
+FINISHED_FILE = ".finished"
 PARTS = ".*.[0-9]*.part"  # of files that were being written
 COPY_TRIES, PAUSE_S = 8, 0.25  # to copy a folder that a job changes which was taken for dead
 
@@ -67,7 +67,7 @@ class AttemptFolder:
         own = trial.segment.parent  # as it begins with another trial's
         self.link = trials / (_of_stage(trial.key) if own else f"t{number_of(trial):06}")
         self._stage, self._job, self._is_begun, self._is_shown = trial.segment.stage or 0, job, False, False
-        self._begins = trial.segment, trials, [FINISHED, PARTS, *anew], like
+        self._begins = trial.segment, trials, [FINISHED_FILE, PARTS, *anew], like
         self._fault: FolderFault | None = None
         if own or like is not None:
             self._begin()
@@ -110,7 +110,7 @@ class AttemptFolder:
                 raise FileNotFoundError(errno.ENOENT, f"the link to {self._named(n).name} is gone: put it there again")
         self._path = self._named(n)
         if before is not None:
-            if self._is_own(before) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED):
+            if self._is_own(before) and -1 < _finished(before) < self._stage and remove_file(before / FINISHED_FILE):
                 self._path = before
                 return
             self._copy(self.link, but)
@@ -128,7 +128,9 @@ class AttemptFolder:
         if segment.parent and self._stage > 1:  # all have their copies of what it had two stages ago
             old = trials / _of_stage(f"t{segment.number:06}/{self._stage - 2}")
             with suppress(FileNotFoundError):  # that was cut off here
-                if (folder := folder_at(old)) is not None and (self._is_own(folder) or remove_file(folder / FINISHED)):
+                if (folder := folder_at(old)) is not None and (
+                    self._is_own(folder) or remove_file(folder / FINISHED_FILE)
+                ):
                     remove_folder(folder)
                     remove_file(old)
 
@@ -146,11 +148,11 @@ class AttemptFolder:
         if self._fault is None and not (self._is_begun and self.path.exists()):  # it was not asked for
             return
         with self._own_work():
-            with written_whole(self.path / FINISHED, "w", durable=False) as file:
+            with written_whole(self.path / FINISHED_FILE, "w", durable=False) as file:
                 file.write(str(self._stage))
             self._show()
         old = self._before
-        if old not in (None, self.path) and -1 < _finished(old) < self._stage and remove_file(old / FINISHED):
+        if old not in (None, self.path) and -1 < _finished(old) < self._stage and remove_file(old / FINISHED_FILE):
             remove_folder(old)  # of another job, which has finished the stage before
 
     def _show(self) -> None:
@@ -215,7 +217,7 @@ def _parts_of(folder: Path) -> tuple[int, str]:
 def _finished(folder: Path) -> int:
     """The stage that was finished there last, -1 where none was."""
     try:
-        return int(read_at_most(folder / FINISHED, 20))
+        return int(read_at_most(folder / FINISHED_FILE, 20))
     except (OSError, ValueError):
         return -1
 

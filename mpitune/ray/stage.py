@@ -29,7 +29,13 @@ from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
 
 FINISHED, STOPPED, PAUSED, RAISED = "finished", "stopped", "paused", "raised"  # how a stage ends
 # By Ray, to results:
-ADDED = {*of_ray.AUTO_RESULT_KEYS, *of_ray.DEBUG_METRICS, of_ray.DONE, of_ray.SHOULD_CHECKPOINT, "experiment_tag"}
+ADDED_BY_RAY = {
+    *of_ray.AUTO_RESULT_KEYS,
+    *of_ray.DEBUG_METRICS,
+    of_ray.DONE,
+    of_ray.SHOULD_CHECKPOINT,
+    "experiment_tag",
+}
 Reported = list[tuple[dict[str, Any], str | None]]  # results, each with the name of its checkpoint
 
 
@@ -148,6 +154,6 @@ def _run(stage: Stage, kind: type, stoppers: list[Any], results: Reported) -> st
 
 def own_metrics(result: Mapping[str, Any]) -> dict[str, float]:
     """Numbers that a trainable reports, without those that Ray adds."""
-    flat = flatten_dict({name: value for name, value in result.items() if name not in ADDED})
+    flat = flatten_dict({name: value for name, value in result.items() if name not in ADDED_BY_RAY})
     numbers = {name: float(v) for name, v in flat.items() if isinstance(v, Real) and not isinstance(v, bool)}
     return {name: value for name, value in numbers.items() if not math.isnan(value)}

@@ -39,7 +39,7 @@ from mpitune.trial import Evaluation, Result, Trial, Window
 
 
 @dataclass(frozen=True)
-class Tuning(Led):
+class RayTuning(Led):
     """One call of `tune.run`. The fields before `in_worker` are those of the journal's header."""
 
     fix = "report numbers, texts or lists of them"
@@ -120,7 +120,7 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
             about, worker = controller.described(), InWorker(_packed(controller), begin)
-            tuning = Tuning(*about, controller.seed, size, worker, controller)
+            tuning = RayTuning(*about, controller.seed, size, worker, controller)
             if known and named and options.results:
                 fix = "give RunConfig another name, or --restart to set that study aside"
                 own = result_settings(tuning)

@@ -9,7 +9,7 @@ import numpy as np
 from mpitune.report.candidates import Candidate
 
 FEWEST = 20  # candidates
-MOST_GROUPS, GROUP = 8, 5  # groups of a parameter with many values, and candidates of each at least
+MOST_GROUPS, LEAST_GROUP = 8, 5  # groups of a parameter with many values, and candidates of each at least
 
 
 def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> dict[str, float]:
@@ -48,5 +48,5 @@ def _groups(values: Sequence[object]) -> np.ndarray:
     different, groups = np.unique(column, return_inverse=True)
     if len(different) <= MOST_GROUPS or not numbers:
         return groups
-    ends = np.quantile(column, np.linspace(0, 1, min(MOST_GROUPS, len(column) // GROUP) + 1)[1:-1])
+    ends = np.quantile(column, np.linspace(0, 1, min(MOST_GROUPS, len(column) // LEAST_GROUP) + 1)[1:-1])
     return np.unique(np.searchsorted(ends, column, side="right"), return_inverse=True)[1]

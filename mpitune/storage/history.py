@@ -32,7 +32,6 @@ from mpitune.trial import Result, Trial
 
 log = logging.getLogger(__name__)
 
-NAME = JOURNAL
 MOST_DAMAGED = 100_000  # lines, after which a journal is none
 _KEY = re.compile(rb'"key":"((?:[^"\\]|\\.){1,1000})"')
 
@@ -138,8 +137,8 @@ def _read(folder: Path) -> History | None:
         return None
     if history.damaged:
         more = f" ({len(history.damaged) - 1} more are)" if len(history.damaged) > 1 else ""
-        words = f"{folder / NAME}, {history.damaged[0]}{more}"
-        leave_out(folder / NAME, words, "it is left out; the same command evaluates again what was lost")
+        words = f"{folder / JOURNAL}, {history.damaged[0]}{more}"
+        leave_out(folder / JOURNAL, words, "it is left out; the same command evaluates again what was lost")
     with_arrays = [key for key, result in history.results.items() if result.arrays]
     history.lost.update(lost_arrays(folder, with_arrays) if with_arrays else ())
     jobs = {}
@@ -149,7 +148,7 @@ def _read(folder: Path) -> History | None:
                 require_same_study(job, of_job.header["settings"], history.header["settings"], fix="", first=folder)
                 jobs[job.name] = of_job
         except UsageError as error:
-            leave_out(job / NAME, error)
+            leave_out(job / JOURNAL, error)
     return _joined({"": history, **jobs}) if jobs else history
 
 
@@ -204,14 +203,16 @@ def _read_lines(folder: Path) -> History | None:
     first = next(read, [])
     if not first:
         return None
-    history = History(header_of(folder / NAME, first[0]), size=len(first[0]) + 1)
+    history = History(header_of(folder / JOURNAL, first[0]), size=len(first[0]) + 1)
     start = 2
     with no_collection():
         for lines in read:
             _read_some(lines, start, history, folder)
             start += len(lines)
             if len(history.damaged) > MOST_DAMAGED:
-                raise UsageError(f"{folder / NAME} has over {MOST_DAMAGED:,} damaged lines: use another results folder")
+                raise UsageError(
+                    f"{folder / JOURNAL} has over {MOST_DAMAGED:,} damaged lines: use another results folder"
+                )
     history.begun = history.size > len(first[0]) + 1
     return history
 
@@ -243,8 +244,8 @@ def studies_in(folder: Path) -> list[Path]:
 
     One that was killed before its header was whole has not begun. Raises UsageError where a header is damaged.
     """
-    parts = ("iteration*", "data-*") if not os.path.lexists(folder / NAME) else ()
-    places = [path.parent for part in parts for path in folder.glob(f"{part}/{NAME}")]
+    parts = ("iteration*", "data-*") if not os.path.lexists(folder / JOURNAL) else ()
+    places = [path.parent for part in parts for path in folder.glob(f"{part}/{JOURNAL}")]
     names = [place.name for place in places if read_header(place) is not None]
     return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
 

@@ -46,7 +46,7 @@ from mpitune.storage.files import (
     written_first,
     written_whole,
 )
-from mpitune.storage.history import NAME, History, read_journal, require_same_study
+from mpitune.storage.history import JOURNAL, History, read_journal, require_same_study
 from mpitune.storage.lines import FORMAT
 from mpitune.storage.records import as_written, written, written_trial
 from mpitune.trial import Result, Trial
@@ -81,12 +81,12 @@ class Journal:
         files: Collection[str] = (),
     ):
         self._files = files
-        self.folder, self._path, self._durable = folder, str(folder / NAME), durable
+        self.folder, self._path, self._durable = folder, str(folder / JOURNAL), durable
         try:
             self._made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             share = "" if restart else or_typed("join", then=" in both jobs, which then share the work")
-            self._file = open_locked(folder / NAME, required=locks, fix=share)
+            self._file = open_locked(folder / JOURNAL, required=locks, fix=share)
             require_moved(folder)
             move_before(folder, files)  # what a start that was killed has left
             if restart and (size := self._file.tell()):
@@ -122,9 +122,9 @@ class Journal:
 
     def _begin_after(self, header: Mapping[str, Any]) -> None:
         """Begin another study in the place of the one there. It appears at once; its header says where that one is."""
-        with written_whole(self.folder / NAME) as new:
+        with written_whole(self.folder / JOURNAL) as new:
             new.write(written({"format": FORMAT, **header}))
-        old, self._file = self._file, open_locked(self.folder / NAME)
+        old, self._file = self._file, open_locked(self.folder / JOURNAL)
         old.close()
         sync_folder(self.folder)
         move_before(self.folder, self._files)
@@ -194,10 +194,10 @@ class Journal:
         except FileNotFoundError:
             there = False
         if not there:
-            raise FileNotFoundError(errno.ENOENT, f"{NAME} was removed or replaced while the study ran")
+            raise FileNotFoundError(errno.ENOENT, f"{JOURNAL} was removed or replaced while the study ran")
         if here.st_size != self._size:
             what = "cut" if here.st_size < self._size else "written by another program"
-            raise OSError(errno.EIO, f"{NAME} was {what} while the study ran")
+            raise OSError(errno.EIO, f"{JOURNAL} was {what} while the study ran")
 
     def close(self) -> None:
         """Release the folder."""
@@ -228,19 +228,19 @@ def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.path.lexists(folder / NAME):
-            written_first(folder / NAME, written({"format": FORMAT, **header}))
+        if not os.path.lexists(folder / JOURNAL):
+            written_first(folder / JOURNAL, written({"format": FORMAT, **header}))
             sync_folder(folder)
-        shared = io.FileIO(regular_file(folder / NAME))
+        shared = io.FileIO(regular_file(folder / JOURNAL))
         with suppress(NoLocks):
             if not try_lock(shared.fileno(), fcntl.LOCK_SH):
                 raise BlockingIOError
-        if not os.path.samestat(os.lstat(folder / NAME), os.fstat(shared.fileno())):
+        if not os.path.samestat(os.lstat(folder / JOURNAL), os.fstat(shared.fileno())):
             raise BlockingIOError  # a job that does not join has put another study there
         require_moved(folder)
         history = read_journal(folder)
         if history is None:
-            raise UsageError(f"{folder / NAME} has no whole line: remove it, then run the same command")
+            raise UsageError(f"{folder / JOURNAL} has no whole line: remove it, then run the same command")
         if history.half_moved:
             raise UsageError(
                 f"the study in {folder} was being begun or changed when its job was killed: run the same command once "
@@ -284,7 +284,7 @@ def is_running(folder: Path) -> bool:
 
 
 def _is_held(folder: Path) -> bool:
-    with open(regular_file(folder / NAME), "rb") as file, suppress(NoLocks):
+    with open(regular_file(folder / JOURNAL), "rb") as file, suppress(NoLocks):
         return not try_lock(file.fileno(), fcntl.LOCK_SH)
     with suppress(OSError):  # only a job that has joined can be at work there
         return abs(time.time() - (folder / ALIVE).stat().st_mtime) < SILENT_S
@@ -324,7 +324,7 @@ def require_unused(folder: Path, files: Collection[str] | None = ()) -> None:
     except OSError:  # `Journal` says what is wrong
         return
     taken = there if files is None else there & {*MOVED, *files}
-    if taken and not os.path.lexists(folder / NAME):  # looked for last, as it is what a study makes first
+    if taken and not os.path.lexists(folder / JOURNAL):  # looked for last, as it is what a study makes first
         raise UsageError(
             f"{folder / min(taken)} is no part of a study, but one in this folder could overwrite it: move it, or give "
             "another results folder"

@@ -28,8 +28,8 @@ UNREADABLE = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, msgspec.MsgspecError,
 )  # fmt: skip
 _LARGEST_INT = 2**62  # no number of a machine is so large
-_END = b',"crc":"%08x"}'  # how a line ends
-_END_BYTES = len(_END % 0)
+_LINE_END = b',"crc":"%08x"}'  # how a line ends
+_LINE_END_BYTES = len(_LINE_END % 0)
 
 Time = Annotated[float, Meta(ge=-9e9, le=9e9)]  # seconds: no time is farther from 1970
 Seconds = Annotated[float, Meta(ge=0, le=9e9)]
@@ -198,8 +198,8 @@ def checked(record: Any, kind: type[Struct]) -> dict[str, Any]:
 
 def all_checked(lines: Sequence[bytes]) -> bool:
     """Whether every line ends with the checksum of its content."""
-    checksums = tuple([zlib.crc32(line[:-_END_BYTES]) for line in lines])
-    return b"".join([line[-_END_BYTES:] for line in lines]) == _END * len(lines) % checksums
+    checksums = tuple([zlib.crc32(line[:-_LINE_END_BYTES]) for line in lines])
+    return b"".join([line[-_LINE_END_BYTES:] for line in lines]) == _LINE_END * len(lines) % checksums
 
 
 def require_checksum(line: bytes) -> None:
@@ -287,4 +287,4 @@ def _ending(ending: Ending) -> dict[str, Any]:
 
 def with_checksum(line: bytes) -> bytes:
     """A line, a JSON object without its newline, with the CRC-32 of all before it as its last member, "crc"."""
-    return line[:-1] + _END % zlib.crc32(line[:-1])
+    return line[:-1] + _LINE_END % zlib.crc32(line[:-1])

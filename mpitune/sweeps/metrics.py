@@ -24,7 +24,7 @@ HEAD, RECORD_BLOCK, WHOLE_RECORD, LAST_PART = struct.Struct("<IHB"), 32768, 1, 4
 RUN_NAME = re.compile(r"(offline-)?run-\d{8}_\d{6}-")  # begins the name of a run's folder
 
 
-class Metric:
+class MetricValues:
     """What is known of a metric."""
 
     def __init__(self, name: str, maximize: bool, logged: Logged):
@@ -49,17 +49,19 @@ class Metric:
         self.end = None if end is None else worst if math.isnan(end) else float(end)
 
 
-def metric_in(folder: Path, source: str | None, name: str, maximize: bool, run: str = "", ended: bool = True) -> Metric:
+def metric_in(
+    folder: Path, source: str | None, name: str, maximize: bool, run: str = "", ended: bool = True
+) -> MetricValues:
     """What the program of a trial has logged by now. source: None for W&B where it has that run, else JSON.
 
     Once it has ended, a run that is not where it should be is looked for below the working folder, which takes a while.
     """
     if source in ("json", "tensorboard"):
-        return Metric(name, maximize, _in_output(folder) if source == "json" else _in_tensorboard(folder))
+        return MetricValues(name, maximize, _in_output(folder) if source == "json" else _in_tensorboard(folder))
     files = _runs(_near(folder, run), run)
-    metric = Metric(name, maximize, _in_wandb(files) if files or source else _in_output(folder))
+    metric = MetricValues(name, maximize, _in_wandb(files) if files or source else _in_output(folder))
     if ended and not files and metric.end is None and (files := _runs(_below(folder, run), run)):
-        metric = Metric(name, maximize, _in_wandb(files))
+        metric = MetricValues(name, maximize, _in_wandb(files))
     return metric
 
 

@@ -17,7 +17,7 @@ from mpitune.optimize.spaces import Space
 from mpitune.optimize.spaces.parameters import shown
 from mpitune.optimize.values import NoValue, no_fault_of_the_trial
 from mpitune.storage.files import written_whole
-from mpitune.sweeps.metrics import Metric, link_open_run, metric_in
+from mpitune.sweeps.metrics import MetricValues, link_open_run, metric_in
 from mpitune.sweeps.stopping import band_behind
 from mpitune.trial import PRUNED, Ending, Evaluation
 
@@ -59,15 +59,15 @@ class Runs:
         """What makes a loss of the metric."""
         return -1 if self.sweep.metric.goal == "maximize" else 1
 
-    def look(self, trial: ObjectiveTrial, folder: Path, run: str, ended: bool) -> tuple[Metric, int | None]:
+    def look(self, trial: ObjectiveTrial, folder: Path, run: str, ended: bool) -> tuple[MetricValues, int | None]:
         """The metric of a run by now, and the band at which it is stopped."""
         name = self.sweep.metric.name
         if name == NO_METRIC:
-            return Metric(name, False, iter([(name, 0.0, None)])), None
+            return MetricValues(name, False, iter([(name, 0.0, None)])), None
         metric = metric_in(folder, self.sweep.mpitune.read, name, self.sign < 0, run, ended)
         return metric, band_behind([self.sign * value for _, value in sorted(metric.steps.items())], trial.limits)
 
-    def answer(self, trial: ObjectiveTrial, metric: Metric, band: int | None, failed: str = "") -> Evaluation:
+    def answer(self, trial: ObjectiveTrial, metric: MetricValues, band: int | None, failed: str = "") -> Evaluation:
         """Of a run that has ended. Raises NoValue, RuntimeError."""
         name, early = self.sweep.metric.name, self.sweep.early_terminate
         if band is None and (failed or metric.end is None):
@@ -81,7 +81,7 @@ class Runs:
         ending = Ending("" if band is None else PRUNED, steps=few, for_door=kept)
         return Evaluation(trial._trial.key, {name: end}, read=("folder",), ending=ending)
 
-    def error(self, failed: str, metric: Metric | None = None) -> Exception:
+    def error(self, failed: str, metric: MetricValues | None = None) -> Exception:
         """What is wrong with a run without a value."""
         if ARGUMENTS.search(failed):
             return NoValue(f"{failed}: give parameters the names that it reads, or change command in the sweep file")

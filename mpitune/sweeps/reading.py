@@ -27,8 +27,8 @@ Whole = Annotated[int, Meta(ge=0)]
 Method = Literal["grid", "random", "bayes"]
 Goal = Literal["minimize", "maximize"]
 Ours = Literal["grid", "random", "sobol", "tpe", "gp", "cmaes"]
-Source = Literal["wandb", "json", "tensorboard"]
-CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": Source}
+ReadFrom = Literal["wandb", "json", "tensorboard"]
+CHOICES = {"method": Method, "goal": Goal, "strategy": Ours, "read": ReadFrom}
 WITHOUT_EFFECT = ("name", "description", "apiVersion", "kind", "controller")
 
 
@@ -47,7 +47,7 @@ class Own(Struct, forbid_unknown_fields=True):
     seed: Whole = 0
     devices: Positive = 1
     nodes: Whole = 0
-    read: Source | None = None
+    read: ReadFrom | None = None
 
 
 class Sweep(Struct, forbid_unknown_fields=True):

@@ -28,7 +28,7 @@ from mpitune.trial import FAILED
 
 STUDY_COMPLETE, STUDY_STOPPED = "complete", "stopped"
 FAILURES_SHOWN = 20  # running trials
-SILENT_S = 15.0  # seconds without a word of rank 0, which are said
+QUIET_S = 15.0  # seconds without a word of rank 0, which are said
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def now(seen: Seen) -> str:
     """What rank 0 said last, in a line; that it has been silent, where it has."""
     silent = time.time() - seen.time
     note = note_of(seen.overview) if seen.doing == AT_TRIALS else seen.doing
-    return note + (f" ({duration(silent)} ago: its file system may hang)" if silent > SILENT_S else "")
+    return note + (f" ({duration(silent)} ago: its file system may hang)" if silent > QUIET_S else "")
 
 
 def look(folder: Path) -> Status:

@@ -18,9 +18,9 @@ from mpitune.sklearn.fits.grouping import Grouping
 
 # CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
 LONG_S = 0.25  # after which the server of workers starts: it imports meanwhile
-SOON = 2.0  # after which workers do the rest: by then they can be forked
+ALONE_S = 2.0  # after which workers do the rest: by then they can be forked
 SMALL_SEARCH = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
-LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
+KNOWN_LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 
 Place = Literal["here", "here first", "workers"]
 
@@ -52,7 +52,7 @@ def place_of(search: Any, grouping: Grouping) -> Place:
     # How long a fit of another library takes is not known.
     replaced = any(hasattr(value, "fit") for task in tasks for value in task.parameters.values())
     parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
-    others = any(type(part).__module__.partition(".")[0] not in LIBRARIES for part in parts)
+    others = any(type(part).__module__.partition(".")[0] not in KNOWN_LIBRARIES for part in parts)
     return "workers" if replaced or others else "here first"
 
 
@@ -73,4 +73,4 @@ class FirstSeconds:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)
             self._modules = ()
-        return seconds > SOON
+        return seconds > ALONE_S

@@ -59,7 +59,7 @@ DOC = """{first} on the engine: the same line under python, mpirun and srun.
 
 
 # Of each its default, and what scikit-learn checks it by.
-ADDED: dict[str, tuple[Any, list[Any]]] = {
+OWN_ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     "results": (None, [str, os.PathLike, None]),
     "workers": (None, [Interval(Integral, 0, None, closed="left"), None]),
     "gpu": (None, [str, Interval(Integral, 0, None, closed="left"), None]),
@@ -78,7 +78,7 @@ def documented(kind: type[T]) -> type[T]:
     text = DOC.format(first=f"sklearn.model_selection.{parent.__name__}")
     kind.__doc__ = f"{cleandoc(text)}\n\n{THEIRS}\n\n{cleandoc(parent.__doc__ or '')}\n"
     setattr(kind, "__init__", _constructor(parent.__init__))  # noqa: B010 - of scikit-learn's class, as it is typed
-    checks = {name: check for name, (_, check) in ADDED.items()}
+    checks = {name: check for name, (_, check) in OWN_ARGUMENTS.items()}
     setattr(kind, "_parameter_constraints", {**parent._parameter_constraints, **checks})  # noqa: B010
     return kind
 
@@ -88,11 +88,11 @@ def _constructor(init: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name, (default, _) in ADDED.items():
+        for name, (default, _) in OWN_ARGUMENTS.items():
             setattr(self, name, kwargs.pop(name, default))
         init(self, *args, **kwargs)
 
     known = signature(init).parameters.values()
-    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, (default, _) in ADDED.items()]
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, (default, _) in OWN_ARGUMENTS.items()]
     __init__.__signature__ = Signature([*known, *added])  # type: ignore[attr-defined]
     return __init__

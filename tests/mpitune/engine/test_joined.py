@@ -21,7 +21,7 @@ from mpitune.engine.joined import JoinedStudy
 from mpitune.engine.lives import Lives
 from mpitune.errors import Exit, StudyError, UsageError
 from mpitune.options import RunOptions
-from mpitune.storage.history import NAME, read_study
+from mpitune.storage.history import JOURNAL, read_study
 from mpitune.storage.jobs import Claim, Claims, Follower
 from mpitune.storage.journal import join
 from mpitune.storage.records import written_trial
@@ -198,10 +198,10 @@ def test_claims_have_one_order(tmp_path: Path) -> None:
 
 def test_a_line_that_is_being_written_is_heard_of_once_it_is_whole(tmp_path: Path) -> None:
     line = written_trial(*outcome(0))
-    (tmp_path / NAME).write_bytes(line[:20])
+    (tmp_path / JOURNAL).write_bytes(line[:20])
     other = Follower(tmp_path)
     assert not list(other.read())
-    with open(tmp_path / NAME, "ab") as file:
+    with open(tmp_path / JOURNAL, "ab") as file:
         file.write(line[20:])
     assert [heard.key for heard in other.read()] == ["a/0"]
 

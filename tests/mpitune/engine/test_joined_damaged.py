@@ -18,7 +18,7 @@ import pytest
 from mpitune.errors import Exit, UsageError
 from mpitune.options import RunOptions
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.storage.history import NAME, read_study
+from mpitune.storage.history import JOURNAL, read_study
 from mpitune.storage.records import with_checksum
 from mpitune.studies import run_study
 from mpitune.tools.status import status_of
@@ -30,13 +30,13 @@ N, BEATS = 9, 0.2  # trials; seconds of --heartbeat-timeout, of which three are 
 def joined_study(folder: Path) -> dict[str, dict[str, float]]:
     """The results of one job, which are then told by three; returns their values."""
     work(folder)
-    (job,) = (path.parent for path in folder.glob(f"jobs/*/{NAME}"))
-    first, *lines = (job / NAME).read_bytes().splitlines(keepends=True)
+    (job,) = (path.parent for path in folder.glob(f"jobs/*/{JOURNAL}"))
+    first, *lines = (job / JOURNAL).read_bytes().splitlines(keepends=True)
     trials = [line for line in lines if b'"key"' in line]
     run, end = (next(line for line in lines if mark in line) for mark in (b'{"run"', b'{"end"'))
     for number, name in enumerate("abc"):
         shutil.copytree(job, other := job.parent / name)
-        (other / NAME).write_bytes(b"".join([first, run, *trials[number::3], end]))
+        (other / JOURNAL).write_bytes(b"".join([first, run, *trials[number::3], end]))
     shutil.rmtree(job)
     history = read_study(folder)
     assert history.complete and len(history.results) == N
@@ -118,8 +118,9 @@ def damage(folder: Path, rng: random.Random) -> bool:
         ["journal"] * 4 + ["main", "folder", "arrays", "array", "alive", "alive", "claim", "claims", "past"]
     )
     paths = {
-        "journal": job / NAME, "main": folder / NAME, "past": job / NAME, "folder": job, "arrays": job / "arrays",
-        "array": rng.choice(arrays), "alive": job / "alive", "claim": rng.choice(claims), "claims": folder,
+        "journal": job / JOURNAL, "main": folder / JOURNAL, "past": job / JOURNAL, "folder": job,
+        "arrays": job / "arrays", "array": rng.choice(arrays), "alive": job / "alive", "claim": rng.choice(claims),
+        "claims": folder,
     }  # fmt: skip
     kinds = {
         "journal": JOURNALS, "main": JOURNALS, "past": [past], "folder": FOLDERS, "arrays": FOLDERS,

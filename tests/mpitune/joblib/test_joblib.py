@@ -103,6 +103,24 @@ def test_parts_and_views_of_large_arrays_arrive_as_they_are(two: None) -> None:
     assert Parallel(max_nbytes=0)(delayed(np.shape)(np.empty(shape)) for shape in empty) == empty
 
 
+def test_calls_have_what_their_arrays_held_when_they_were_made(two: None, tmp_path: Path) -> None:
+    large = np.zeros(LARGE_ARRAY)
+
+    def calls(raising: bool) -> Iterator[Any]:
+        yield from [delayed(np.max)(large)] * 2  # joblib takes two at a time
+        large[:] = 9
+        for value in [1, 2, 3] * 5:  # each maybe at the place of one that is gone
+            yield delayed(np.max)(np.full(LARGE_ARRAY, value))
+        if raising:
+            yield from [delayed(Path.touch)(tmp_path / "made")] * 2
+            raise StopAsyncIteration("no more calls")
+
+    assert Parallel()(calls(False)) == [0, 0] + [1, 2, 3] * 5
+    with pytest.raises(StopAsyncIteration, match="no more calls"):
+        Parallel()(calls(True))
+    assert not (tmp_path / "made").exists(), "no call is made in vain"
+
+
 def test_large_results_and_copies_are_writeable_arguments_only_where_that_is_asked_for(two: None) -> None:
     results = Parallel()(delayed(np.full)((3, LARGE_ARRAY), float(i)) for i in range(4))
     for number, result in enumerate(results):

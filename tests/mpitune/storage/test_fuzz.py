@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mpitune.errors import UsageError
 from mpitune.report.page import page, report_of
-from mpitune.storage.history import NAME, read_journal, read_study
+from mpitune.storage.history import JOURNAL, read_journal, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.trials import read as exported
 from mpitune.tools.status import described, status_of
@@ -38,7 +38,7 @@ def accepted(folder: Path) -> bool:
             page(report_of(folder, whole, None, None)).encode()
             assert len(exported(folder).rows()) <= len(whole.trials)
     except UsageError as error:
-        assert "\n" not in str(error) and NAME in str(error)
+        assert "\n" not in str(error) and JOURNAL in str(error)
         return False
     try:
         Journal(folder, HEADER).close()
@@ -50,7 +50,7 @@ def accepted(folder: Path) -> bool:
 @quickly
 @given(content=st.binary(max_size=400))
 def test_a_journal_of_any_bytes(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / JOURNAL).write_bytes(content)
     accepted(tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_a_journal_with_a_part_replaced(tmp_path: Path, data: st.DataObject) -> 
         del inside[path[-1]]
     else:
         inside[path[-1]] = data.draw(values)
-    (tmp_path / NAME).write_bytes(journal_of(changed, compact=data.draw(st.booleans())))
+    (tmp_path / JOURNAL).write_bytes(journal_of(changed, compact=data.draw(st.booleans())))
     accepted(tmp_path)
 
 
@@ -81,7 +81,7 @@ def test_a_journal_with_bytes_changed(tmp_path: Path, data: st.DataObject) -> No
     content = bytearray(sound)
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / JOURNAL).write_bytes(content)
     if accepted(tmp_path):
         lines, whole = bytes(content).split(b"\n")[:-1], sound.split(b"\n")
         history = read_journal(tmp_path)
@@ -93,25 +93,25 @@ def test_a_journal_with_bytes_changed(tmp_path: Path, data: st.DataObject) -> No
 def test_a_journal_with_a_line_that_parsers_dislike(tmp_path: Path, garbage: bytes, line: int) -> None:
     lines = journal_of(_sound_lines(tmp_path)).splitlines()
     lines[line] = garbage
-    (tmp_path / NAME).write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")
     assert accepted(tmp_path) == (line > 0)
 
 
 def test_a_sound_journal_is_accepted(tmp_path: Path) -> None:
     lines = _sound_lines(tmp_path)
-    (tmp_path / NAME).write_bytes(journal_of(lines))
+    (tmp_path / JOURNAL).write_bytes(journal_of(lines))
     assert accepted(tmp_path) and len(lines) == 6
 
 
 def _sound_lines(folder: Path) -> list[Any]:
     path = folder / "sound"
-    if not (path / NAME).exists():
+    if not (path / JOURNAL).exists():
         journal = Journal(path, HEADER)
         journal.note(run={"n_trials": 9, "slots": []})
         journal.append([outcome(0), outcome(1, values={}, error="Killed"), outcome(2, arrays={"a": np.zeros(2)})])
         journal.note(end={"complete": False})
         journal.close()
-    records = [json.loads(line) for line in (path / NAME).read_text().splitlines()]
+    records = [json.loads(line) for line in (path / JOURNAL).read_text().splitlines()]
     return [{name: value for name, value in record.items() if name != "crc"} for record in records]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitune.errors import UsageError
-from mpitune.storage.history import NAME, History, read_journal, read_study
+from mpitune.storage.history import JOURNAL, History, read_journal, read_study
 from mpitune.storage.journal import Journal, join
 from mpitune.storage.lines import FORMAT, read_header
 from tests.helpers import HEADER, journal_of, outcome
@@ -20,7 +20,7 @@ RUN, STOPPED, DONE = {"run": {"n_trials": 1}}, {"end": {"complete": False}}, {"e
 
 def history_of(folder: Path, *records: dict[str, Any]) -> History:
     """What a journal says that has these records after its header."""
-    (folder / NAME).write_bytes(journal_of([{"format": FORMAT, **HEADER}, *records]))
+    (folder / JOURNAL).write_bytes(journal_of([{"format": FORMAT, **HEADER}, *records]))
     history = read_journal(folder)
     assert history is not None
     return history
@@ -59,11 +59,11 @@ def test_damaged_lines_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert history_of(tmp_path, RUN, {"x": 1}).damaged == ["line 3 is damaged: it has no key, run or end"]
     assert len(history_of(tmp_path, {"x": 1}, {"x": 2}).damaged) == 2
     assert caplog.messages == [
-        f"{tmp_path / NAME}, line 3 is damaged: it has no key, run or end: it is left out; the same command evaluates "
-        "again what was lost"
+        f"{tmp_path / JOURNAL}, line 3 is damaged: it has no key, run or end: it is left out; the same command "
+        "evaluates again what was lost"
     ]
     history_of(tmp_path, RUN)
-    with open(tmp_path / NAME, "ab") as file:
+    with open(tmp_path / JOURNAL, "ab") as file:
         file.write(json.dumps(DONE).encode() + b"\n")  # without a checksum, in a journal that has them
     history = read_journal(tmp_path)
     assert history is not None and "line 3 is damaged: its checksum" in history.damaged[0] and not history.complete
@@ -79,22 +79,22 @@ NO_HEADERS = [
 
 @pytest.mark.parametrize("content", NO_HEADERS)
 def test_a_file_without_a_header_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / JOURNAL).write_bytes(content)
     for read in (read_journal, lambda folder: Journal(folder, HEADER)):
-        with pytest.raises(UsageError, match=f"line 1 of .*{NAME} is not a journal header"):
+        with pytest.raises(UsageError, match=f"line 1 of .*{JOURNAL} is not a journal header"):
             read(tmp_path)
-    assert (tmp_path / NAME).read_bytes() == content
+    assert (tmp_path / JOURNAL).read_bytes() == content
 
 
 def test_a_header_is_read_alone(tmp_path: Path) -> None:
     assert read_header(tmp_path) is None
     header = history_of(tmp_path, RUN).header
     assert read_header(tmp_path) == header == {"format": FORMAT, **HEADER}
-    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes()[:40])
+    (tmp_path / JOURNAL).write_bytes((tmp_path / JOURNAL).read_bytes()[:40])
     assert read_header(tmp_path) is None and read_journal(tmp_path) is None
     with pytest.raises(UsageError, match="holds no study"):
         read_study(tmp_path)
-    (tmp_path / NAME).write_bytes(b'{"format": 5, "sett')  # torn: no study yet
+    (tmp_path / JOURNAL).write_bytes(b'{"format": 5, "sett')  # torn: no study yet
     with closing(Journal(tmp_path, HEADER)) as journal:
         journal.append([outcome(0)])
     assert list(read_study(tmp_path).results) == ["a/0"]
@@ -106,9 +106,9 @@ def test_an_array_or_an_error_of_another_kind_is_damage(tmp_path: Path) -> None:
         journal.append([outcome(0, arrays={"a": np.zeros(9)}), outcome(1), outcome(2)])
     with zipfile.ZipFile(tmp_path / "arrays" / "a%2F0.npz", "w") as file:
         file.writestr("a", "no array")
-    lines = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / JOURNAL).read_text().splitlines()]
     lines[2]["error"] = 3
-    (tmp_path / NAME).write_bytes(journal_of(lines))
+    (tmp_path / JOURNAL).write_bytes(journal_of(lines))
     history = read_study(tmp_path)
     assert "Expected `str | null`, got `int`" in history.damaged[0] and history.results.keys() == {"a/0", "a/2"}
     with pytest.raises(UsageError, match="its a is not an array"):
@@ -122,8 +122,8 @@ def test_a_trial_after_its_end_opens_a_study_and_a_damaged_success_is_no_failure
         journal.append([outcome(1)])
     history = read_study(tmp_path)
     assert not history.complete and not history.results["a/1"].failed
-    content = (tmp_path / NAME).read_bytes()
-    (tmp_path / NAME).write_bytes(content[:-30] + b"?" + content[-29:])
+    content = (tmp_path / JOURNAL).read_bytes()
+    (tmp_path / JOURNAL).write_bytes(content[:-30] + b"?" + content[-29:])
     history = read_study(tmp_path)
     assert history.damaged[0].startswith("line 5 (trial a/1) is damaged") and history.results.keys() == {"a/0"}
     assert history.trials.keys() == {"a/0"}

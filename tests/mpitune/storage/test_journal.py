@@ -12,7 +12,7 @@ import pytest
 from mpitune.errors import StorageError, UsageError
 from mpitune.storage import journal as journal_module
 from mpitune.storage import lines as lines_module
-from mpitune.storage.history import NAME, read_study
+from mpitune.storage.history import JOURNAL, read_study
 from mpitune.storage.journal import Journal, is_running
 from mpitune.storage.table import last_line
 from mpitune.trial import Result, Trial
@@ -56,13 +56,13 @@ def test_a_journal_is_read_in_blocks_that_end_with_a_line(
         journal.append([outcome(number) for number in range(9)])
         journal.note(end={"complete": True})
     monkeypatch.setattr(lines_module, "BLOCK_BYTES", size)
-    whole = (tmp_path / NAME).read_bytes()
-    with open(tmp_path / NAME, "ab") as file:
+    whole = (tmp_path / JOURNAL).read_bytes()
+    with open(tmp_path / JOURNAL, "ab") as file:
         file.write(whole.splitlines()[-1][:-1])  # torn: without its last byte and its newline
     history = read_study(tmp_path)
     assert list(history.results) == [f"a/{number}" for number in range(9)]
     assert history.size == len(whole) and history.complete
-    (tmp_path / NAME).write_bytes(whole.replace(b'"a/6"', b'"a/x"'))
+    (tmp_path / JOURNAL).write_bytes(whole.replace(b'"a/6"', b'"a/x"'))
     assert read_study(tmp_path).damaged[0].startswith("line 8 (trial a/x) is damaged: its checksum")
 
 
@@ -81,13 +81,13 @@ def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fsync", spy)
     with closing(Journal(tmp_path, HEADER)) as journal:
-        assert [name for name, _ in synced] == [NAME, "."] and synced[0][1] == (tmp_path / NAME).stat().st_size
+        assert [name for name, _ in synced] == [JOURNAL, "."] and synced[0][1] == (tmp_path / JOURNAL).stat().st_size
         synced.clear()
         journal.append([outcome(0, arrays={"a": np.zeros(2)})])
-        assert [name for name, _ in synced] == [".", "arrays/part", "arrays", NAME]
+        assert [name for name, _ in synced] == [".", "arrays/part", "arrays", JOURNAL]
         assert with_arrays == [False, True]
         assert read_study(tmp_path).results.keys() == {"a/0"}  # nothing is left in a buffer
-        assert synced[-1][1] == (tmp_path / NAME).stat().st_size
+        assert synced[-1][1] == (tmp_path / JOURNAL).stat().st_size
         synced.clear()
         journal.append([outcome(1)])
         journal.append([])
@@ -95,7 +95,7 @@ def test_what_is_acknowledged_was_synced(tmp_path: Path, monkeypatch: pytest.Mon
             journal.note(end={"seconds": float("nan")})
         with pytest.raises(ValueError, match="Object arrays cannot be saved"):
             journal.append([outcome(2, arrays={"a": np.array([None])})])
-        assert synced == [(NAME, (tmp_path / NAME).stat().st_size)]
+        assert synced == [(JOURNAL, (tmp_path / JOURNAL).stat().st_size)]
 
 
 @pytest.mark.parametrize("kept", [1, 20, -1])
@@ -103,8 +103,8 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, kept: int) -> None:
     journal = Journal(tmp_path, HEADER)
     journal.append([outcome(0), outcome(1)])
     journal.close()
-    lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
-    (tmp_path / NAME).write_bytes(b"".join(lines[:-1]) + lines[-1][:kept])
+    lines = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    (tmp_path / JOURNAL).write_bytes(b"".join(lines[:-1]) + lines[-1][:kept])
     journal = Journal(tmp_path, HEADER)
     assert list(journal.history.results) == ["a/0"]
     journal.append([outcome(2)])
@@ -126,13 +126,13 @@ def test_keys_may_contain_anything(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     Journal(tmp_path, HEADER).close()
     with pytest.raises(UsageError, match="cannot be written: Not a directory"):
-        Journal(tmp_path / NAME / "below", HEADER)
+        Journal(tmp_path / JOURNAL / "below", HEADER)
 
 
 def test_a_look_at_the_folder_does_not_keep_a_job_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks whether a job runs holds the lock for an instant; a job that begins just then tries again."""
     Journal(tmp_path, HEADER).close()
-    with open(tmp_path / NAME, "rb") as looking:
+    with open(tmp_path / JOURNAL, "rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         monkeypatch.setattr(journal_module, "time", SimpleNamespace(sleep=lambda seconds: looking.close()))
         Journal(tmp_path, HEADER).close()
@@ -142,14 +142,14 @@ def test_a_journal_that_is_replaced_before_it_is_locked_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Journal(tmp_path, HEADER).close()
-    whole = (tmp_path / NAME).read_bytes()
+    whole = (tmp_path / JOURNAL).read_bytes()
     flock, fates = fcntl.flock, ["removed", "replaced"]
 
     def late(file: int, how: int) -> None:
         if fates:
-            (tmp_path / NAME).unlink()
+            (tmp_path / JOURNAL).unlink()
         if fates and fates.pop() == "replaced":
-            (tmp_path / NAME).write_bytes(whole)
+            (tmp_path / JOURNAL).write_bytes(whole)
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
@@ -162,8 +162,8 @@ def test_a_journal_that_was_cut_or_replaced_under_its_writer_is_noticed(tmp_path
     """Nothing is written to the rest of a line, so the same command can go on."""
     journal = Journal(tmp_path, HEADER)
     journal.append([outcome(0), outcome(1), outcome(2)])
-    size = (tmp_path / NAME).stat().st_size
-    os.truncate(tmp_path / NAME, size - 100)
+    size = (tmp_path / JOURNAL).stat().st_size
+    os.truncate(tmp_path / JOURNAL, size - 100)
     for act in (
         journal.verify, lambda: journal.append([outcome(3)]), lambda: journal.note(end={"complete": True})
     ):  # fmt: skip
@@ -172,12 +172,12 @@ def test_a_journal_that_was_cut_or_replaced_under_its_writer_is_noticed(tmp_path
     journal.close()
     journal = Journal(tmp_path, HEADER)
     assert journal.history.results.keys() == {"a/0", "a/1"}
-    with open(tmp_path / NAME, "ab") as file:
+    with open(tmp_path / JOURNAL, "ab") as file:
         file.write(b"\n")
     with pytest.raises(StorageError, match="written by another program"):
         journal.verify()
-    (tmp_path / "copy").write_bytes((tmp_path / NAME).read_bytes())
-    (tmp_path / "copy").rename(tmp_path / NAME)
+    (tmp_path / "copy").write_bytes((tmp_path / JOURNAL).read_bytes())
+    (tmp_path / "copy").rename(tmp_path / JOURNAL)
     with pytest.raises(StorageError, match="removed or replaced"):
         journal.verify()
     journal.close()
@@ -191,7 +191,7 @@ def test_long_texts_are_cut_before_they_are_written(tmp_path: Path) -> None:
     for text in (stored.error, history.results["a/0"].error):
         assert text is not None and len(text) <= 64 << 10
         assert text.startswith("begin ") and text.endswith(" end") and "characters were cut" in text
-    assert (tmp_path / NAME).stat().st_size < 140_000
+    assert (tmp_path / JOURNAL).stat().st_size < 140_000
     assert len(last_line(long)) < 5000 and last_line(long).endswith(" end")
 
 

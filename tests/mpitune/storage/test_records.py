@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from mpitune.identity import label_of
 from mpitune.storage import records
-from mpitune.storage.history import NAME, read_study
+from mpitune.storage.history import JOURNAL, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.records import UNREADABLE
 from mpitune.trial import PLAIN, WHOLE, Ending, Result, Segment, Trial, same_trial
@@ -40,7 +40,7 @@ def trial_lines(folder: Path) -> list[bytes]:
     """The lines that a journal has of ordinary trials."""
     with closing(Journal(folder, HEADER)) as journal:
         journal.append(ORDINARY)
-    return (folder / NAME).read_bytes().splitlines()[1:]
+    return (folder / JOURNAL).read_bytes().splitlines()[1:]
 
 
 def test_lines_have_the_fields_of_what_they_say_in_their_order() -> None:
@@ -76,12 +76,12 @@ WRONG = '1. 01 .5 +1 1e 1e+ - 1.5.2 --1 inf [] "a 1, NaN'.split()
 @pytest.mark.parametrize("place", [b'"x":', b'"loss":', b'"seconds":', b'"attempt":'])
 def test_a_line_with_a_right_checksum_that_is_no_trial_is_left_out(tmp_path: Path, wrong: str, place: bytes) -> None:
     trial_lines(tmp_path)
-    lines = (tmp_path / NAME).read_bytes().splitlines()
+    lines = (tmp_path / JOURNAL).read_bytes().splitlines()
     content = lines[2][:-18]
     at = content.index(place) + len(place)
     end = next(i for i in range(at, len(content)) if content[i : i + 1] in b",}")
     lines[2] = records.with_checksum(content[:at] + wrong.encode() + content[end:] + b"}")
-    (tmp_path / NAME).write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")
     history = read_study(tmp_path)
     assert len(history.results) == len(ORDINARY) - 1 and "line 3 (trial a/1) is damaged" in history.damaged[0]
 

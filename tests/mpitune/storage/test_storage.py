@@ -15,7 +15,7 @@ import pytest
 from mpitune.errors import Exit, StorageError, UsageError
 from mpitune.options import RunOptions
 from mpitune.port import Reporting
-from mpitune.storage.history import NAME
+from mpitune.storage.history import JOURNAL
 from mpitune.storage.journal import Journal, is_running
 from mpitune.studies import run_study
 from mpitune.tools import status
@@ -42,15 +42,15 @@ def test_a_failing_fsync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_second_job_in_a_folder_is_refused(tmp_path: Path, joined: bool) -> None:
     """The lock is that of a job that works alone, or has joined others."""
     studied(tmp_path, 3)
-    whole = (tmp_path / NAME).read_bytes()
-    with open(tmp_path / NAME, "rb") as file:
+    whole = (tmp_path / JOURNAL).read_bytes()
+    with open(tmp_path / JOURNAL, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH if joined else fcntl.LOCK_EX)
         for options in ({}, {"restart": True}, *([] if joined else [{"join": True}])):
             who = "a job that does not join others" if "join" in options else "another job"
             with pytest.raises(UsageError, match=f"{who} is writing") as error:
                 run_study(Toy(3), RunOptions(workers=0, results=tmp_path, quiet=True, **options))
             assert ("in both jobs, which then share the work" in str(error.value)) == (not options)
-    assert not list(tmp_path.glob("*-1*")) and (tmp_path / NAME).read_bytes() == whole
+    assert not list(tmp_path.glob("*-1*")) and (tmp_path / JOURNAL).read_bytes() == whole
 
 
 def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_files_of_others_are_left_alone(tmp_path: Path) -> None:
     studied(tmp_path, 3, array_size=2)
     run_study(Toy(3, array_size=2, rounds=2), RunOptions(workers=0, results=tmp_path, restart=True, quiet=True))
     assert {name: (tmp_path / name).read_text() for name in foreign} == foreign
-    assert (tmp_path / "before-3" / NAME).exists() and len(list((tmp_path / "before-3/arrays").iterdir())) == 3
+    assert (tmp_path / "before-3" / JOURNAL).exists() and len(list((tmp_path / "before-3/arrays").iterdir())) == 3
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,17 @@ def test_a_digit_that_changed_is_found_and_evaluated_again(
     studied(tmp_path / "clean", 6, **settings)
     folder = tmp_path / "r"
     shutil.copytree(tmp_path / "clean", folder)
-    content = (folder / NAME).read_bytes()
+    content = (folder / JOURNAL).read_bytes()
     (digit,) = (line for line in content.splitlines() if b'"key":"r0/t2"' in line)
     (zeros,) = (line for line in content.splitlines() if b'"key":"r1/t4"' in line)
     rotten = content.replace(digit, digit.replace(b'"square":4.0', b'"square":5.0')).replace(zeros, bytes(len(zeros)))
     assert rotten != content
-    (folder / NAME).write_bytes(rotten)
+    (folder / JOURNAL).write_bytes(rotten)
     assert status.main([str(folder)]) == Exit.STOPPED and "stopped" in capsys.readouterr().out
     assert "(trial r0/t2) is damaged: its checksum" in caplog.text and "(1 more are): it is left out" in caplog.text
     studied(folder, 6, **settings)
     assert table_without_run(folder / "trials.csv") == table_without_run(tmp_path / "clean" / "trials.csv")
-    content = (folder / NAME).read_bytes()
+    content = (folder / JOURNAL).read_bytes()
     assert content.startswith(rotten) and content[len(rotten) :].count(b'"key"') == 2
     assert status.main([str(folder)]) == Exit.DONE
 
@@ -131,12 +131,12 @@ def test_a_file_system_that_refuses_locks_is_named(
 
 def test_a_version_that_asks_for_other_trials_is_refused(tmp_path: Path) -> None:
     studied(tmp_path, 3)
-    lines = (tmp_path / NAME).read_bytes().replace(b'"x":1', b'"x":7').splitlines()
+    lines = (tmp_path / JOURNAL).read_bytes().replace(b'"x":1', b'"x":7').splitlines()
     changed = journal_of([json.loads(line) for line in lines])
-    (tmp_path / NAME).write_bytes(changed)
+    (tmp_path / JOURNAL).write_bytes(changed)
     with pytest.raises(UsageError, match="has trial t1 with x = 7"):
         studied(tmp_path, 3)
-    assert (tmp_path / NAME).read_bytes() == changed
+    assert (tmp_path / JOURNAL).read_bytes() == changed
 
 
 def test_a_table_that_cannot_be_written_is_one_line_and_made_later(tmp_path: Path) -> None:

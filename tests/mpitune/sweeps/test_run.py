@@ -13,7 +13,7 @@ import pytest
 from mpitune import current_trial
 from mpitune.optimize.commands import OUTPUT, _run
 from mpitune.optimize.values import FolderFault
-from mpitune.sweeps.metrics import HEAD, Metric, _records
+from mpitune.sweeps.metrics import HEAD, MetricValues, _records
 from mpitune.sweeps.program import Program
 from mpitune.sweeps.reading import Sweep
 from mpitune.tools.run import main
@@ -260,5 +260,5 @@ def test_an_attempt_is_known_by_what_it_has_logged_itself(read: str, tmp_path: P
 
 @pytest.mark.parametrize("maximize", [False, True])
 def test_a_metric_that_ends_as_nan_is_the_worst_there_is(maximize: bool) -> None:
-    metric = Metric("loss", maximize, iter([("loss", 0.5, 0), ("loss", math.nan, 1)]))
+    metric = MetricValues("loss", maximize, iter([("loss", 0.5, 0), ("loss", math.nan, 1)]))
     assert metric.end == (-math.inf if maximize else math.inf) and metric.steps == {0: 0.5}

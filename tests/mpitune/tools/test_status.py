@@ -17,7 +17,7 @@ from mpitune import Float
 from mpitune.engine.progress import STATUS_FILE, Overview, note_of, read_status_file
 from mpitune.errors import Exit
 from mpitune.optimize.strategies import Halving
-from mpitune.storage.history import NAME, read_study
+from mpitune.storage.history import JOURNAL, read_study
 from mpitune.storage.journal import Journal
 from mpitune.tools.status import described, look, main, now, status_of
 from mpitune.trial import Place, Result, Trial
@@ -109,12 +109,12 @@ def test_the_folder_of_a_halving_search_has_a_study_for_each_iteration(
     for number in (2, 10):
         studied(tmp_path / f"iteration{number}", 2)
     (tmp_path / "iteration11").mkdir()
-    (tmp_path / "iteration11" / NAME).touch()  # it was killed before it began
+    (tmp_path / "iteration11" / JOURNAL).touch()  # it was killed before it began
     assert main([str(tmp_path)]) == Exit.DONE
     said = capsys.readouterr().out
     assert re.findall(r"iteration(\d+): complete", said) == ["2", "10"]
     assert "iterations 2 have begun; only the search knows whether more follow" in said
-    with open(tmp_path / "iteration2" / NAME, "r+b") as file:
+    with open(tmp_path / "iteration2" / JOURNAL, "r+b") as file:
         file.truncate(os.path.getsize(file.name) - 20)
     assert main([str(tmp_path)]) == Exit.STOPPED
 

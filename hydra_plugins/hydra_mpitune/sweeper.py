@@ -49,10 +49,8 @@ store(group="hydra/sweeper", name="mpitune", node=KEYS, provider="mpitune")
 store(group="hydra/mpitune", name="chosen", node={"mpitune": {"_target_": f"{HERE}.Chosen"}}, provider="mpitune")
 for kind, known in PARTS.items():
     for name, target in known.items():
-        made = {"_target_": f"optuna.{kind}s.{target}"} | (
-            {"seed": "${hydra.sweeper.seed}"} if kind == "sampler" else {}
-        )
-        node = OmegaConf.create(made, flags={"struct": False})
+        seed = {"seed": "${hydra.sweeper.seed}"} if kind == "sampler" else {}
+        node = OmegaConf.create({"_target_": f"optuna.{kind}s.{target}", **seed}, flags={"struct": False})
         store(group=f"hydra/sweeper/{kind}", name=name, node=node, provider="mpitune")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -92,16 +91,6 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A small table."""
-
-    title: str
-    about: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-
-
-@dataclass(frozen=True)
 class Drawing:
     """A finished picture.
 
@@ -121,7 +110,7 @@ class Note:
     text: str
 
 
-Panel = HeatMap | Lines | Bars | Table | Drawing | Note
+Panel = HeatMap | Lines | Bars | Drawing | Note
 
 
 @dataclass(frozen=True)

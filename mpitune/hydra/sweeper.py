@@ -120,7 +120,8 @@ def _overrides(plugin: Any, arguments: Sequence[str]) -> list[Override]:
 def _study(keys: Mapping[str, Any]) -> Study:
     directions = keys["direction"] if OmegaConf.is_list(keys["direction"]) else [keys["direction"]]
     try:
-        sampler, pruner = (instantiate(keys[kind], _convert_="all") for kind in ("sampler", "pruner"))
+        given = ({n: v for n, v in (keys[kind] or {}).items() if v is not None} for kind in ("sampler", "pruner"))
+        sampler, pruner = (instantiate(part, _convert_="all") if part else None for part in given)
         return optuna.create_study(
             study_name=keys["study_name"], storage=keys["storage"], directions=list(directions), load_if_exists=True,
             sampler=sampler, pruner=pruner,

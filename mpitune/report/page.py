@@ -100,11 +100,8 @@ def _study(study: ReportedStudy) -> dict[str, Any]:
         if section.panels
     ]
     candidates = [*parts.winner_of(study), *parts.history_of(study), *parts.learning_of(study)]
-    links = [("answer", "Answer"), *((f"x{n}", section["title"]) for n, section in enumerate(sections))]
-    links += [("history", "Candidates"), ("failures", f"Failures ({len(study.failures)})")]
-    links += [("trials", "Trials"), ("about", "Settings")]
     return {
-        "links": links,
+        "n_failures": len(study.failures),
         "facts": parts.facts_of(study),
         "notes": parts.notes_of(study),
         "sections": sections,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mpitune.errors import Exit, StorageError
-from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section, Table
+from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section
 from mpitune.options import RunOptions
 from mpitune.port import Reporting
 from mpitune.report.page import page
@@ -104,7 +104,6 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
                 HeatMap(
                     HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), ones, (0, 0), ones[0], [[HOSTILE] * 2] * 2
                 ),
-                Table(HOSTILE, HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]),
                 Drawing(HOSTILE, HOSTILE, HOSTILE.encode()),
                 Lines(HOSTILE, HOSTILE, HOSTILE, HOSTILE, {HOSTILE: ([1], [1])}),
                 Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, None, None)}),

@@ -62,7 +62,6 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
         plugin.hydra_context, plugin.task, config, {name: part for name, (part, _) in space.items()}, line,
         len(study.directions) == 1 and is_whole, Singleton.get_state(), os.urandom(4).hex() if keys["join"] else "",
     )  # fmt: skip
-    n_trials = _begun(study, {name: values for name, (_, values) in space.items()}, keys["n_trials"])
     folder = Path(str(config.hydra.sweep.dir))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +82,7 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
         if trial.state == TrialState.FAIL and not rate:  # also of a job that raises nothing
             study.stop()
 
+    n_trials = _begun(study, {name: values for name, (_, values) in space.items()}, keys["n_trials"])
     optimize(
         study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=[end_failed],
         space=" ".join([*(str(override.input_line) for override in overrides), digest]),

@@ -20,6 +20,7 @@ from mpitune import Experiment, RunOptions, Trial, one_round, per_trial, run_stu
 from mpitune.errors import UsageError
 from mpitune.experiment import WorkerContext
 from mpitune.optuna import optimize
+from mpitune.port import WantsCores
 from mpitune.studies import StudyError
 from mpitune.trial import Outcome
 from tests.helpers import journal_lines, on_one_core
@@ -207,6 +208,18 @@ def test_global_sources_of_random_numbers_are_seeded_for_each_trial(door: str) -
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
     here = RunOptions(workers=0, quiet=True)
     assert study_of(None, here) != study_of(None, here)
+
+
+class OnCores(Listed):
+    def check(self, device: str, visible: str) -> None:
+        if device != "cpu":
+            raise WantsCores(f"it has no code for GPU {visible}")
+
+
+def test_an_experiment_may_want_the_cores_in_place_of_gpus(capsys: Any) -> None:
+    outcomes = run_study(OnCores(lambda trial: {"x": 1.0}, 2), RunOptions(gpu="GPU-1"))
+    assert {outcome.result.place.device for outcome in outcomes} == {"cpu"}
+    assert "it has no code for GPU GPU-1" in capsys.readouterr().err
 
 
 def test_nan_is_a_failure_infinity_is_not() -> None:

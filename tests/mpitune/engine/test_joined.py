@@ -93,6 +93,17 @@ def test_failures_before_any_success_hold_no_job_up(tmp_path: Path) -> None:
     assert all(result.failed for result in history.results.values())
 
 
+def test_a_job_where_all_fails_tells_it_where_those_with_success_have_ended(tmp_path: Path) -> None:
+    studied(tmp_path / "whole", 6)
+    lines = (tmp_path / "whole" / JOURNAL).read_text().splitlines(True)
+    ended = [line for line in lines if not any(f'"key":"t{n}"' in line for n in (3, 4, 5))]
+    (tmp_path / "r/jobs/site").mkdir(parents=True)
+    (tmp_path / "r/jobs/site" / JOURNAL).write_text("".join(ended))
+    options = RunOptions(join=True, workers=0, results=tmp_path / "r", quiet=True)
+    outcomes = run_study(Toy(6, at=tuple(f"t{n}=exception" for n in (3, 4, 5))), options)
+    assert [outcome.result.failed for outcome in outcomes] == [False] * 3 + [True] * 3
+
+
 def wait_for_jobs(folder: Path, n: int) -> None:
     """Until so many jobs have finished a trial."""
     assert wait_until(lambda: sum(len(journal_lines_of(path)) > 0 for path in folder.glob("jobs/*/journal.jsonl")) == n)

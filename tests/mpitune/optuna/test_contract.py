@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable
@@ -273,15 +274,41 @@ class Counting(optuna.samplers.RandomSampler):
         super().__init__(seed=1)
 
 
-def test_one_sampler_gives_two_studies_other_points_and_the_same_in_the_next_run() -> None:
+@pytest.mark.parametrize("kind", [Counting, partial(optuna.samplers.RandomSampler, 1)])
+def test_one_sampler_gives_two_studies_other_points_and_the_same_in_the_next_run(kind: Any) -> None:
     both = []
     for _ in range(2):
-        sampler = Counting()
+        sampler = kind()
         studies = [new(sampler=sampler), new(sampler=sampler)]
         for study in studies:
             optimize(study, square, 4, window=2, options=HERE)
         both.append([digest(study) for study in studies])
     assert both[0] == both[1] and both[0][0] != both[0][1]
+
+
+class Picky(optuna.samplers.RandomSampler):
+    def after_trial(self, study: optuna.Study, trial: Any, *args: Any) -> None:
+        if trial.number == 1:
+            raise KeyError("after")
+
+
+@pytest.mark.parametrize("how", [{"n_jobs": 1}, {"options": HERE, "window": 2}])
+def test_a_sampler_that_raises_after_a_trial_leaves_it_told(how: dict[str, Any]) -> None:
+    study = new(sampler=Picky(1))
+    with pytest.raises(KeyError, match="after"):
+        optimize(study, square, 4, **how)
+    assert states(study) == "CC"
+
+
+def test_what_cma_es_would_unpickle_is_never_taken_from_a_journal() -> None:
+    study = new()
+    leader = asking.Asking(study, 1, 1)
+    leader.view_of_workers()
+    leader.ask()
+    of_journal = copy.copy(leader._trials[0])
+    of_journal.system_attrs = {"cma:optimizer:0": "80", "cma:generation": 3}
+    leader.tell(of_journal, [1.0], TrialState.COMPLETE)
+    assert {"cma:optimizer:0", "cma:generation"} & study.trials[0].system_attrs.keys() == {"cma:generation"}
 
 
 def branching(trial: Trial) -> float:

@@ -82,11 +82,10 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
         if trial.state == TrialState.FAIL and not rate:  # also of a job that raises nothing
             study.stop()
 
-    n_trials = _begun(study, {name: values for name, (_, values) in space.items()}, keys["n_trials"])
     optimize(
-        study, job, n_trials, keys["timeout"], catch=Exception if rate else (), callbacks=[end_failed],
-        space=" ".join([*(str(override.input_line) for override in overrides), digest]),
-        window=keys["n_jobs"], options=options,
+        study, job, _begun(study, {name: values for name, (_, values) in space.items()}, keys["n_trials"]),
+        keys["timeout"], catch=Exception if rate else (), callbacks=[end_failed], window=keys["n_jobs"],
+        space=" ".join([*(str(override.input_line) for override in overrides), digest]), options=options,
     )  # fmt: skip
     _conclude(study, rate, folder)
 

@@ -103,8 +103,8 @@ def _prepared(
     X: Any, y: Any, splits: Sequence[tuple[np.ndarray, np.ndarray]], sample_weight: Any, memory: int | None, kept: Any
 ) -> tuple[_Work, list[_Fold]]:
     """Samples and splits, checked and sorted, as they are kept where they are the same."""
-    given = X, y, sample_weight
-    same = kept and all(one is other for one, other in zip(given, kept["given"], strict=True))
+    inputs = X, y, sample_weight
+    same = kept and all(one is other for one, other in zip(inputs, kept["inputs"], strict=True))
     if same and len(splits) == len(kept["splits"]) and all(map(np.array_equal, chain(*splits), chain(*kept["splits"]))):
         return kept["work"], kept["folds"]
     facts = {} if (names := _get_feature_names(X)) is None else {"feature_names_in_": names}
@@ -115,7 +115,7 @@ def _prepared(
     folds = [_Fold(work, train, validation) for train, validation in splits]
     for number, fold in enumerate(folds):
         work.left_out[fold.validation] = number
-    kept.update(given=given, splits=splits, work=work, folds=folds)
+    kept.update(inputs=inputs, splits=splits, work=work, folds=folds)
     return work, folds
 
 

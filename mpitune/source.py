@@ -34,7 +34,7 @@ def text_of(thing: Any) -> str:
     """The text of a function or class, "" without one; of a lambda its body alone, since a call may be around it."""
     with suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):
         if getattr(thing, "__name__", "") != "<lambda>":
-            return counting(inspect.getsource(thing))
+            return counting(inspect.getsource(getattr(thing, "__code__", thing)))  # not of what a decorator wraps
         places: list[Any] = [place for place in thing.__code__.co_positions() if place[2] != place[3]]
         first, last = min((place[0], place[2]) for place in places), max((place[1], place[3]) for place in places)
         lines = [line.encode() for line in inspect.findsource(thing)[0][first[0] - 1 : last[0]]]

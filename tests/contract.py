@@ -296,7 +296,7 @@ DOORS = {
     "a Ray Tune script": Door(
         {"script.py": RAY},
         lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
-        joins=False, grace=(), needs="ray.tune",
+        grace=(), needs="ray.tune",
     ),
     "a sweep file": Door(
         {"script.py": SWEEP, "sweep.json": json.dumps(SWEEP_FILE)},

@@ -21,7 +21,7 @@ import numpy as np
 from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING
 from hyperopt.base import SONify
 
-from mpitune.errors import UsageError, or_typed
+from mpitune.errors import UsageError
 from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, typed_values
 from mpitune.identity import header_text, identity, without_address
 from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
@@ -123,9 +123,6 @@ class Loop(MODULE.FMinIter):
         size = window or known.get("window") or (2 * slots if slots > 1 and own else 1)
         say_kept(function, "return it in the result, beside loss and status", options)
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))
-        if known.get("experiment") == Minimizing.__name__ and known.get("space") != space:
-            fix = f"give another results folder{or_typed('restart', then=' to set the old study aside')}"
-            raise UsageError(f"the space has changed since {options.results} was begun: {fix}")
         algo = f"{self._algorithm}: {header_text(self.algo)}"
         n_before = min(self._enqueued, default=len(trials._ids))
         goal, size, rstate = ("minimize loss",), max(size, self.least), f"{seed}" if of_script else f"None {seed}"

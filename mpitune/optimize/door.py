@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.earlier.code import values_read
-from mpitune.errors import UsageError, named, own_lines
+from mpitune.errors import UsageError, named, own_lines, typed
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.kept import kept_by
 from mpitune.optimize.search import slots_here
@@ -76,8 +75,7 @@ class Led(Experiment):
             )
 
     def called(self) -> dict[str, Any]:
-        functions = {} if self.leader is None else self.leader.functions
-        called = {name: inspect.unwrap(function) for name, function in functions.items()}
+        called = {} if self.leader is None else self.leader.functions
         return called | values_read(called)
 
     def reporting(self) -> Reporting:
@@ -100,9 +98,11 @@ _told_kept: set[str] = set()
 def own_folder(options: RunOptions, study: Hashable) -> RunOptions:
     """The first study of a script has the results folder, the others have folders in it.
 
-    study: what only the same study has.
+    study: what only the same study has. Raises UsageError where jobs would join in no folder.
     """
     if options.results is None:
+        if options.join:
+            raise UsageError(f"jobs join in a folder that all of them see: give {typed('results', 'DIR')}")
         return options
     studies = studies_in.setdefault(Path(options.results).absolute(), {})
     known = len(studies)

@@ -7,14 +7,15 @@ stages were asked for.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ray.exceptions import RayTaskError
+from ray.train._internal import checkpoint_manager
 from ray.train._internal.session import _TrainingResult
+from ray.train._internal.storage import _delete_fs_path, _exists_at_fs_path
 from ray.tune import Checkpoint
 from ray.tune.error import TuneError
 from ray.tune.execution.tune_controller import TuneController
@@ -25,7 +26,7 @@ from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain
-from ray.tune.stopper import ExperimentPlateauStopper
+from ray.tune.stopper import ExperimentPlateauStopper, TimeoutStopper
 from ray.tune.utils import flatten_dict
 
 from mpitune.errors import UsageError, needs
@@ -41,13 +42,14 @@ from mpitune.source import is_own
 from mpitune.trial import Gang, Result, Trial, seed_of
 
 CONTINUE, STOP, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.STOP, TrialScheduler.PAUSE
-STATE = "_uuid_prefix", "_finished", "_total_samples"  # of searchers, no settings
+# Of searchers, no settings:
+STATE = "_uuid_prefix", "_finished", "_total_samples", "_experiment", "_iterators", "_trial_generator", "searcher"
 
 
 class Controller(TuneController):
     """What `tune.run` drives: one step is the whole study. It is also the `Source` of a window."""
 
-    least, seed, n_trials = 1, 0, None
+    least, seed, seed_of_random, n_trials = 1, 0, 0, None
     run: Any  # the whole study, see `mpitune.ray.study`
 
     def __init__(self, **how: Any):
@@ -57,7 +59,8 @@ class Controller(TuneController):
         if schedulers.decides_in_worker(self.scheduler):
             self._scheduler_alg = schedulers.Decided(self.scheduler)
         parts = [] if stopper is None else getattr(stopper, "_stoppers", [stopper])
-        self.stoppers = [part for part in parts if not isinstance(part, ExperimentPlateauStopper)]  # of one trial
+        self._deciding = [part for part in parts if not isinstance(part, TimeoutStopper)]  # by numbers
+        self.stoppers = [part for part in self._deciding if not isinstance(part, ExperimentPlateauStopper)]  # of trials
         self.timeout = None if stopper is None else 0.0  # None: nothing ends the study but its trials
         self.trainables: dict[str, Any] = {}  # by name
         self.arrays: dict[str, np.ndarray] = {}  # large ones that they hold
@@ -67,7 +70,8 @@ class Controller(TuneController):
         self._news: dict[str, bytes] = {}
         self._numbers, self._stages = dict[str, int](), dict[str, int]()  # by id: of the trial, and of its next stage
         self._folders = set[str]()  # of trials
-        self._open = dict[str, RayTrial]()  # by key of the stage
+        self._open = dict[str, tuple[RayTrial, str]]()  # by key of the stage; with the checkpoint that it needs
+        self._unwanted = dict[str, Any]()  # checkpoints that go once nothing needs them, with their file systems
         self._going_on: list[RayTrial] = []  # whose next stage comes first
         how["storage"].syncer.sync_timeout = 0  # no limit: clocks may jump
         if hasattr(self._search_alg, "_uuid_prefix"):
@@ -99,18 +103,18 @@ class Controller(TuneController):
         space = [f"{name}: {_of_space(value)}" for name, value in sorted(values.items())]
         mode = getattr(self.scheduler, "_mode", None) or getattr(self._search_alg, "mode", None)
         goals = [f"{mode}imize {self._metric}"] if self._metric and mode else []
-        parts = ", ".join(map(_settings_of, (self._search_alg, self.scheduler)))
-        return tuple(space), self._spec["num_samples"], parts, tuple(goals)
+        parts = [*map(_settings_of, (self._search_alg, self.scheduler, *self._deciding)), f"stop={self._spec['stop']}"]
+        return tuple(space), self._spec["num_samples"], ", ".join(parts), tuple(goals)
 
     def begin(self, on_gpus: bool, most: int) -> None:
         """Seed what proposes, where the script has not. most: slots of a node."""
         self._on_gpus, self._most = on_gpus, most
-        np.random.seed(self.seed)
+        core.numpy_random.seed(self.seed)
         seed_searcher(self._search_alg, self.seed)
 
     def gang(self, trial: Trial) -> Gang | None:
         """The slots of a trial. Raises UsageError for resources that are not here."""
-        factory = self._open[trial.key].placement_group_factory
+        factory = self._open[trial.key][0].placement_group_factory
         bundles = [bundle for bundle in factory.bundles if bundle]
         here = {"CPU", "memory", "object_store_memory", *(["GPU"] if self._on_gpus else [])}
         if other := {kind for bundle in bundles for kind in bundle if bundle[kind]} - here:
@@ -137,7 +141,7 @@ class Controller(TuneController):
         if self.ended:
             return None
         if self._going_on:
-            return [self._proposed(self._going_on.pop(0))]
+            return [self._proposed(self._going_on.pop(0), starts=False)]
         while not self._pending_trials and self._next():
             pass
         trial = self._scheduler_alg.choose_trial_to_run(self._wrapped())
@@ -146,7 +150,8 @@ class Controller(TuneController):
     def _next(self) -> bool:
         """Ask the searcher for a trial, whose id is its number."""
         number = len(self._numbers)
-        random.seed(seed_of(self.seed, f"ask/{number}").generate_state(4).tobytes())
+        words = seed_of(self.seed, f"ask/{number}/{self.seed_of_random}").generate_state(4)
+        core.python_random.seed(words.tobytes())
         RayTrial.generate_id = staticmethod(lambda: f"{number:05}")
         return not self._search_alg.is_finished() and self._update_trial_queue()
 
@@ -160,11 +165,11 @@ class Controller(TuneController):
             self._folders.add(name)
         super().add_trial(trial)
 
-    def _proposed(self, trial: RayTrial) -> Proposed:
+    def _proposed(self, trial: RayTrial, starts: bool = True) -> Proposed:
         number, n = self._numbers[trial.trial_id], self._stages.get(trial.trial_id, 0)
         how = _get_trainable_kwargs(trial)
         self._set_trial_status(trial, RayTrial.RUNNING)
-        if not n:
+        if starts:
             self._callbacks.on_trial_start(iteration=self._iteration, trials=self._trials, trial=trial)
         self._stages[trial.trial_id] = n + 1
         params = {name: label_of(value) for name, value in flatten_dict(trial.config).items()}
@@ -173,7 +178,7 @@ class Controller(TuneController):
         is_staged = type(self.scheduler) is not FIFOScheduler or trial.max_failures != 0
         for_objective = {"from": origin, "limit": limit and list(limit)}
         stage_trial = trial_of(number, params, n if is_staged else None, for_objective=for_objective)
-        self._open[stage_trial.key] = trial
+        self._open[stage_trial.key] = trial, "" if checkpoint is None else checkpoint.checkpoint.path
         about = {
             "trial_id": trial.trial_id, "stopping_criterion": dict(trial.stopping_criterion),
             "checkpoint_config": trial.run_metadata.checkpoint_manager.checkpoint_config,
@@ -192,7 +197,7 @@ class Controller(TuneController):
     def tell(self, proposed: Proposed, results: Sequence[Result]) -> bool:
         """Take in what became of a stage, as Ray's controller does; returns whether the study is over."""
         (stage_trial,), (result,) = proposed.batch, results
-        trial = self._open.pop(stage_trial.key)
+        trial, _ = self._open.pop(stage_trial.key)
         raised, exact = self.extras.pop(stage_trial.key, (b"", None))
         if not trial.is_finished():
             try:
@@ -200,6 +205,7 @@ class Controller(TuneController):
                 self._stop_experiment_if_needed()
             except Exception as error:  # of a callback, a searcher or a metric that is not there
                 self.raised = error
+            self._delete_unwanted()
         return self.ended
 
     def _tell(self, trial: RayTrial, result: Result, raised: bytes, exact: Any) -> None:
@@ -215,6 +221,8 @@ class Controller(TuneController):
                 self._process_trial_save(trial, _TrainingResult(checkpoint=place, metrics=metrics))
                 self._callbacks.on_trial_save(iteration=self._iteration, trials=self._trials, trial=trial)
             self._process_trial_result(trial, {**metrics, "config": trial.config})
+            if any(part.stop_all() for part in self._deciding):
+                return  # the study ends with this result
             decision = self._queued_trial_decisions.pop(trial.trial_id, None)
             if decided or decision == STOP:
                 return self._execute_action(trial, decision if decided == PAUSE else STOP)
@@ -225,6 +233,21 @@ class Controller(TuneController):
         else:
             self._process_trial_result(trial, {RESULT_DUPLICATE: True})
             self._maybe_execute_queued_decision(trial)
+
+    def _process_trial_save(self, trial: RayTrial, checkpoint_value: _TrainingResult) -> None:
+        """Take in a checkpoint. Of those that Ray does not keep a stage may still begin with one."""
+        checkpoint_manager._delete_fs_path = lambda fs, fs_path: self._unwanted.update({fs_path: fs})
+        super()._process_trial_save(trial, checkpoint_value)
+        checkpoint_manager._delete_fs_path = _delete_fs_path
+
+    def _delete_unwanted(self) -> None:
+        clones = [] if self.ended else getattr(self.scheduler, "_trial_state", {}).values()  # of PBT
+        known = [*(trial.checkpoint for trial in self._trials), *(state.last_checkpoint for state in clones)]
+        needed = {each.path for each in known if each is not None} | {path for _, path in self._open.values()}
+        for path in self._unwanted.keys() - needed:
+            fs = self._unwanted.pop(path)
+            if _exists_at_fs_path(fs, path):  # else an earlier process has deleted it
+                _delete_fs_path(fs, path)
 
     # What Ray's controller asks of its actors
 
@@ -247,6 +270,7 @@ class Controller(TuneController):
         self._should_stop_experiment = True
         self._stop_experiment_if_needed()
         self._search_alg.set_finished()
+        self._trials.sort(key=lambda trial: self._numbers[trial.trial_id])  # one that was tried again came last
         if self.raised is not None:
             raise self.raised
 
@@ -260,7 +284,8 @@ def seed_searcher(searcher: Any, seed: int) -> None:
         with needs("optuna", "search"):
             from mpitune.optimize.strategies.view import reseed, seed_in
         if seed_in(getattr(searcher, "_sampler", None)) is None:
-            reseed(searcher, f"{seed}/searcher")
+            study = getattr(searcher, "_ot_study", None)  # of Optuna, whose sampler it may have made itself
+            reseed([searcher, getattr(study, "sampler", None)], f"{seed}/searcher")
 
 
 def _of_space(value: Any) -> str:
@@ -271,11 +296,11 @@ def _of_space(value: Any) -> str:
 
 
 def _settings_of(part: Any) -> str:
-    """A text of a searcher or scheduler with its settings that are numbers and texts."""
-    settings = {n: v for n, v in vars(part).items() if isinstance(v, str | int | float) and n not in STATE}
-    settings |= {n: v for n, v in getattr(part, "_mpitune_arguments", {}).items() if "seed" in n}
-    if (drawn_by := getattr(getattr(part, "_random_state", None), "_rng", None)) is not None:
-        settings["random_state"] = identity(drawn_by)[:12]
+    """A text of a searcher or scheduler: its settings that are numbers and texts, and digits of all that it is."""
+    state = {n: v for n, v in vars(part).items() if n not in STATE}
+    settings = {n: v for n, v in state.items() if isinstance(v, str | int | float)}
+    settings |= {n: v for n, v in state.get("_mpitune_arguments", {}).items() if "seed" in n}
     if hasattr(part, "searcher"):
         settings["searcher"] = _settings_of(part.searcher)
-    return f"{type(part).__name__}({', '.join(f'{name}={value}' for name, value in settings.items())})"
+    texts = [f"{name}={header_text(value)}" for name, value in sorted(state.items())]
+    return f"{type(part).__name__}({', '.join(f'{n}={v}' for n, v in settings.items())}) #{identity(texts)[:12]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -12,19 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import ray
 from ray._private import services
 from ray._private import worker as of_ray
 from ray._private.state import GlobalState
+from ray.experimental import internal_kv
+from ray.runtime_context import RuntimeContext
 
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import StudyError, UsageError
+from mpitune.identity import identity
 from mpitune.processes.keeper import scratch_folder
 
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
 parameters: dict[str, Any] = {}  # of `tune.with_parameters`
 made_up: set[str] = set()  # names of studies that the script has not named
-seeds: set[int] = set()  # that the script has not given: NumPy may still have one
+given_seeds: dict[str, int] = {}  # of global random numbers, since the last study
+numpy_random: Any = np.random.mtrand._rand
+python_random: Any = random._inst
 tuners: dict[Path, bytes] = {}  # by place, before a `Tuner` of a study that has not begun has written it
 stands_in = False  # in this process
 refusals: list[str] | None = None  # in a trial: what it was told, whatever it made of that
@@ -36,6 +43,25 @@ class Put:
     """What `ray.put` returns: the number of a value."""
 
     number: int
+
+
+def seed_numpy(seed: Any = None) -> None:
+    """`numpy.random.seed`, of which a study hears."""
+    numpy_random.seed(seed)
+    _note("seed", seed)
+
+
+def seed_random(a: Any = None, version: int = 2) -> None:
+    """`random.seed`, of which a study hears."""
+    python_random.seed(a, version)
+    _note("seed_of_random", a)
+
+
+def _note(name: str, seed: Any) -> None:
+    is_plain = isinstance(seed, int | np.integer) and 0 <= seed < 1 << 32
+    given_seeds[name] = int(seed) if is_plain else int(identity(seed)[:8], 16)
+    if seed is None:
+        del given_seeds[name]
 
 
 def put(value: Any, **options: Any) -> Put:
@@ -104,9 +130,16 @@ def stand_in(results: Path | None = None) -> None:
     }  # fmt: skip
     for name, meaning in own.items():
         setattr(ray, name, meaning)
+    state = numpy_random.get_state()[1]
+    plain: Any = np.random.RandomState(state[0]).get_state()
+    given_seeds.update({"seed": int(state[0])} if np.array_equal(state, plain[1]) else {})  # given just now
+    np.random.seed, random.seed = seed_numpy, seed_random
     of_ray.Worker.check_connected = GlobalState._connect_and_get_accessor = not_here
     services.canonicalize_bootstrap_address_or_die = not_here  # of `ray.util.state`
     of_ray.Worker.current_node_id = of_ray.Worker.current_task_id = property(not_here)
+    internal_kv.internal_kv_get_gcs_client = not_here  # of the autoscaler
+    for name in ("get", "namespace", "get_worker_id", "get_assigned_resources", "get_placement_group_id"):
+        setattr(RuntimeContext, name, property(not_here))
     storage._get_ray_train_session_dir = session_folder
     context, named = storage.StorageContext, storage.StorageContext.get_experiment_dir_name
     begin = context.__init__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import pickle
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ray import tune
 from ray.tune.impl.tuner_internal import TunerInternal
 from ray.tune.search import Searcher
@@ -48,6 +48,7 @@ class RayTuning(Led):
     strategy: str
     objectives: tuple[str, ...]
     seed: int
+    seed_of_random: int  # what the script gave to `random.seed`, as a number; else 0
     window: int
     in_worker: InWorker = field(metadata={"changes_results": False})
     leader: Controller | None = field(default=None, metadata={"changes_results": False})
@@ -70,6 +71,9 @@ def take_over(options: RunOptions, window: int | None) -> None:
 
     def made(kind: type[Searcher], *args: Any, **named: Any) -> Searcher:
         searcher = object.__new__(kind)
+        with suppress(TypeError):  # which its own call raises, too
+            bound = inspect.signature(kind.__init__).bind(searcher, *args, **named).arguments
+            named |= {name: value for name, value in bound.items() if value is not searcher}
         searcher._mpitune_arguments = named  # whether it was given a seed is not to be seen otherwise
         return searcher
 
@@ -110,17 +114,18 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             schedulers.require_possible(controller.scheduler)
             require_whole("window", window, 1)
             for name, trainable in controller.trainables.items():
-                sendable(f"the trainable {name}", trainable, "make it within the function, or in setup()")
+                sendable(f"the trainable {name}", trainable, "make it within it", lambda thing: packed_call(thing, {}))
             named, options = options.results is None, _own_folder(options, controller)
             known = known_settings(options)
-            seed, is_given = seed_here()
-            if not is_given or seed in core.seeds or controller.is_restored:
-                core.seeds.add(seed := known.get("seed", seed))
-            n_slots, controller.seed = agreed(options, seed)
+            _, state, at, *_ = core.numpy_random.get_state()
+            seeds = {"seed": int(state[at % len(state)]), "seed_of_random": 0} | known
+            seeds |= {} if controller.is_restored else core.given_seeds
+            n_slots, controller.seed = agreed(options, seeds["seed"])
+            controller.seed_of_random = seeds["seed_of_random"]
             size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
             about, worker = controller.described(), InWorker(_packed(controller), begin)
-            tuning = RayTuning(*about, controller.seed, size, worker, controller)
+            tuning = RayTuning(*about, controller.seed, controller.seed_of_random, size, worker, controller)
             if known and named and options.results:
                 fix = "give RunConfig another name, or --restart to set that study aside"
                 own = result_settings(tuning)
@@ -133,6 +138,7 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
         core.refuse(error)
     finally:
         core.tuners.pop(place, None)
+        core.given_seeds.clear()
 
 
 def _packed(controller: Controller) -> bytes:
@@ -161,10 +167,3 @@ def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
     if options.results is None and is_named and storage.storage_filesystem.type_name == "local":
         options = replace(options, results=Path(place, "mpitune"))
     return own_folder(options, ("ray", place))
-
-
-def seed_here() -> tuple[int, bool]:
-    """The seed that the script has given to NumPy and not drawn from since, else a number of its state; and which."""
-    state: Any = np.random.get_state()
-    seed = int(state[1][state[2] % len(state[1])])
-    return seed, np.array_equal(state[1], np.random.mtrand.RandomState(seed).get_state()[1])  # type: ignore[index]

@@ -25,6 +25,7 @@ from mpitune.optimize.search import search
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
+from mpitune.processes.pickles import packed_call, read_call
 from mpitune.processes.process import sendable
 from mpitune.ranks.launch import launched
 from mpitune.storage.trials import TrialRecord
@@ -59,6 +60,13 @@ class Called(Runs):
     def __init__(self, function: Callable[[], Any], read: Read, sweep_id: str):
         super().__init__(read[0], read[2], sweep_id)
         self.function = function
+
+    def __getstate__(self) -> dict[str, Any]:
+        arrays: dict[str, Any] = {}
+        return {**vars(self), "function": packed_call(self.function, arrays), "arrays": arrays}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, function=read_call(state["function"], state.pop("arrays"), writeable=True))
 
     def called(self) -> Mapping[str, Any]:
         """What a journal knows the code of."""
@@ -203,7 +211,7 @@ def agent(
     n_trials = read[0].run_cap if count is None else made.n_asked + count
     options = own_folder(options or RunOptions(quiet=True), name)
     if options.workers != 0:
-        sendable("the function", function, "make it within the function")
+        sendable("the function", function, "make it within the function", lambda thing: packed_call(thing, {}))
     kept = options.results is not None
     if not kept:
         made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")

@@ -187,7 +187,7 @@ def is_optunas(part: BaseSampler | BasePruner) -> bool:
     return type(part).__module__.startswith("optuna.")
 
 
-def reseed(sampler: BaseSampler, name: str) -> None:
+def reseed(sampler: Any, name: str) -> None:
     """Seed each source of random numbers of a sampler by this name, `SEED/WHAT`."""
     for number, source in enumerate(_sources(sampler)):
         words = np.frombuffer(hashlib.sha256(f"{name}/{number}".encode()).digest(), np.uint32)
@@ -215,7 +215,7 @@ def seed_in(sampler: BaseSampler) -> int | None:
     return int.from_bytes(digest.digest()[:4], "little") if sources else None
 
 
-def _sources(sampler: BaseSampler, unseeded: bool = True) -> list[Any]:
+def _sources(sampler: Any, unseeded: bool = True) -> list[Any]:
     """The sources of random numbers within a sampler, in a fixed order; those without a seed only if asked."""
     seen: set[int] = set()
 

@@ -18,7 +18,7 @@ from mpitune.earlier.code import changes, digests
 from tests.helpers import ROOT
 
 SCRIPT = '''
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 import json
 import constants_of_a_test as constants
 from bounds_of_a_test import at_least
@@ -40,6 +40,10 @@ class Model(Base):
     def __init__(self, momentum=0.9):
         self.momentum = momentum
 
+def traced(function):
+    return wraps(function)(lambda x: function(x) or 0)
+
+@traced
 def seen(x):
     return x
 
@@ -80,6 +84,7 @@ CHANGES = {  # what is written in place of what, and what is then said to have c
     ("return x\n\ndef power", "return -x\n\ndef power"): ["seen"],
     ("momentum=0.9", "momentum=0.8"): ["Model"],
     ("x ** n", "x * n"): ["power"],
+    ("(x) or 0", "(x) or 1"): ["seen"],
     ("start=0", "start=1"): ["objective"],
     ('"#b"', '"#c"'): ["objective"],
     ('"no docstring"', '"none"'): ["objective"],

@@ -15,12 +15,14 @@ from tests.helpers import journal_lines
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 HEAD = """
-import json, os, sys, tempfile
+import json, os, random, sys, tempfile
 import numpy as np
 import ray
 from ray import tune
 from ray.tune.schedulers import *
 from ray.tune.search.basic_variant import BasicVariantGenerator
+from ray.tune.search.optuna import OptunaSearch
+from optuna.samplers import TPESampler
 
 def show(name, grid):
     rows = [(trial.config, (trial.metrics or {}).get("loss"), (trial.metrics or {}).get("training_iteration"))
@@ -28,8 +30,9 @@ def show(name, grid):
     print(json.dumps([name, rows]))
     return grid
 
-def fit(name, trainable, space, n=6, run=None, seed=3, **how):
+def fit(name, trainable, space, n=6, run=None, seed=3, drawn=0, **how):
     np.random.seed(seed)
+    np.random.rand(drawn)
     how = {"num_samples": n, "metric": "loss", "mode": "min", **how}
     run = tune.RunConfig(**{"storage_path": os.path.abspath("storage"), "verbose": 0, **(run or {})})
     tuner = tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(**how), run_config=run)
@@ -95,11 +98,12 @@ fails = {**x, "fails": tune.grid_search([True, False])}
 grid = fit("fails", saving, fails, 1)
 assert grid.num_errors == 1 and "on purpose" in str(grid.errors[0])
 grid = fit("recovers", saving, fails, 1, {"failure_config": tune.FailureConfig(max_failures=1)})
+assert [trial.config["fails"] for trial in grid] == [True, False]
 assert [trial.metrics["training_iteration"] for trial in grid] == [8, 8] and not grid.num_errors
 
 mutations = PopulationBasedTraining("training_iteration", perturbation_interval=2, hyperparam_mutations=x)
-grid = fit("population", saving, x, 4, scheduler=mutations)
-assert {trial.metrics["training_iteration"] for trial in grid} == {8}
+grid = fit("population", saving, x, 4, {"checkpoint_config": tune.CheckpointConfig(num_to_keep=1)}, scheduler=mutations)
+assert {trial.metrics["training_iteration"] for trial in grid} == {8} and not grid.errors
 assert mutations._num_perturbations > 0
 
 def within(config):
@@ -158,7 +162,6 @@ ALONE = (
     + """
 if len(sys.argv) > 1:
     ray.init(num_cpus=2, include_dashboard=False)
-from ray.tune.search.optuna import OptunaSearch
 how = {} if len(sys.argv) == 1 else {"max_concurrent_trials": 1}
 fit("random", curve, {**x, "n": tune.grid_search([1, 2]), "c": tune.choice(["a", "b"])}, 1, **how)
 fit("asha", curve, x, 6, scheduler=ASHAScheduler(max_t=8, reduction_factor=2, brackets=2), **how)
@@ -197,9 +200,13 @@ def remotely(config):
     except Exception:  # as scripts have it
         pass
     return {"loss": 1}
-fit("own", adding, x, 2, {"name": "own"})
+fit("own", adding, x, 2, {"name": "own"}, drawn=5)
 data += 1
 fit("changed", adding, x, 2, {"name": "own"})
+def searched(seed):
+    by = OptunaSearch(sampler=seed and TPESampler(seed=seed))
+    return fit("of Optuna", curve, x, 1, {"name": f"optuna-{bool(seed)}"}, search_alg=by)
+list(map(searched, (None, None, 3)))
 pickled = open("storage/own/tuner.pkl", "rb").read()
 for refused in (
     lambda: fit("time", curve, x, scheduler=MedianStoppingRule()),
@@ -207,10 +214,14 @@ for refused in (
     lambda: fit("remote", remotely, x),
     lambda: remotely({}),
     lambda: fit("other", adding, {"x": tune.uniform(0, 5)}, run={"name": "own"}),
-    lambda: fit("seed", adding, x, 2, {"name": "own"}, seed=4),
+    lambda: fit("seed", adding, x, 2, {"name": "own"}, seed=4, drawn=5),
+    lambda: (random.seed(4), fit("seed of random", adding, x, 2, {"name": "own"})),
+    lambda: searched(4),
+    lambda: fit("longer", curve, x, 4, {"name": "mine", "stop": {"training_iteration": 5}}),
     lambda: fit("more", adding, x, 3, {"name": "own"}),
     lambda: fit("drawn", adding, x, 2, {"name": "own"}, search_alg=BasicVariantGenerator(random_state=4)),
     ray.nodes,
+    lambda: ray.get_runtime_context().get_worker_id(),
     lambda: tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit(),
 ):
     try:
@@ -229,8 +240,10 @@ SAID = [
     "MedianStoppingRule(time_attr='time_total_s') decides by the clock", "scheduler Own is not here",
     NOT_HERE, NOT_HERE,
     "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give RunConfig another name",
+    "holds a study with seed_of_random = 0, not", "optuna-True/mpitune holds a study with strategy = Search",
+    "stop={'training_iteration': 5}",
     "holds a study with num_samples = 2, not 3", ", not BasicVariantGenerator(max_concurrent=0, _constant_grid_search=",
-    NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
+    NOT_HERE, NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 
 

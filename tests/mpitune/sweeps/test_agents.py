@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: 
     assert len(runs) == 2 * 10 + 3 and list(tmp_path.glob("wandb/sweep-*/config-*.yaml"))
 
 
-HERE, TAKEN = RunOptions(gpu="none", workers=0, quiet=True), (n for n in [1])
+HERE, TAKEN, LOCK = RunOptions(gpu="none", workers=0, quiet=True), (n for n in [1]), Lock()
 
 
 def opened() -> Any:
@@ -141,7 +142,8 @@ def test_a_function_prints_and_one_that_fails_is_a_failed_trial(capfd: pytest.Ca
         import wandb
 
         wandb.init()
-        print("\nit trains")
+        with LOCK:
+            print("\nit trains")
         if wandb.config.lr > 0.4:
             raise ValueError("too large")
         wandb.log({"val.loss": wandb.config.lr})

@@ -63,7 +63,7 @@ def run(
     with ExitStack() as stack:
         kept = stack.enter_context(ExitStack())
         stack.push(partial(_settle, transport))
-        part = _WholePart(experiment, name, options, transport, time.monotonic(), host, stack, kept)
+        part = _RankSteps(experiment, name, options, transport, time.monotonic(), host, stack, kept)
         if transport.size > 1:
             versions_here = code_and_libraries(*_modules_of(type(experiment)))
             agree_on_versions(transport, host, versions_here)
@@ -124,7 +124,7 @@ def _modules_of(kind: type[Experiment]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _WholePart(RankPart):
+class _RankSteps(RankPart):
     """The steps of one rank, in their order; `stack`, then `kept` close what they open."""
 
     host: str

@@ -185,11 +185,14 @@ def test_ray_alone_has_the_same_trials(program: Any, tmp_path: Path) -> None:
 QUICK = (
     HEAD
     + """
-fit("named", curve, x, 4, {"name": "mine"})
+named = {**x, "drawn": tune.sample_from(lambda spec: random.random())}
+fit("named", curve, named, 4, {"name": "mine"})
 again = tune.Tuner.restore(os.path.abspath("storage/mine"), trainable=curve)
 show("restored", again.fit())
 bands = HyperBandScheduler("training_iteration", max_t=4)
-fit("bands", saving, x, 3, {"name": "bands"}, scheduler=bands)
+ends = {"stop": lambda trial_id, result: result["training_iteration"] >= 3}
+grid = fit("bands", saving, x, 3, {"name": "bands", **ends}, scheduler=bands)
+assert max(trial.metrics["training_iteration"] for trial in grid) == 3
 show("bands again", tune.Tuner.restore(os.path.abspath("storage/bands"), trainable=saving).fit())
 data = np.zeros(3)
 def adding(config):
@@ -217,7 +220,7 @@ for refused in (
     lambda: fit("seed", adding, x, 2, {"name": "own"}, seed=4, drawn=5),
     lambda: (random.seed(4), fit("seed of random", adding, x, 2, {"name": "own"})),
     lambda: searched(4),
-    lambda: fit("longer", curve, x, 4, {"name": "mine", "stop": {"training_iteration": 5}}),
+    lambda: fit("longer", curve, named, 4, {"name": "mine", "stop": {"training_iteration": 5}}),
     lambda: fit("more", adding, x, 3, {"name": "own"}),
     lambda: fit("drawn", adding, x, 2, {"name": "own"}, search_alg=BasicVariantGenerator(random_state=4)),
     ray.nodes,

@@ -81,9 +81,10 @@ def test_a_matrix_in_use_is_replaced_when_its_user_ends_or_is_killed(
 
 def test_a_second_matrix_spares_the_wait_and_the_oldest_is_replaced(node_memory: MemoryFile, forked: Spawned) -> None:
     workers = [forked(hold, node_memory, 2, what, -1) for what in (10.0, 20.0)]
-    for (process, pipe), what in zip(workers, (10.0, 20.0), strict=True):
+    for (_, pipe), what in zip(workers, (10.0, 20.0), strict=True):
         assert pipe.poll(PATIENCE)
         np.testing.assert_array_equal(pipe.recv(), expected(what))
+    for process, pipe in workers:
         pipe.send("end")
         process.join(PATIENCE)
     matrices = matrices_of(node_memory, 2)

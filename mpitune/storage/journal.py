@@ -1,6 +1,6 @@
 """The memory of a study: an append-only file of JSON lines, written by rank 0 alone.
 
-    journal.jsonl   line 1   {"format": 4, "settings": {"experiment": ..., ...}, ..., "crc": ...}
+    journal.jsonl   line 1   {"format": 5, "settings": {"experiment": ..., ...}, ..., "crc": ...}
                     then     {"key": ..., "params": {...}, "segment": {...}, "values": {...}, "arrays": ...,
                               "seconds": ..., "ended": ..., "attrs": {...}, "ending": {...},
                               "place": [host, rank, slot, device], "attempt": ..., "error": ...}

@@ -19,6 +19,9 @@ from mpitune import Float, Int, RunOptions, search
 from mpitune.errors import UsageError
 from mpitune.optimize import door
 from mpitune.optuna import asking, optimize
+from mpitune.optuna.objective import InWorker
+from mpitune.processes.pickles import packed_call
+from mpitune.processes.process import packed
 from tests.mpitune.optuna.made import HERE, TWO, digest, new, square, states
 
 
@@ -298,6 +301,15 @@ def test_a_sampler_that_raises_after_a_trial_leaves_it_told(how: dict[str, Any])
     with pytest.raises(KeyError, match="after"):
         optimize(study, square, 4, **how)
     assert states(study) == "CC"
+
+
+def test_a_worker_that_begins_late_sees_no_attribute_of_the_study_too_early() -> None:
+    leader = asking.Asking(study := new(), 1, 2)
+    seen = packed_call(lambda trial: float(len(trial.study.user_attrs)), {})
+    worker = InWorker(seen, leader.view_of_workers(), ["value"], None, False, 0).begin({})
+    first = leader.ask()
+    worker.on_news(packed(([], [(1, {"told": "after one result"})])))
+    assert [answer.values for answer in worker((first,))] == [{"value": 0.0}] and not study.user_attrs
 
 
 def test_what_cma_es_would_unpickle_is_never_taken_from_a_journal() -> None:

@@ -13,7 +13,8 @@ from mpitune.storage import records
 from mpitune.storage.history import JOURNAL, read_study
 from mpitune.storage.journal import Journal
 from mpitune.storage.records import UNREADABLE
-from mpitune.trial import PLAIN, WHOLE, Ending, Result, Segment, Trial, same_trial
+from mpitune.storage.trials import records as records_of
+from mpitune.trial import PLAIN, WHOLE, Ending, Outcome, Result, Segment, Trial, same_trial
 from tests.helpers import HEADER, outcome
 
 ORDINARY = [
@@ -104,3 +105,16 @@ def test_asked_trials_are_known_by_equal_parameters(tmp_path: Path) -> None:
     for params in ({"x": 1, "y": 3.0}, {"x": True, "y": 0.0}, {"x": 1, "y": 0}, {"x": 1, "y": -0.0}, {"x": 1}):
         assert not same_trial(known["n"], Trial("n", params))
     assert not same_trial(known["n"], Trial("n", {"x": 1, "y": 0.0}, Segment(fold=0)))
+
+
+def test_a_trial_is_what_its_last_stage_says_in_whatever_order_they_are_kept() -> None:
+    """As where jobs that join have evaluated them."""
+    stages = [
+        Outcome(
+            Trial(f"t000000/{n}", {}, Segment(0, stage=n, last=n == 2)),
+            Result("", {"loss": 2.0 - n}, ending=Ending(steps={n: {"loss": 2.0 - n}})),
+        )
+        for n in (1, 2, 0)
+    ]
+    (record,) = records_of(stages)
+    assert (record.state, record.values, list(record.steps)) == ("complete", {"loss": 0.0}, [0, 1, 2])

@@ -63,25 +63,29 @@ class Coordinator:
         n_slots = max(1, len(resources.slots))
         self._patience = max(IN_A_ROW, math.ceil(IN_VAIN / n_slots))  # deaths of a slot, while nothing does
         self._kinds_shown: set[str] = set()  # why trials have failed, each of which is said once
-        self._sound = next((result for result in study.results.values() if result.error is None), None)
         self._refused: UsageError | None = None  # why the study must end
         self.ended_by = ""  # what the experiment has said
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
         self.first_cause = ""  # of the first death, for when no slot is left
         self._raised: Outcome | None = None  # the first where the objective raised, before any trial has succeeded
-        self.n_failed = sum(result.error is not None for result in study.results.values())
         self._moved = True  # whether the searches have since workers were told
         for batch in study.start():
             self.dispatch.add(batch)
+        self.n_failed = sum(result.failed for result in study.results.values())
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to wait for: all that is to be run here is done, or no slot can go on."""
         no_room = self.dispatch.left_open and not self._study.has_more
-        waits = self._study.waits and not (self.ended_by or self.dispatch.n_too_long or no_room)
+        waits = self._study.waits and not (self._is_over or self.dispatch.n_too_long or no_room)
         at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not waits)
         return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more is to begin, as the experiment has enough or no search waits for anything."""
+        return bool(self.ended_by) or self._study.finished
 
     @property
     def is_behind(self) -> bool:
@@ -107,7 +111,7 @@ class Coordinator:
             return False
         total = self._scheduling.n_trials
         through = total is not None and self._study.n_asked >= total
-        return (through and self._sound is None) or self._study.others_succeed
+        return (through and self._study.sound is None) or self._study.others_succeed
 
     @property
     def _out_of_time(self) -> bool:
@@ -177,7 +181,7 @@ class Coordinator:
                 self.dispatch.add(batch)
         ended_by = self._study.port.on_results(self._study.news())
         self.ended_by = self.ended_by or ended_by
-        if self.ended_by:
+        if self._is_over:
             self.dispatch.stop()
         self._assign()
         if self._refused is not None:
@@ -222,7 +226,7 @@ class Coordinator:
                     self._study.port.on_message(result.messages)
                     result = replace(result, messages=b"")
                 if not doubted:
-                    result = self._study.port.examine(trial, result, self._sound) or result
+                    result = self._study.port.examine(trial, result, self._study.sound) or result
             except UsageError as error:
                 self._refused = self._refused or error
                 continue
@@ -302,7 +306,7 @@ class Coordinator:
         state = self.dispatch.slots[slot]
         state.failures, state.has_succeeded, state.is_failing = 0, True, False
         state.pending.clear()
-        self._succeeded, self._sound = True, result
+        self._succeeded, self._study.sound = True, result
         self._fresh.append((trial, result if result.doubt is None else replace(result, doubt=None)))
         self._settle(trial, assigned, succeeded=True)
 

@@ -223,7 +223,7 @@ class JoinedStudy(Study):
 
     def _claim(self, now: float) -> list[Batch]:
         """Claim what this job's slots need."""
-        if not self._open or (wanted := self._wanted()) <= 0:
+        if self.finished or not self._open or (wanted := self._wanted()) <= 0:
             return []
         self._next_claim = now + self._pause
         if not self._free and self._n_at_work < self._n_slots:

@@ -101,7 +101,7 @@ class RankZero:
             return self._unfinished(study, coordinator)
         outcomes = study.outcomes()
         journal.verify()
-        if complete and (beside := len(journal.history.results) - len(outcomes)) > 0:  # of fewer trials, for instance
+        if complete and (beside := len(journal.history.results) - study.n_done) > 0:  # of fewer trials, for instance
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
         failed = [outcome for outcome in outcomes if outcome.result.error is not None]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}

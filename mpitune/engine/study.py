@@ -24,6 +24,7 @@ class _Course:
     trials: list[Trial] = field(default_factory=list)
     awaited: list[Trial] = field(default_factory=list)  # a round, or some of a window
     open: int = 0
+    told: list[Trial] = field(default_factory=list)
     conclusion: Any = None
 
 
@@ -54,6 +55,7 @@ class Study:
         port: Port | None = None,
     ):
         self.results: MutableMapping[str, Result] = copy(results)
+        self.sound = next((result for result in results.values() if not result.failed), None)  # one that has succeeded
         self.port = port or Port()
         self._known = trials
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
@@ -101,13 +103,13 @@ class Study:
         return self.n_open_searches == 0
 
     def start(self) -> list[Batch]:
-        """The batches to run first."""
+        """The batches to run first; none where its searches end with what is known."""
         with no_collection():
             batches = [batch for course in self._courses for batch in self._advance(course)]
             while self._behind:
                 batches += self.catch_up()
         self._write_found()
-        return batches
+        return [] if self.finished else batches
 
     def record(self, result: Result) -> list[Batch]:
         """Take in one result; returns the batches that can be run because of it."""
@@ -140,7 +142,10 @@ class Study:
         return (self.results[key] for key in keys)
 
     def outcomes(self) -> list[Outcome]:
-        """Every known trial with its result, search by search in the order asked, whatever the layout."""
+        """Every known trial with its result, search by search in the order asked, whatever the layout.
+
+        A search that ends before it has heard of all that it asked for has no other trials than it was told of.
+        """
         return [
             Outcome(trial, self.results[trial.key])
             for course in self._courses
@@ -157,11 +162,15 @@ class Study:
         while True:
             try:
                 if course.trials:
+                    course.told += course.awaited
                     yielded = course.search.send([self.results[trial.key] for trial in course.awaited])
                 else:
                     yielded = next(course.search)
             except StopIteration as end:
                 course.conclusion = end.value
+                if len(course.told) < len(course.trials):
+                    told = {trial.key for trial in course.told}
+                    course.trials = [trial for trial in course.trials if trial.key in told]
                 self.n_open_searches -= 1
                 return []
             batches = yielded.new if isinstance(yielded, Window) else yielded
@@ -199,8 +208,10 @@ class Study:
         """The keys of trials that have no result in earlier studies either; the others get theirs."""
         if self._before is None or not unknown:
             return unknown
-        known = ((trial.key, self._before.find(trial)) for trial in trials if trial.key in unknown)
-        self.results.update((key, result) for key, result in known if result is not None)
+        for key, result in ((trial.key, self._before.find(trial)) for trial in trials if trial.key in unknown):
+            if result is not None:
+                self.results[key] = result
+                self.sound = self.sound or (None if result.failed else result)
         return {key for key in unknown if key not in self.results}
 
     def _write_found(self) -> None:

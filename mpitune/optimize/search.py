@@ -101,7 +101,8 @@ def search(
         trial_timeout: Seconds without a result after which a trial is killed, and tried once more. With
             workers=0 this holds for commands alone.
         callbacks: Called on rank 0 with the study so far and each trial that has ended, in the order told; one that
-            returns True ends the search once what runs has ended.
+            returns True ends the search: a grid, random or Sobol as if no later trial had run, others with what
+            is open.
         enqueue: Points to begin with; parameters that they leave out are drawn. A number that is on no step of its
             range is evaluated as given, and samplers learn from it as the nearest that is.
         window: So many trials, or stages of them, are open at a time: each is proposed when the results of all but the

@@ -192,7 +192,8 @@ class _SchedulerSource:
                 self._stages.setdefault(number_of(trial), []).append(Outcome(trial, result))
                 if trial.segment.last or result.failed:
                     self._call_back(number_of(trial))
-        return False
+        # Of whole trials that were all asked for, the study is as if no later one had run.
+        return self._stop and not self.least and proposed.batch[0].segment.stage is None
 
     def _call_back(self, number: int) -> None:
         """Tell the callbacks of a trial that has ended."""
@@ -200,8 +201,6 @@ class _SchedulerSource:
         self._study.trials = list(self._records.values())
         for callback in self._plan.callbacks:
             self._stop |= bool(callback(self._study, self._records[number]))
-        if self._stop and self._scheduler.at_once:  # all are asked for: those that wait are not begun
-            self._plan.limit.reached = self._plan.limit.reached or "a callback"
 
     def _groups(self, trials: Sequence[Trial]) -> list[Batch]:
         """Trials as they are evaluated: those that are alike, `together` at most; without groups each by itself.

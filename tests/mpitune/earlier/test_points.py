@@ -188,6 +188,11 @@ def test_code_that_results_depend_on_must_be_the_same(tmp_path: Path) -> None:
         search(lambda trial: trial.params["x"] * 3.0, **usual)
     study = search(lambda trial: trial.params["x"] * 3.0, **usual, changed="objective")
     assert [trial.values["loss"] for trial in study.trials] == [2.0, 4.0, 6.0, 12.0]
+    usual |= {"changed": "objective", "space": {"x": Int(1, 6)}}
+    study = search(lambda trial: 1 / 0, **{**usual, "strategy": "random", "n_trials": 20})
+    assert {(t.params["x"] > 4, t.state) for t in study.trials} == {(False, "complete"), (True, "failed")}
+    with pytest.raises(UsageError, match="it returned loss, more, before loss: return the same names"):
+        search(lambda trial: {"loss": 1.0, "more": 2.0}, **{**usual, "space": {"x": Int(1, 7)}})
 
 
 def test_jobs_join_a_changed_study_and_a_study_that_jobs_joined_is_changed(tmp_path: Path) -> None:

@@ -128,9 +128,13 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     assert f"{len(first)} trials: " in said and "stopped by its time: the same call continues it" in said
     assert (tmp_path / "r" / "trials.csv").read_text().count("\n") == len(first) + 1
     assert "stopped by its time" in (tmp_path / "r" / "report.html").read_text()
-    second = searched(slow, space, **how, callbacks=[lambda study, trial: len(study) >= len(first) + 3])
-    assert len(first) + 3 <= len(second) < 200
-    assert read_study(tmp_path / "r").stopped == ("" if order else "a callback")
+    calls = [lambda study, trial: len(study) >= len(first) + 3]
+    second = searched(slow, space, **how, callbacks=calls)
+    assert len(first) + 3 <= len(second) < 200 and (order or len(second) == len(first) + 3)
+    assert read_study(tmp_path / "r").stopped == "" and read_study(tmp_path / "r").complete
+    begun = read_study(tmp_path / "r").results.keys()
+    assert len(searched(slow, space, **how, callbacks=calls)) == len(second), "the same call begins nothing"
+    assert read_study(tmp_path / "r").results.keys() == begun
     over.unlink()
     how = dict(n_trials=len(second), results=tmp_path / "whole")
     how |= {"strategy": "tpe", "window": 4} if "strategy" in order else {}

@@ -139,7 +139,7 @@ def test_workers_do_what_this_process_did_not_end_in_time(
         return run_study(folds, replace(options, workers=1))
 
     monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", study)
-    monkeypatch.setattr("mpitune.sklearn.search.place.SOON", soon)
+    monkeypatch.setattr("mpitune.sklearn.search.place.ALONE_S", soon)
     monkeypatch.setattr(
         "mpitune.sklearn.search.place.time", SimpleNamespace(monotonic=int, process_time=count().__next__)
     )
@@ -159,7 +159,7 @@ def test_workers_are_forks_of_the_server_that_began_in_the_first_seconds(monkeyp
     monkeypatch.setattr("mpitune.processes.fork_server.ForkServer", Noted)
     monkeypatch.setattr("mpitune.processes.fork_server._servers", {})
     monkeypatch.setattr("mpitune.sklearn.search.place.LONG_S", 0.0)
-    monkeypatch.setattr("mpitune.sklearn.search.place.SOON", 0.0)
+    monkeypatch.setattr("mpitune.sklearn.search.place.ALONE_S", 0.0)
     GridSearchCV(SVC(), {"C": [0.1, 1.0], "gamma": [0.1, 1.0]}, cv=3, workers=1).fit(X, Y)
     assert len(begun) == 1 and begun[0].is_alive
     assert ("mpitune.svm.loaded" in begun[0].modules) == svm.is_compiled()

@@ -42,11 +42,16 @@ class LoadedStudy:
 
     @property
     def winner_(self) -> Winner | None:
-        """What the best candidate is worth, as a search says; None without two candidates, two folds and a goal."""
+        """What the best candidate is worth, as a search says; None without two candidates, two folds and a goal.
+
+        None, too, where the folder has studies of several outer folds: load the folder of one.
+        """
         from mpitune.exchange.programs import experiment_of
         from mpitune.report.page import report_of
 
-        folder = studies_in(self.folder)[-1]
+        *others, folder = studies_in(self.folder)
+        if others and folder.name.startswith("data-"):
+            return None
         experiment, history = None, read_study(folder)
         with suppress(Exception):  # of a program's own part: the journal may be anybody's
             experiment = experiment_of(history)

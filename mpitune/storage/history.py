@@ -240,14 +240,15 @@ def _read_some(lines: list[bytes], start: int, history: History, folder: Path) -
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The folder, or those in it of iterations or outer folds of searches of `mpitune.sklearn`: each is a study.
+    """The folder if it is a study, then those in it of iterations and outer folds of searches of `mpitune.sklearn`.
 
     One that was killed before its header was whole has not begun. Raises UsageError where a header is damaged.
     """
-    parts = ("iteration*", "data-*") if not os.path.lexists(folder / JOURNAL) else ()
+    own = [folder] if os.path.lexists(folder / JOURNAL) else []
+    parts = ("data-*",) if own else ("iteration*", "data-*", "iteration*/data-*")
     places = [path.parent for part in parts for path in folder.glob(f"{part}/{JOURNAL}")]
-    names = [place.name for place in places if read_header(place) is not None]
-    return [folder / name for name in sorted(names, key=lambda name: (len(name), name))] or [folder]
+    within = [place for place in places if read_header(place) is not None]
+    return own + sorted(within, key=lambda place: (len(str(place)), place)) or [folder]
 
 
 def read_study(folder: Path) -> History:

@@ -161,11 +161,16 @@ def _record(
 
 
 def read(folder: Path) -> ExportedStudy:
-    """The study in a results folder, or the iterations of a halving search. Raises UsageError where there is none."""
+    """The study in a results folder; all where a search has several there. Raises UsageError where there is none."""
     first, *others = every = [_read(study) for study in studies_in(folder)]
     if not others:
         return first
-    trials = [replace(trial, key=f"{study.folder.name}/{trial.key}") for study in every for trial in study.trials]
+    within = [(study.folder.relative_to(folder).as_posix(), study.trials) for study in every]
+    trials = [
+        replace(trial, key=trial.key if name == "." else f"{name}/{trial.key}")
+        for name, some in within
+        for trial in some
+    ]
     return replace(first, folder=folder, trials=trials)
 
 

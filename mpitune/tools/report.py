@@ -1,6 +1,6 @@
 """The report of a study, from its journal: `python -m mpitune report RESULTS`.
 
-Works at any time, also while the study runs. Of a halving search each iteration has a report of its own. Exit status
+Works at any time, also while the study runs. Of a halving search each iteration has a report of its own, and each outer fold. Exit status
 0, or 2 where there is no study.
 """
 

@@ -3,8 +3,9 @@
 It works on any machine that sees the results folder, such as a login node. With --json it prints an object for scripts.
 
 Exit status 0 only when the study is complete, 3 when it is complete with failed trials, 75 when there
-is more to do (the same command as before does it), 2 when there is no study. A halving search of `mpitune.sklearn` has
-a study for each iteration: it is told of those that have begun, as only the search knows how many there will be.
+is more to do (the same command as before does it), 2 when there is no study. A search of `mpitune.sklearn` may
+have a study for each iteration and each outer fold: those that have begun are told, as only the script knows how many
+there will be, and the exit status is that of the one that lacks most.
 """
 
 from __future__ import annotations
@@ -188,5 +189,5 @@ def _show(options: StatusOptions) -> Exit:
     for status in every:
         print(status.as_json() if options.json else "\n".join(described(status)))
     if folders != [options.folder] and not options.json:
-        print(f"iterations {len(every)} have begun; only the search knows whether more follow: run it again to be sure")
+        print(f"studies    {len(every)} have begun; only the search knows whether more follow: run it again to be sure")
     return max(status.exit for status in every)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mpitune import Float
+from mpitune import Float, load
 from mpitune.engine.progress import STATUS_FILE, Overview, note_of, read_status_file
 from mpitune.errors import Exit
 from mpitune.optimize.strategies import Halving
@@ -113,10 +113,14 @@ def test_the_folder_of_a_halving_search_has_a_study_for_each_iteration(
     assert main([str(tmp_path)]) == Exit.DONE
     said = capsys.readouterr().out
     assert re.findall(r"iteration(\d+): complete", said) == ["2", "10"]
-    assert "iterations 2 have begun; only the search knows whether more follow" in said
+    assert "studies    2 have begun; only the search knows whether more follow" in said
     with open(tmp_path / "iteration2" / JOURNAL, "r+b") as file:
         file.truncate(os.path.getsize(file.name) - 20)
     assert main([str(tmp_path)]) == Exit.STOPPED
+    os.rename(tmp_path / "iteration2", tmp_path / "iteration10" / "data-1")  # as of a second outer fold
+    assert main([str(tmp_path / "iteration10")]) == main([str(tmp_path)]) == Exit.STOPPED
+    prefixes = {key.rpartition("/")[0] for key in load(tmp_path / "iteration10").trials.index}
+    assert prefixes == {"", "data-1"} and load(tmp_path / "iteration10").winner_ is None
 
 
 def test_no_time_left_is_not_said_before_the_end() -> None:

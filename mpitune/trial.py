@@ -284,10 +284,17 @@ class Outcome(NamedTuple):
     result: Result
 
 
+def failure_of(result: Evaluation) -> str | None:
+    """Why a trial has failed, with an error or as its objective says; None where it has not."""
+    if result.error is not None:
+        return result.error
+    return result.ending.cause if result.ending.state == FAILED else None
+
+
 def state_of(outcomes: Sequence[Outcome]) -> str:
     """What became of a trial of a search, from its stages in their order."""
     trial, result = outcomes[-1]
-    if result.error is not None or result.ending.state == FAILED:
+    if failure_of(result) is not None:
         return FAILED
     if result.ending.state == PRUNED or not trial.segment.last:
         return PRUNED

@@ -31,7 +31,7 @@ from mpitune.engine.study import Study
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
 from mpitune.storage.table import kind_of, last_line
-from mpitune.trial import Batch, NoRoom, Outcome, Result, Trial, halves, is_group
+from mpitune.trial import Batch, NoRoom, Outcome, Result, Trial, failure_of, halves, is_group
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Coordinator:
         self._moved = True  # whether the searches have since workers were told
         for batch in study.start():
             self.dispatch.add(batch)
-        self.n_failed = sum(result.failed for result in study.results.values())
+        self.n_failed = sum(failure_of(result) is not None for result in study.results.values())
 
     @property
     def finished(self) -> bool:
@@ -173,7 +173,7 @@ class Coordinator:
             self._moved = True
             if self._durable:
                 result = self._durable.popleft()
-                self.n_failed += result.error is not None
+                self.n_failed += failure_of(result) is not None
                 batches = self._study.record(result)
             else:
                 batches = self._study.catch_up()

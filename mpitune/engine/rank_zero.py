@@ -32,7 +32,7 @@ from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import versions
 from mpitune.storage.table import kind_of, last_line
 from mpitune.track.tracker import Tracker, close
-from mpitune.trial import Outcome, Result
+from mpitune.trial import Outcome, Result, failure_of
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class RankZero:
         journal.verify()
         if complete and (beside := len(journal.history.results) - study.n_done) > 0:  # of fewer trials, for instance
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
-        failed = [outcome for outcome in outcomes if outcome.result.error is not None]
+        failed = [outcome for outcome in outcomes if failure_of(outcome.result) is not None]
         ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
         if finish:
             doing = "tables and figures are made"
@@ -121,7 +121,7 @@ class RankZero:
             if is_kept():
                 print(f"results: {folder}", file=stream)
         kinds: dict[str, list[Result]] = {}
-        for trial, result in failed:
+        for trial, result in (outcome for outcome in failed if outcome.result.failed):  # the door has said the others
             kinds.setdefault(kind_of(trial.params, result.error), []).append(result)
         for first, *others in kinds.values():
             more = f" and {len(others)} more" if others else ""

@@ -13,7 +13,7 @@ from mpitune.figures.panels import Section
 from mpitune.figures.winner import Winner, best_of, mean_of, winner_among
 from mpitune.identity import texts_of
 from mpitune.storage.history import History
-from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, Result, Trial, state_of
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, Result, Trial, failure_of, state_of
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ReportedStudy:
     def failures(self) -> list[tuple[Trial, Result]]:
         """Failed trials, in the journal's order."""
         results = self.history.results
-        return [(self.history.trials[key], result) for key, result in results.items() if result.error is not None]
+        return [(self.history.trials[key], result) for key, result in results.items() if failure_of(result) is not None]
 
     @property
     def state(self) -> str:

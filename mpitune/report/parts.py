@@ -16,7 +16,7 @@ from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
-from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result, Trial
+from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result, Trial, failure_of
 
 MOST_CANDIDATES = 40  # with their intervals
 MOST_CURVES = 200  # of trials
@@ -186,10 +186,10 @@ def failures_of(study: ReportedStudy) -> list[dict[str, Any]]:
     """The kinds of failures by their last lines, the most frequent first, each with the first trial that failed so."""
     kinds: dict[str, list[tuple[Trial, Result]]] = {}
     for trial, result in study.failures:
-        kinds.setdefault(last_line(result.error)[:300], []).append((trial, result))
+        kinds.setdefault(last_line(failure_of(result))[:300], []).append((trial, result))
     return [
         {"last": last, "n": len(some), "key": some[0][0].key, "place": str(some[0][1].place),
-         "params": _words_of(study, some[0][0].params), "text": (some[0][1].error or "")[-MOST_TEXT:]}
+         "params": _words_of(study, some[0][0].params), "text": (failure_of(some[0][1]) or "")[-MOST_TEXT:]}
         for last, some in sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:MOST_FAILURES]
     ]  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The report of a study, from its journal: `python -m mpitune report RESULTS`.
 
-Works at any time, also while the study runs. Of a halving search each iteration has a report of its own, and each outer fold. Exit status
-0, or 2 where there is no study.
+Works at any time, also while the study runs. Of a search of `mpitune.sklearn` each iteration and each outer fold has a
+report of its own. Exit status 0, or 2 where there is no study.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from mpitune.optuna import asking, optimize
 from mpitune.optuna.objective import InWorker
 from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import packed
+from mpitune.storage.history import read_study
+from mpitune.tools.status import look
 from tests.mpitune.optuna.made import HERE, TWO, digest, new, square, states
 
 
@@ -41,6 +43,13 @@ def test_callbacks_are_called_in_the_order_of_numbers_until_an_exception_that_is
         optimize(study, objective, 30, catch=(ValueError,), callbacks=[hear], window=4, options=TWO)
     assert "in objective" in str(raised.value.__cause__)
     assert states(study) == "CCFCF" and heard == [(n, n + 1) for n in range(4)]
+
+
+def test_a_failure_that_is_caught_counts_for_all_that_count(tmp_path: Path) -> None:
+    half = lambda trial: 1 / (trial.number % 2)  # noqa: E731
+    optimize(new(), half, 4, catch=(ZeroDivisionError,), options=replace(HERE, results=tmp_path / "r"))
+    assert len(look(tmp_path / "r").failures) == read_study(tmp_path / "r").ends[-1]["failed"] == 2
+    assert "2 failed, 0 succeeded" in (tmp_path / "r/report.html").read_text()
 
 
 def looks(trial: Trial, study: optuna.Study) -> float:

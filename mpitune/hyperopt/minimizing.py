@@ -118,8 +118,7 @@ class Loop(MODULE.FMinIter):
         self.rstate = self.rstate or np.random.default_rng(seed)
         own = self._algorithm.startswith("hyperopt.")
         if slots > 1 and not (window or known or own):
-            more = f"--window {2 * slots}: more"
-            print(f"the algorithm is not of hyperopt: one trial runs at a time ({more})", file=sys.stderr)
+            print(f"the algorithm is not hyperopt's: one trial at a time (--window {2 * slots}: more)", file=sys.stderr)
         size = window or known.get("window") or (2 * slots if slots > 1 and own else 1)
         say_kept(function, "return it in the result, beside loss and status", options)
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))

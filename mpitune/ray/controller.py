@@ -77,9 +77,6 @@ class Controller(TuneController):
         if hasattr(self._search_alg, "_uuid_prefix"):
             self._search_alg._uuid_prefix = ""  # ids are numbers
 
-    def _used_resources_string(self) -> str:
-        return ""
-
     def get_live_trials(self) -> Any:
         return [trial for trial in self._trials if trial in self._live_trials]  # in their order
 

@@ -20,11 +20,14 @@ from ray._private import worker as of_ray
 from ray._private.state import GlobalState
 from ray.experimental import internal_kv
 from ray.runtime_context import RuntimeContext
+from ray.train._internal import session
+from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
 
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import StudyError, UsageError
 from mpitune.identity import identity
 from mpitune.processes.keeper import scratch_folder
+from mpitune.processes.process import OnImport
 
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
 parameters: dict[str, Any] = {}  # of `tune.with_parameters`
@@ -35,7 +38,7 @@ python_random: Any = random._inst
 tuners: dict[Path, bytes] = {}  # by place, before a `Tuner` of a study that has not begun has written it
 stands_in = False  # in this process
 refusals: list[str] | None = None  # in a trial: what it was told, whatever it made of that
-_folder = ""
+_folder, _report = "", LocalTrainFnUtils.report
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,39 @@ def not_here(*args: Any, **options: Any) -> NoReturn:
     """Raises UsageError in a trial, which ends the study; SystemExit in the script, after a line."""
     error = UsageError(
         "the script asks for a task, an actor or the cluster of Ray, which mpitune does not start: call the function "
-        "itself (of a trainer of Ray Train its loop), and leave to mpitune what runs where; of Ray's core, init, put, "
-        "get and shutdown are here"
+        "itself, and give a trainer of Ray Train one worker; of Ray's core, init, put, get and shutdown are here"
     )
     if refusals is None:
         refuse(error)
     refusals.append(str(error))
     raise error
+
+
+def _report_kept(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **named: Any) -> None:
+    """What a trainer's loop reports, whose checkpoint it may delete then."""
+    if checkpoint is not None:
+        place = checkpoint.to_directory(tempfile.mkdtemp(dir=session_folder()))
+        if utils._last_checkpoint is not None:
+            shutil.rmtree(utils._last_checkpoint.path, ignore_errors=True)
+        checkpoint = type(checkpoint).from_directory(place)
+    _report(utils, metrics, checkpoint, *args, **named)
+
+
+def _let_train(package: Any) -> None:
+    """A trainer of one worker trains in this process, as by Ray itself one without workers does."""
+    kind = package.DataParallelTrainer
+    run = kind._initialize_and_run_local_controller
+
+    def run_here(trainer: Any, loop: Any) -> Any:
+        around, session._session = session._session, None  # of the trial, which is not the loop's
+        trainer.run_config.name = f"{trainer.run_config.name}-{os.getpid()}"  # by which callbacks name their folders
+        try:
+            return run(trainer, loop)
+        finally:
+            session._session = around
+
+    kind.running_in_local_mode = property(lambda self: self.scaling_config.num_workers < 2, lambda self, value: None)
+    kind._initialize_and_run_local_controller, LocalTrainFnUtils.report = run_here, _report_kept
 
 
 def refuse(error: UsageError | StudyError) -> NoReturn:
@@ -137,9 +166,11 @@ def stand_in(results: Path | None = None) -> None:
     of_ray.Worker.check_connected = GlobalState._connect_and_get_accessor = not_here
     services.canonicalize_bootstrap_address_or_die = not_here  # of `ray.util.state`
     of_ray.Worker.current_node_id = of_ray.Worker.current_task_id = property(not_here)
+    sys.meta_path.insert(0, OnImport("ray.train.v2.api.data_parallel_trainer", _let_train))
     internal_kv.internal_kv_get_gcs_client = not_here  # of the autoscaler
     for name in ("get", "namespace", "get_worker_id", "get_assigned_resources", "get_placement_group_id"):
         setattr(RuntimeContext, name, property(not_here))
+    RuntimeContext.get_accelerator_ids = lambda self: {"GPU": _gpu_ids()}
     storage._get_ray_train_session_dir = session_folder
     context, named = storage.StorageContext, storage.StorageContext.get_experiment_dir_name
     begin = context.__init__

@@ -31,9 +31,7 @@ from mpitune.processes.process import sendable
 from mpitune.ray import core, schedulers
 from mpitune.ray.controller import Controller
 from mpitune.ray.stage import InWorker
-from mpitune.settings import result_settings
 from mpitune.storage.files import written_whole
-from mpitune.storage.history import require_same_study
 from mpitune.studies import run_study, stays
 from mpitune.trial import Evaluation, Result, Trial, Window
 
@@ -115,7 +113,7 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             require_whole("window", window, 1)
             for name, trainable in controller.trainables.items():
                 sendable(f"the trainable {name}", trainable, "make it within it", lambda thing: packed_call(thing, {}))
-            named, options = options.results is None, _own_folder(options, controller)
+            options = _own_folder(options, controller)
             known = known_settings(options)
             _, state, at, *_ = core.numpy_random.get_state()
             seeds = {"seed": int(state[at % len(state)]), "seed_of_random": 0} | known
@@ -126,10 +124,6 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
             about, worker = controller.described(), InWorker(_packed(controller), begin)
             tuning = RayTuning(*about, controller.seed, controller.seed_of_random, size, worker, controller)
-            if known and named and options.results:
-                fix = "give RunConfig another name, or --restart to set that study aside"
-                own = result_settings(tuning)
-                require_same_study(options.results, {name: known.get(name) for name in own}, own, fix=fix)
             run_study(tuning, options)
     except (UsageError, StudyError) as error:
         if place in core.tuners:  # of the study that is there

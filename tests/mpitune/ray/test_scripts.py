@@ -123,13 +123,21 @@ analysis = tune.run(curve, config=x, num_samples=2, metric="loss", mode="min", v
 assert [trial.last_result["training_iteration"] for trial in analysis.trials] == [3, 3]
 print(json.dumps(["run", analysis.best_config]))
 
+def loop(config):
+    with tempfile.TemporaryDirectory() as folder:
+        json.dump(ray.train.get_context().get_world_size(), open(folder + "/size", "w"))
+        ray.train.report({"loss": config["x"] + 2}, checkpoint=tune.Checkpoint.from_directory(folder))
 def trained(config):
     from ray.train import ScalingConfig
     from ray.train.torch import TorchTrainer
-    TorchTrainer(curve, scaling_config=ScalingConfig(num_workers=1)).fit()
+    trainer = TorchTrainer(loop, train_loop_config=config, scaling_config=ScalingConfig(num_workers=config.pop("n", 1)))
+    result = trainer.fit()
+    tune.report(result.metrics, checkpoint=result.checkpoint)
 
+best = fit("trainer", trained, x, 2).get_best_result()
+assert json.load(open(best.checkpoint.path + "/size")) == 1 and best.metrics["loss"] == best.config["x"] + 2
 try:
-    fit("trainer", trained, x)
+    fit("trainers", trained, {**x, "n": 2}, 1)
 except SystemExit as end:
     print(json.dumps(["refused", end.code]))
 """
@@ -152,7 +160,7 @@ def run(
 @pytest.mark.slow
 def test_what_scripts_do_is_as_ray_says_and_the_same_on_two_ranks(program: Any, tmp_path: Path) -> None:
     said, errors = run(program, tmp_path / "one", FEATURES, "--workers", "2")
-    assert len(said) == 10 and said["refused"] == 2 and NOT_HERE in errors
+    assert len(said) == 11 and said["refused"] == 2 and NOT_HERE in errors
     how = ["--workers", "1", "--results", "kept"]
     assert run(program, tmp_path / "two", FEATURES, *how, ranks=2)[0] == said
 
@@ -242,7 +250,7 @@ assert isinstance(error, ValueError) and "does not exist on storage anymore" in 
 SAID = [
     "MedianStoppingRule(time_attr='time_total_s') decides by the clock", "scheduler Own is not here",
     NOT_HERE, NOT_HERE,
-    "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give RunConfig another name",
+    "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give another results folder",
     "holds a study with seed_of_random = 0, not", "optuna-True/mpitune holds a study with strategy = Search",
     "stop={'training_iteration': 5}",
     "holds a study with num_samples = 2, not 3", ", not BasicVariantGenerator(max_concurrent=0, _constant_grid_search=",

@@ -14,7 +14,7 @@ import mpitune.sklearn as ours
 from mpitune import Float, RunOptions
 from mpitune.errors import Caller, StorageError, UsageError, called_from, or_typed, typed
 from mpitune.settings import from_namespace, require_seconds
-from mpitune.storage.lines import read_header
+from mpitune.storage.lines import FORMAT, read_header
 from tests.helpers import HEADER, ROOT
 
 
@@ -46,7 +46,7 @@ def test_an_error_of_ours_is_not_wrapped_as_a_librarys(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         from_namespace(Refuses, argparse.Namespace())
     (tmp_path / "journal.jsonl").write_text(json.dumps({**HEADER, "format": 99}) + "\n")
-    with pytest.raises(UsageError, match="has format 99, this program reads 4"):
+    with pytest.raises(UsageError, match=f"has format 99, this program reads {FORMAT}"):
         read_header(tmp_path)
 
 

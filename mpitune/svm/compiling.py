@@ -19,7 +19,7 @@ from mpitune._jit import WIDE
 from mpitune.folders import private_folder
 from mpitune.locks import locked
 from mpitune.svm.apart import proof
-from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
+from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, in_doubt, keep
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
 from mpitune.svm.solver.binary import Paths
@@ -112,6 +112,7 @@ def _answers() -> None:
     places, problems = np.zeros((3, 2), np.int64), binary_problems(3, "ovo")
     for _, values in RbfSource(samples, 0.1, None, kernel).decisions(solved, rows):
         choose_classes(values, places, problems, 3)
+        in_doubt(values.T.copy(), places, np.zeros((3, 2)), np.zeros(2, np.bool_), np.array(problems), 3)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@
   or so small that their sums with 1 lose them;
 - else single pairs of classes whose threshold is not determined: no multiplier is between its bounds, and more
   thresholds than the tolerance allows are optimal, so LIBSVM's depends on how it rounds along its way; or the threshold
-  is 0 within the tolerance, which then decides the labels of samples that have little to do with others.
+  is 0 within the tolerance, which then decides the labels of samples that have little to do with others. In a grid
+  they are left to it where a label or an attribute asks for them; see `share`.
 """
 
 from __future__ import annotations
@@ -98,9 +99,12 @@ class Pair:
     def __init__(
         self, x: np.ndarray, members: np.ndarray, function: KernelFunction, products: np.ndarray | None
     ) -> None:
-        self._x, self._function, self._products = x, function, products
+        self._x, self._function, self._products, self._size = x, function, products, len(members)
         self._lane_of = np.full(len(x), -1)
         self._lane_of[members] = np.arange(len(members))
+
+    def __len__(self) -> int:
+        return self._size
 
     @functools.cached_property
     def _kernel(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,80 +8,85 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpitune.svm import libsvm
-from mpitune.svm.data import Data, Matrix
+from mpitune.svm.data import Data
 from mpitune.svm.decide.sources import DoubleSource, KernelSource
 from mpitune.svm.solver.binary import Paths
 
 if TYPE_CHECKING:
-    from mpitune.svm.solved import Replacement, Solved
+    from mpitune.svm.solved import KnownPart, Replacement, Solved
 
 DOUBT = 1.5  # times the tolerance: how far LIBSVM's decision values may be from others, nearly always
 ROUNDING = 1e-9  # of the multipliers' sum, times the largest kernel value: by which values in double may differ
 PATIENCE = 50, 100_000  # iterations for each sample, and in all: where both are passed, a label is not worth more
 
 
-def thresholds(paths: Paths, shift: np.ndarray | None) -> np.ndarray:
-    """Thresholds (n, n_penalties) for the kernel itself, of which the matrix lacks ``shift`` (width,)."""
-    if shift is None:
-        return paths.rhos
-    each = map(paths.of, range(len(paths.lanes)))
-    return np.array([path.rhos + path.betas @ shift[path.columns] for path in each])
-
-
 class LibsvmShare:
     """Pairs of classes whose thresholds are not determined: LIBSVM's solutions take the place of those found here."""
 
     def __init__(self, data: Data, source: KernelSource, tolerance: float, shrinking: bool) -> None:
-        self._data, self._source, self._function = data, source, source.function
+        self._data, self._function = data, source.function
         self._tolerance, self._shrinking = tolerance, shrinking
         self._largest = libsvm.scale(data.x, source.function)
         self._pairs: dict[tuple[int, int], libsvm.Pair] = {}
-        self._room = data.memory // 4  # bytes
 
-    def take(self, work: Matrix, paths: Paths, penalties: np.ndarray, solved: Sequence[Solved]) -> None:
-        """Replace paths of a pair, one for each training set of ``solved``, or leave whole fits to LIBSVM."""
-        tolerance, (problem, _, rows) = self._tolerance, work
-        # Where samples have little to do with any support vector, the threshold decides their labels.
-        zero = np.abs(thresholds(paths, self._source.shift(rows))) <= tolerance
-        open_ = paths.converged & (zero | (paths.gaps > tolerance))
+    def leave(self, paths: Paths, solved: Sequence[Solved]) -> None:
+        """Leave whole fits to LIBSVM where it computes a pair coarsely; a path for each training set of ``solved``."""
         for own, rough in zip(solved, paths.converged & libsvm.coarse(paths, self._largest), strict=True):
             own.left |= rough
-        for p in np.flatnonzero(open_.any(axis=1)).tolist():
-            own, lanes, every = solved[p], paths.lanes[p], np.zeros(len(rows))
-            numbers = np.flatnonzero(open_[p] & ~own.left).tolist()
-            for c, used, betas, rho, iterations in self._solved(own, problem, penalties, numbers):
-                every[:] = 0.0
-                every[np.searchsorted(rows, used)] = betas
-                paths.betas[p, c, :lanes] = every[paths.columns[p, :lanes]]
-                shift = self._source.shift(used)
-                paths.rhos[p, c] = rho - (0.0 if shift is None else float(shift @ betas))
-                paths.iterations[p, c] = max(1, iterations)
 
-    def settle(self, solved: Sequence[Solved], penalties: np.ndarray) -> None:
-        """Have LIBSVM's solutions where a label of a scored sample may depend on how far LIBSVM goes."""
-        wanted: dict[tuple[int, int], dict[int, list[int]]] = {}  # by problem, training set: penalties
-        doubts: dict[int, dict[tuple[int, int], np.ndarray]] = {}  # by training set
-        for n, own in enumerate(solved):
-            assert own.scored is not None
-            for q, c in doubts.setdefault(n, own.scored.doubtful(DOUBT * self._tolerance)):
+    def settle(self, parts: Sequence[KnownPart]) -> None:
+        """Have LIBSVM's solutions where a label of samples may depend on how far LIBSVM goes."""
+        # First where a whole interval of thresholds is optimal: LIBSVM's is in it.
+        self._replace(parts, [self._doubts(part, part.solved.gaps / 2) for part in parts], open_only=True)
+        doubts = [self._doubts(part, 0.0) for part in parts]
+        self._replace(parts, doubts, open_only=False)
+        self._pairs.clear()
+        double = DoubleSource(self._data.samples, self._function, self._data.x)
+        for part, some in zip(parts, doubts, strict=True):
+            part.settled = True
+            if some:
+                part.sharpen(some, double, ROUNDING * self._largest)
+
+    def _doubts(self, part: KnownPart, open_: np.ndarray | float) -> dict[tuple[int, int], np.ndarray]:
+        """Samples whose label is in doubt where LIBSVM's value may be so far from ours, beside its tolerance."""
+        return part.doubtful(np.zeros(part.solved.gaps.shape) + open_ + DOUBT * self._tolerance)
+
+    def _replace(
+        self, parts: Sequence[KnownPart], doubts: Sequence[dict[tuple[int, int], np.ndarray]], *, open_only: bool
+    ) -> None:
+        """Have LIBSVM's solutions of doubtful pairs; of those alone that have an interval of thresholds, or of all."""
+        wanted: dict[tuple[int, int], dict[int, list[int]]] = {}  # by problem, part: penalties
+        for n, part in enumerate(parts):
+            own = part.solved
+            for q, c in doubts[n]:
                 problem = own.solutions.problems[own.numbers[q]]
-                if own.solutions.converged[c] and (problem, c) not in own.exact:
+                known = (problem, c) in own.exact or (open_only and own.gaps[q, c] <= self._tolerance)
+                if own.solutions.converged[c] and not known:
                     wanted.setdefault(problem, {}).setdefault(n, []).append(c)
         replaced: dict[int, list[Replacement]] = {}
         for problem, numbers in wanted.items():
             for n, which in numbers.items():
-                q = solved[n].numbers.index(solved[n].solutions.problems.index(problem))
-                for c, rows, betas, rho, iterations in self._solved(solved[n], problem, penalties, which, wait=False):
-                    replaced.setdefault(n, []).append((q, c, rows, betas, rho, iterations))
+                own = parts[n].solved
+                q = own.numbers.index(own.solutions.problems.index(problem))
+                replaced.setdefault(n, []).extend(self._solved(own, q, which, wait=open_only))
         for n, others in replaced.items():
-            part = solved[n].scored
-            assert part is not None
-            part.replace(others)
-        double = DoubleSource(self._data.samples, self._function, self._data.x)
-        for n, some in doubts.items():
-            part = solved[n].scored
-            if part is not None and some:
-                part.sharpen(some, double, ROUNDING * self._largest)
+            parts[n].solved.replace(others)
+            parts[n].renew(others, afresh=open_only)
+
+    def complete(self, own: Solved, c: int, *, every: bool) -> list[Replacement]:
+        """LIBSVM's solutions at penalty number c that are not there yet, of ``every`` pair or where one is open.
+
+        Where samples have little to do with any support vector, the threshold decides their labels: a pair is open
+        where it is near 0, too.
+        """
+        solutions, result = own.solutions, []
+        for q, m in enumerate(own.numbers):
+            zero = abs(solutions.rhos[m][solutions.solution_of[m][c]]) <= self._tolerance
+            asked = solutions.ended[m][c] and (every or zero or own.gaps[q, c] > self._tolerance)
+            if asked and not own.left[c] and (solutions.problems[m], c) not in own.exact:
+                result += self._solved(own, q, [c])
+        self._pairs.clear()
+        return result
 
     def _pair(self, problem: tuple[int, int]) -> libsvm.Pair:
         """The pair, kept with its kernel values while there is room."""
@@ -90,21 +95,17 @@ class LibsvmShare:
             members = np.flatnonzero(np.isin(self._data.samples.labels, problem))
             products = self._data.products(members, problem) if libsvm.is_faithful() else None
             pair = libsvm.Pair(self._data.x, members, self._function, products)
-            self._room -= 4 * len(members) ** 2
-            if self._room >= 0:
+            if 4 * (len(members) ** 2 + sum(len(kept) ** 2 for kept in self._pairs.values())) <= self._data.memory // 4:
                 self._pairs[problem] = pair
         return pair
 
-    def _solved(
-        self, solved: Solved, problem: tuple[int, int], penalties: np.ndarray, numbers: Sequence[int], wait: bool = True
-    ) -> list[tuple[int, np.ndarray, np.ndarray, float, int]]:
+    def _solved(self, solved: Solved, q: int, numbers: Sequence[int], wait: bool = True) -> list[Replacement]:
         """LIBSVM's solutions of a pair for ascending penalties.
 
-        For each its number, the rows of the samples, y * alpha, the threshold, and the number of iterations. Those that
-        take more iterations than PATIENCE are left out, unless they are to ``wait`` for.
+        Those that take more iterations than PATIENCE are left out, unless they are to ``wait`` for.
         """
-        training, samples = solved.training, self._data.samples
-        labels = samples.labels[training.indices]
+        training, samples, penalties = solved.training, self._data.samples, solved.penalties
+        problem, labels = solved.solutions.problems[solved.numbers[q]], samples.labels[training.indices]
         own = np.concatenate([np.flatnonzero(labels == label) for label in problem])
         indices, first = training.indices[own], int(np.count_nonzero(labels == problem[0]))
         weights, of_class = training.sample_weight[own], training.class_weight[labels[own]]
@@ -119,6 +120,6 @@ class LibsvmShare:
                 )
             if iterations == limit:
                 break  # a larger C takes more
-            result.append((c, rows, betas, rho, iterations))
+            result.append((q, c, rows, betas, rho, iterations))
             solved.exact[problem, c] = rho
         return result

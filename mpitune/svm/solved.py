@@ -13,13 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpitune.svm.data import Data, TrainingSet, parts_of
-from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, keep
+from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, in_doubt, keep
 from mpitune.svm.decide.sources import KernelSource, RbfSource
 from mpitune.svm.solver.path import solve_paths
+
+if TYPE_CHECKING:
+    from mpitune.svm.share import LibsvmShare
 
 TOLERANCE = 1e-3  # of the optimality conditions: LIBSVM's and scikit-learn's default
 # A solution for a problem at a penalty, both by number: rows of the samples, y * alpha, threshold, iterations.
@@ -33,7 +37,9 @@ class Solved:
 
     Attributes:
         classes: indices of the classes that occur in it.
+        penalties: float64 (n_penalties,).
         left: bool (n_penalties,), whether the fit is left to LIBSVM as a whole; see `libsvm`.
+        share: LIBSVM's, or None if the solver's own answers are taken.
         scored: what is known of the samples that `solve` was told of.
         exact: LIBSVM's thresholds, where its own solution is there, by problem and number of the penalty.
     """
@@ -42,9 +48,26 @@ class Solved:
     source: KernelSource
     training: TrainingSet
     classes: np.ndarray
+    penalties: np.ndarray
     left: np.ndarray
+    share: LibsvmShare | None
     exact: dict[tuple[tuple[int, int], int], float] = field(default_factory=dict)
     scored: KnownPart | None = None
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """`Solutions.gaps` of `problems`, float64 (n_problems, n_penalties)."""
+        return np.array([self.solutions.gaps[m] for m in self.numbers])
+
+    def complete(self, c: int, *, every: bool = False) -> None:
+        """Have LIBSVM's solutions at penalty number c, of ``every`` pair or where its threshold is not determined."""
+        if self.share is not None:
+            self.replace(self.share.complete(self, c, every=every))
+
+    def replace(self, others: list[Replacement]) -> None:
+        """Have other solutions."""
+        for q, c, rows, betas, rho, iterations in others:
+            self.solutions.replace(self.numbers[q], c, rows, betas, rho, iterations)
 
     @cached_property
     def problems(self) -> list[tuple[int, int]]:
@@ -106,6 +129,7 @@ class Solved:
 
         ``support_`` has indices in the training set.
         """
+        self.complete(c)
         solutions, samples, k = self.solutions, self.solutions.samples, len(self.classes)
         numbers = self.numbers
         position = self._positions()
@@ -137,61 +161,65 @@ class KnownPart:
     """Samples, by their indices, that the models of a solved training set are asked about.
 
     Attributes:
+        solved: the training set.
+        settled: whether labels that LIBSVM's own tolerance may decide are LIBSVM's.
         unsure: by number of the penalty, the samples whose label depends on how decision values are rounded, by their
             places in ``indices``.
     """
 
     def __init__(self, solved: Solved, indices: np.ndarray) -> None:
-        self._solved, self._indices = solved, indices
+        self.solved, self._indices = solved, indices
+        self.settled = False
         self.unsure: dict[int, np.ndarray] = {}
 
     @cached_property
     def _order(self) -> np.ndarray:
         """The samples by their rows: neighbours are read together."""
-        return np.argsort(self._solved.solutions.samples.row_of[self._indices])
+        return np.argsort(self.solved.solutions.samples.row_of[self._indices])
 
     @cached_property
     def _values(self) -> np.ndarray:
         """Decision values of the samples in that order."""
-        return self._solved.values(self._indices[self._order])
+        return self.solved.values(self._indices[self._order])
 
     @cached_property
     def _places(self) -> np.ndarray:
         """As `Solved.places`; what has replaced a solution has its values at the end."""
-        return self._solved.places
+        return self.solved.places
 
-    @cached_property
-    def _labels(self) -> np.ndarray:
-        solved = self._solved
-        ordered = choose_classes(self._values.T, self._places, solved.problems, len(solved.classes))
-        labels = np.empty_like(ordered)
-        labels[:, self._order] = ordered
-        return labels
+    def doubtful(self, limits: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+        """Samples in the order of `_values` whose label a value near 0 may decide, by problem and penalty.
 
-    def doubtful(self, limit: float) -> dict[tuple[int, int], np.ndarray]:
-        """Samples in the order of `_values` whose label a value up to ``limit`` may decide, by problem and penalty."""
-        solved, values, places = self._solved, self._values, self._places
-        near = (np.abs(values) <= limit)[places]  # (n_problems, n_penalties, n)
-        at, which = np.nonzero(near.any(axis=0) & ~solved.left[:, None])
-        own, open_ = values[places[:, at], which], near[:, at, which]
-        first, second = np.array(solved.problems).T
-        of_class = np.arange(len(solved.classes))[:, None]
-        wins, loses = 1.0 * (of_class == first), 1.0 * (of_class == second)
-        sure = wins @ (~open_ & (own > 0)) + loses @ (~open_ & (own <= 0))
-        may_win = sure + (wins + loses) @ open_ >= sure.max(axis=0)
-        matters = open_ & (may_win[first] | may_win[second]) & (may_win.sum(axis=0) > 1)
-        found: dict[tuple[int, int], list[int]] = {}
-        for q, hit in np.argwhere(matters).tolist():
-            found.setdefault((q, int(at[hit])), []).append(int(which[hit]))
-        return {where: np.array(some) for where, some in found.items()}
+        ``limits``, float64 (n_problems, n_penalties): up to where it is near 0.
+        """
+        solved = self.solved
+        problems, k = np.array(solved.problems), len(solved.classes)
+        found = in_doubt(self._values, self._places, limits, solved.left, problems, k)
+        return {(q, c): np.flatnonzero(found[q, c]) for q, c in np.argwhere(found.any(axis=2)).tolist()}
 
-    def replace(self, others: list[Replacement]) -> None:
-        """Have other solutions. Decision values stay as they are where `sharpen` is not asked for them."""
-        former = [self._values[self._places[q, c]] for q, c, *_ in others]
-        for n, (q, c, rows, weights, rho, iterations) in enumerate(others, start=len(self._values)):
-            self._solved.solutions.replace(self._solved.numbers[q], c, rows, weights, rho, iterations)
+    def renew(self, others: list[Replacement], *, afresh: bool) -> None:
+        """Know of solutions that have replaced others. Decision values stay, for `sharpen`, if not made ``afresh``."""
+        if not others:
+            return
+        values = self._values[[self._places[q, c] for q, c, *_ in others]]
+        if afresh:
+            values = self._computed([(rows, betas, rho) for _, _, rows, betas, rho, _ in others], self.solved.source)
+        for n, (q, c, *_) in enumerate(others, start=len(self._values)):
             self._places[q, c] = n
-        self._values = np.vstack([self._values, *former])
+        self._values = np.vstack([self._values, values])
+
+    def _computed(
+        self, solutions: Iterable[tuple[np.ndarray, np.ndarray, float]], source: KernelSource, some: Any = slice(None)
+    ) -> np.ndarray:
+        """Decision values of some samples, float64 (any, n), by rows, multipliers and thresholds of solutions."""
+        new = Solutions(self.solved.solutions.samples, 1)
+        for solution in solutions:
+            new.add(*solution)
+        rows = new.samples.row_of[self._indices[self._order[some]]]
+        values = np.empty((len(new.rows), len(rows)))
+        for part, own in source.decisions(new, rows):
+            values[:, part] = own.T
+        return values
 
     def sharpen(self, doubts: dict[tuple[int, int], np.ndarray], source: KernelSource, rounding: float) -> None:
         """Have values of doubtful samples, as `doubtful` has them, from a ``source`` in double.
@@ -199,34 +227,28 @@ class KnownPart:
         Note as ``unsure`` those whose value is 0 but for ``rounding``, in relation to the sum of the multipliers; with
         the RBF kernel, whose values are all positive, of each multiplier times its value of the kernel.
         """
-        solved, solutions = self._solved, self._solved.solutions
-        new = Solutions(solutions.samples, 1)
+        solutions, own = self.solved.solutions, []
         for q, c in doubts:
-            m = solved.numbers[q]
+            m = self.solved.numbers[q]
             which = solutions.solution_of[m][c]
-            new.add(solutions.rows[m], solutions.weights[m][:, which], solutions.rhos[m][which])
-        for rows, weights, rhos in list(zip(new.rows, new.weights, new.rhos, strict=True)):
-            new.add(rows, np.abs(weights[:, 0]), -abs(rhos[0]))
+            own.append((solutions.rows[m], solutions.weights[m][:, which], solutions.rhos[m][which]))
         some = np.unique(np.concatenate(list(doubts.values())))
-        values = np.empty((2 * len(doubts), len(some)))
-        for part, own in source.decisions(new, solutions.samples.row_of[self._indices[self._order[some]]]):
-            values[:, part] = own.T
+        values = self._computed([*own, *((rows, np.abs(betas), -abs(rho)) for rows, betas, rho in own)], source, some)
         unsure: dict[int, list[np.ndarray]] = {}
         for n, (q, c) in enumerate(doubts):
             self._values[self._places[q, c], some] = values[n]
-            size = values[len(doubts) + n] if source.function.name == "rbf" else np.abs(new.weights[n]).sum()
+            size = values[len(doubts) + n] if source.function.name == "rbf" else np.abs(own[n][1]).sum()
             unsure.setdefault(c, []).append(some[np.abs(values[n]) <= rounding * size])
         self.unsure = {c: self._order[np.unique(each)] for c, own in unsure.items() if len(each := np.concatenate(own))}
 
-    def decisions(self, c: int) -> np.ndarray:
-        """Decision values float64 (n, n_pairs) at penalty c."""
-        result = np.empty((len(self._indices), len(self._places)))
-        result[self._order] = self._values[self._places[:, c]].T
-        return result
-
     def labels(self, c: int) -> np.ndarray:
         """Indices int64 (n,) in the training set's classes, predicted at penalty c."""
-        return self._labels[c]
+        solved, labels = self.solved, np.empty(len(self._indices), np.int64)
+        if solved.share is not None and not self.settled:
+            solved.share.settle([self])
+        columns = self._places[:, [c]]
+        labels[self._order] = choose_classes(self._values.T, columns, solved.problems, len(solved.classes))[0]
+        return labels
 
 
 def solve(
@@ -268,13 +290,16 @@ def solve(
     """
     samples = data.samples
     limit = max(LIMIT, 100 * len(samples.row_of)) if max_iter == -1 else max_iter
-    result = [
-        Solved(Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]), left)
-        for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
-    ]
     if libsvm:
         from mpitune.svm.share import LibsvmShare  # scikit-learn takes a second to import, and `mnist_svm` lacks it
     share = LibsvmShare(data, source, tolerance, shrinking) if libsvm else None
+    result = [
+        Solved(
+            Solutions(samples, len(penalties)), source, training, np.unique(samples.labels[training.indices]),
+            penalties, left, share,
+        )
+        for training, left in zip(trainings, np.zeros((len(trainings), len(penalties)), np.bool_), strict=True)
+    ]  # fmt: skip
     counts = np.full(len(trainings), len(penalties))  # penalties that are still to be solved
 
     total = len(binary_problems(len(samples.classes), data.multiclass))
@@ -287,11 +312,11 @@ def solve(
             if give_up:
                 counts[numbers] = np.logical_and.accumulate(paths.converged, axis=1).sum(axis=1)
             if share is not None:
-                share.take(work, paths, penalties, solved)
+                share.leave(paths, solved)
             keep([own.solutions for own in solved], problem, paths, rows, source.shift(rows))
         report(done, total)
     for own, indices in zip(result, scored, strict=bool(scored)):
         own.scored = KnownPart(own, indices)
-    if share is not None and scored:
-        share.settle(result, penalties)
+    if share is not None:
+        share.settle([own.scored for own in result if own.scored is not None])
     return result

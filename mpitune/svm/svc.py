@@ -37,7 +37,7 @@ class SVC(ScikitSVC):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """Fit to samples (n, n_features), labels (n,) and weights (n,); see `sklearn.svm.SVC.fit`."""
-        for name in ("_later", "_known"):
+        for name in _OF_GRID:
             self.__dict__.pop(name, None)
         super().fit(X, y, sample_weight)
         return self
@@ -90,23 +90,29 @@ class SVC(ScikitSVC):
 
     def __getattr__(self, name: str) -> Any:
         if name in _LATER and "_later" in vars(self):
-            solved, c, samples = self.__dict__.pop("_later")
-            arrays = solved.attributes(c)
-            arrays["support_vectors_"] = samples()[arrays["support_"]]
-            arrays["_dual_coef_"], arrays["_intercept_"] = arrays["dual_coef_"], arrays["intercept_"].copy()
-            if len(self.classes_) == 2:
-                arrays["dual_coef_"], arrays["intercept_"] = -arrays["dual_coef_"], -arrays["intercept_"]
-            arrays["n_iter_"] = arrays["_num_iter"]
-            self.__dict__.update(arrays)
-            return arrays[name]
+            self._complete()
+            return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _complete(self, *, every: bool = False) -> None:
+        """Have all attributes, with LIBSVM's own solutions of ``every`` pair of classes or of open ones."""
+        solved, c, samples = self._later
+        if every:
+            del self._later
+            solved.complete(c, every=True)
+        arrays = solved.attributes(c)
+        arrays["support_vectors_"] = samples()[arrays["support_"]]
+        arrays["_dual_coef_"], arrays["_intercept_"] = arrays["dual_coef_"], arrays["intercept_"].copy()
+        if len(self.classes_) == 2:
+            arrays["dual_coef_"], arrays["intercept_"] = -arrays["dual_coef_"], -arrays["intercept_"]
+        arrays["n_iter_"] = arrays["_num_iter"]
+        self.__dict__.update(arrays)
 
     def __getstate__(self) -> dict[str, Any]:
         if "_later" in vars(self):
             _ = self.support_
         state: dict[str, Any] = super().__getstate__()
-        state.pop("_known", None)
-        return state
+        return {name: value for name, value in state.items() if name not in _OF_GRID}
 
     def _known_part(self, X: Any) -> tuple[KnownPart, int] | None:
         """What the solver of a grid knows of these very samples, and the number of this model's penalty there."""
@@ -114,13 +120,8 @@ class SVC(ScikitSVC):
         return next(((part, c) for samples, part in known if X is samples), None)
 
     def _decision_function(self, X: Any) -> np.ndarray:
-        if known := self._known_part(X):
-            part, c = known
-            values = part.decisions(c)
-            values = -values.ravel() if len(self.classes_) == 2 else values
-            if (some := part.unsure.get(c)) is not None:
-                values[some] = super()._decision_function(_safe_indexing(X, some))
-            return values
+        if "_later" in vars(self) and self._known_part(X):
+            self._complete(every=True)  # a rank among other samples may depend on the last bit
         return super()._decision_function(X)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -142,6 +143,7 @@ class SVC(ScikitSVC):
         return float(super().score(X, y, sample_weight))
 
 
+_OF_GRID = ("_later", "_known")  # attributes of a model that `fit_grid` made
 _LATER = {
     "support_", "support_vectors_", "_n_support", "dual_coef_", "_dual_coef_", "intercept_", "_intercept_", "_probA",
     "_probB", "_num_iter", "n_iter_",
@@ -153,7 +155,7 @@ def as_sklearn(model: SVC) -> ScikitSVC:
     if "_later" in vars(model):
         _ = model.support_
     made = ScikitSVC(**model.get_params())
-    made.__dict__.update({name: value for name, value in vars(model).items() if name != "_known"})
+    made.__dict__.update({name: value for name, value in vars(model).items() if name not in _OF_GRID})
     return made
 
 

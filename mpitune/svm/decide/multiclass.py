@@ -81,6 +81,46 @@ def _voted(decisions, columns, problems, k):
     return result
 
 
+@compiled
+def in_doubt(values, places, limits, left, problems, k):
+    """Where a decision value near 0 may decide a label, bool (n_problems, n_penalties, n), by votes of pairs.
+
+    Args:
+        values: float64 (any, n), decision values.
+        places: int64 (n_problems, n_penalties), as the columns of `choose_classes`.
+        limits: float64 (n_problems, n_penalties), up to where a value is near 0.
+        left: bool (n_penalties,), of which nothing is asked.
+        problems: int64 (n_problems, 2), pairs of classes.
+        k: number of classes.
+    """
+    found = np.zeros((*places.shape, values.shape[1]), np.bool_)
+    sure, perhaps = np.empty(k, np.int64), np.empty(k, np.int64)  # votes, without and with those in doubt
+    for c in range(places.shape[1]):
+        for i in range(0 if left[c] else values.shape[1]):
+            near = 0
+            for kind in range(k):
+                sure[kind] = perhaps[kind] = 0
+            for q in range(places.shape[0]):
+                value = values[places[q, c], i]
+                if abs(value) <= limits[q, c]:
+                    near += 1
+                    perhaps[problems[q, 0]] += 1
+                    perhaps[problems[q, 1]] += 1
+                else:
+                    sure[problems[q, 0 if value > 0.0 else 1]] += 1
+            if near == 0:
+                continue
+            most = sure.max()
+            rivals = 0
+            for kind in range(k):
+                perhaps[kind] += sure[kind]
+                rivals += perhaps[kind] >= most
+            for q in range(places.shape[0]):
+                if rivals > 1 and abs(values[places[q, c], i]) <= limits[q, c]:
+                    found[q, c, i] = perhaps[problems[q, 0]] >= most or perhaps[problems[q, 1]] >= most
+    return found
+
+
 @dataclass
 class Solutions:
     """The binary problems of one training set, for all C.
@@ -97,6 +137,7 @@ class Solutions:
         rhos: float64 (distinct,), thresholds.
         steps: int64 (n_penalties,), iterations.
         ended: bool (n_penalties,), whether the problem converged.
+        gaps: float64 (n_penalties,), what is optimal around a threshold, 0 where it is determined; see `binary.Paths`.
     """
 
     samples: Samples
@@ -108,6 +149,7 @@ class Solutions:
     rhos: list[np.ndarray] = field(default_factory=list)
     steps: list[np.ndarray] = field(default_factory=list)
     ended: list[np.ndarray] = field(default_factory=list)
+    gaps: list[np.ndarray] = field(default_factory=list)
 
     def add(self, rows: np.ndarray, weights: np.ndarray, rho: float) -> None:
         """Keep a solution whose values alone are wanted: y * alpha, float64 (len(rows),), and the threshold."""
@@ -177,6 +219,7 @@ def keep(
             own.rhos[-1] = own.rhos[-1] + shift[used_columns[part]] @ own.weights[-1]
         own.steps.append(paths.iterations[p])
         own.ended.append(paths.converged[p])
+        own.gaps.append(paths.gaps[p])
         at = end
 
 

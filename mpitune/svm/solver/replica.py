@@ -39,7 +39,7 @@ from mpitune._jit.simd import (
     sub,
     widen,
 )
-from mpitune.svm.solver.smo import TAU, YES
+from mpitune.svm.solver.smo import TAU, YES, aligned_doubles
 
 # What scikit-learn's LIBSVM takes scalar products with; integers and addresses are given as integers.
 llvmlite.binding.add_symbol("mpitune_ddot", get_cython_function_address("scipy.linalg.cython_blas", "ddot"))
@@ -72,6 +72,7 @@ class State(NamedTuple):
         place: see the module.
         lane_at: int64 (samples,), see the module.
         open_: int64, lanes + 1 that came to their bound, or negative, that left it; the first element counts them.
+        lane_of: int64, by lane, where it is in the whole problem, of which `_gathered` takes a part.
     """
 
     rows: np.ndarray
@@ -86,6 +87,7 @@ class State(NamedTuple):
     place: np.ndarray
     lane_at: np.ndarray
     open_: np.ndarray
+    lane_of: np.ndarray
 
 
 def begun(rows: np.ndarray, diagonal: np.ndarray, sign: np.ndarray, bounds: np.ndarray, lane_at: np.ndarray) -> State:
@@ -95,7 +97,8 @@ def begun(rows: np.ndarray, diagonal: np.ndarray, sign: np.ndarray, bounds: np.n
     place[lane_at] = np.arange(len(lane_at))
     up, low = np.zeros((2, lanes), np.uint8)
     open_ = np.zeros(4 * min(len(lane_at), SOON) + 8, np.int64)
-    return State(rows, diagonal, sign, bounds, f, alpha, full, up, low, place, lane_at.copy(), open_)
+    each = np.arange(lanes)
+    return State(rows, diagonal, sign, bounds, f, alpha, full, up, low, place, lane_at.copy(), open_, each)
 
 
 @inlined
@@ -204,7 +207,8 @@ def _note(own, t, was_at_bound):
     """Note that a multiplier has come to its bound, or left it."""
     if was_at_bound != (own.alpha[t] >= own.bounds[t]):
         own.open_[0] += 1
-        own.open_[own.open_[0]] = -t - 1 if was_at_bound else t + 1
+        lane = own.lane_of[t]
+        own.open_[own.open_[0]] = -lane - 1 if was_at_bound else lane + 1
 
 
 @part
@@ -248,16 +252,18 @@ def _rests(own, t, least, most):
 
 
 @part
-def _left_out(own, active, tolerance, again):
-    """Leave out what rests. Returns how many are left, and whether all were taken in again, which is done once."""
+def _extremes(own, active):
+    """Least f of what may rise, and most of what may fall."""
     least, most = np.inf, -np.inf
     for place in range(active):
         t = own.lane_at[place]
         least, most = min(least, own.f[t] if own.up[t] else np.inf), max(most, own.f[t] if own.low[t] else -np.inf)
-    if not again and most - least <= tolerance * 10:
-        again = True
-        _all_again(own, active)
-        active = own.lane_at.size
+    return least, most
+
+
+@part
+def _left_out(own, active, least, most):
+    """Leave out what rests; return how many are left."""
     lane_at, place = own.lane_at, 0
     while place < active:
         if _rests(own, lane_at[place], least, most):
@@ -270,7 +276,39 @@ def _left_out(own, active, tolerance, again):
         place += 1
     for place in range(active, lane_at.size):
         own.up[lane_at[place]] = own.low[lane_at[place]] = 0
-    return active, again
+    return active
+
+
+@part
+def _gathered(own, active):
+    """The ``active`` samples that are not left out as a problem of their own, which stays in the processor's cache."""
+    width = -(-active // LANES) * LANES
+    values, marks = aligned_doubles(6 * width).reshape(6, width), np.zeros((2, width), np.uint8)
+    raw, lane_of = aligned_doubles(active * width // 2), np.zeros(width, np.int64)
+    rows = raw.view(np.float32).reshape(active, width)
+    new = State(
+        rows, values[0], values[1], values[2], values[3], values[4], own.full, marks[0], marks[1], values[5],
+        np.arange(active), own.open_, lane_of,
+    )  # fmt: skip
+    for p in range(active):
+        t = own.lane_at[p]
+        row, into = own.rows[t], rows[p]
+        for q in range(active):
+            into[q] = row[own.lane_at[q]]
+        new.diagonal[p], new.sign[p], new.bounds[p] = own.diagonal[t], own.sign[t], own.bounds[t]
+        new.f[p], new.alpha[p], new.up[p], new.low[p] = own.f[t], own.alpha[t], own.up[t], own.low[t]
+        new.place[p], lane_of[p] = p, own.lane_of[t]
+    return new
+
+
+@part
+def _put_back(own, whole):
+    """Write what has become of gathered samples, and their order, to the whole problem."""
+    for place in range(own.lane_at.size):
+        t = own.lane_at[place]
+        lane = own.lane_of[t]
+        whole.f[lane], whole.alpha[lane], whole.place[lane], whole.lane_at[place] = own.f[t], own.alpha[t], place, lane
+        whole.up[lane], whole.low[lane] = own.up[t], own.low[t]
 
 
 @part
@@ -288,13 +326,13 @@ def _threshold(own):
 
 
 @compiled
-def solve_as_libsvm(own, tolerance, shrinking, limit):
+def solve_as_libsvm(whole, tolerance, shrinking, limit):
     """Solve from zero, in ``limit`` iterations at most unless it is -1.
 
     Returns the threshold, how many iterations it took, and whether any multiplier was at its bound on the way.
     """
-    count, iterations, again, reached = own.lane_at.size, 0, False, False
-    active, next_look = count, min(count, SOON) + 1
+    count, iterations, again, reached, own = whole.lane_at.size, 0, False, False, whole
+    active, next_look, spent = count, min(count, SOON) + 1, 0  # spent: iterations since the last gathering
     for t in own.lane_at:
         own.f[t] = -own.sign[t]
         _mark(own, t)
@@ -307,13 +345,25 @@ def solve_as_libsvm(own, tolerance, shrinking, limit):
             next_look = min(count, SOON)
             if shrinking:
                 if own.open_[0] > own.open_.size // 2:  # there may be no need
-                    _write_down(own)
-                active, again = _left_out(own, active, tolerance, again)
+                    _write_down(whole)
+                least, most = _extremes(own, active)
+                if not again and most - least <= tolerance * 10:
+                    again = True
+                    _put_back(own, whole)
+                    _all_again(whole, active)
+                    own, active, spent = whole, count, 0
+                active = _left_out(own, active, least, most)
+                if spent * (own.f.size - active) > active * active:
+                    _put_back(own, whole)
+                    own, spent = _gathered(own, active), 0
+                i = j = np.int64(0)
                 first = _step_and_first(own, i, 0.0, j, 0.0)
         second = _second(own, first, tolerance) if first >= 0 else first
         if second < 0:
-            _all_again(own, active)
-            active = count
+            _put_back(own, whole)
+            _all_again(whole, active)
+            own, active, spent = whole, count, 0
+            i = j = np.int64(0)
             first = _step_and_first(own, i, 0.0, j, 0.0)
             second = _second(own, first, tolerance) if first >= 0 else first
             if second < 0:
@@ -322,6 +372,7 @@ def solve_as_libsvm(own, tolerance, shrinking, limit):
         if iterations == limit:
             return _threshold(own), iterations, reached
         iterations += 1
+        spent += 1
         i, j = first, second
         old_i, old_j = own.alpha[i], own.alpha[j]
         _move(own, i, j)

@@ -41,6 +41,18 @@ def test_all_bits_are_libsvms(kernel, shrinking):
     assert compared >= 1
 
 
+def test_samples_that_are_left_out_are_gathered_away():
+    """Of many samples few move after a thousand iterations. Before the end all come back, and some go once more."""
+    random, every = np.random.default_rng(1), np.arange(1300)
+    x = random.normal(size=(1300, 2))
+    indices = np.argsort(np.hypot(*x.T) + 0.3 * random.normal(size=1300))
+    arguments = indices, 650, np.full(1300, 30.0), 1e-3, True
+    ours = Pair(x, every, KERNELS["rbf"], products_of(x)).solved(*arguments)
+    theirs = Pair(x, every, KERNELS["rbf"], None).solved(*arguments)
+    np.testing.assert_array_equal(ours[0], theirs[0])
+    assert ours[1:3] == theirs[1:3] and ours[2] > 2500
+
+
 def test_a_machine_that_rounds_otherwise_asks_libsvm_itself(monkeypatch):
     assert libsvm.is_faithful()
     values = libsvm.kernel_values

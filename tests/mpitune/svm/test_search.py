@@ -231,6 +231,20 @@ def test_labels_that_rounding_decides_are_libsvms():
         np.testing.assert_array_equal(fitted.model.predict(fitted.x_validation), theirs.predict(x[validation]))
 
 
+def test_decision_values_that_are_ranked_have_scikit_learns_bits():
+    """Far from all others, many samples have the same value but for the tolerance or a last bit."""
+    x, y = make_moons(120, noise=0.3, random_state=0)
+    splits = list(StratifiedKFold(3).split(x, y))
+    candidates = [{"C": C, "gamma": gamma} for C in (0.1, 300.0) for gamma in (0.03, 30.0)]
+    parts = [(x[train], x[validation]) for train, validation in splits]
+    for fitted in fit_grid(sklearn.svm.SVC(), candidates, x, y, splits, parts=parts):
+        assert fitted.model.n_support_.sum() > 0  # attributes are there before, those of the grid's solver
+        theirs = sklearn.svm.SVC(**candidates[fitted.candidate]).fit(*(a[splits[fitted.split][0]] for a in (x, y)))
+        for part in parts[fitted.split]:
+            np.testing.assert_array_equal(fitted.model.predict(part), theirs.predict(part))
+            np.testing.assert_array_equal(fitted.model.decision_function(part), theirs.decision_function(part))
+
+
 def test_of_few_samples_libsvms_solution_is_awaited():
     """A label that the tolerance decides is LIBSVM's also where it takes more than 50 iterations for each sample."""
     x, y = np.random.default_rng(0).normal(size=(4060, 2)), np.arange(4060) % 2

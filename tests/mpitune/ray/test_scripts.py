@@ -20,7 +20,6 @@ import numpy as np
 import ray
 from ray import tune
 from ray.tune.schedulers import *
-from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 from optuna.samplers import TPESampler
 
@@ -230,7 +229,6 @@ for refused in (
     lambda: searched(4),
     lambda: fit("longer", curve, named, 4, {"name": "mine", "stop": {"training_iteration": 5}}),
     lambda: fit("more", adding, x, 3, {"name": "own"}),
-    lambda: fit("drawn", adding, x, 2, {"name": "own"}, search_alg=BasicVariantGenerator(random_state=4)),
     ray.nodes,
     lambda: ray.get_runtime_context().get_worker_id(),
     lambda: tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit(),
@@ -252,8 +250,7 @@ SAID = [
     NOT_HERE, NOT_HERE,
     "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give another results folder",
     "holds a study with seed_of_random = 0, not", "optuna-True/mpitune holds a study with strategy = Search",
-    "stop={'training_iteration': 5}",
-    "holds a study with num_samples = 2, not 3", ", not BasicVariantGenerator(max_concurrent=0, _constant_grid_search=",
+    "stop={'training_iteration': 5}", "holds a study with num_samples = 2, not 3",
     NOT_HERE, NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 

@@ -158,8 +158,7 @@ class Loop(MODULE.FMinIter):
                 docs, self.n_left, self._exhausted = docs + new, self.n_left - len(new), not new
             if not docs and not self._open and (first or self._exhausted):
                 self._turn()
-            vals = [typed_values(doc["misc"]["vals"]) for doc in docs]
-            segments = [Segment(doc["tid"], for_objective=each) for doc, each in zip(docs, vals, strict=True)]
+            segments = [Segment(doc["tid"], for_objective=typed_values(doc["misc"]["vals"])) for doc in docs]
             trials = [Trial(f"t{segment.number:06}", {}, segment) for segment in segments]
             self._open += [(doc, doc is docs[-1]) for doc in docs]
             for doc in docs:

@@ -96,7 +96,10 @@ def test_trials_that_take_too_long_end_no_slot_however_many_they_are(tmp_path: P
 
 
 def test_deaths_of_trials_that_go_together_end_no_slot(tmp_path: Path) -> None:
-    """One of them may be to blame for all: they are tried in halves, more of which die here than a slot survives."""
+    """One of them may be to blame for all: they are tried in halves, more of which die here than a slot survives.
+
+    A death is no trial's fault until one is alone.
+    """
 
     def search() -> Rounds:
         yield [tuple(Trial(f"t{i}", {"cost": 1}, Segment(place=i)) for i in range(32))]
@@ -104,10 +107,13 @@ def test_deaths_of_trials_that_go_together_end_no_slot(tmp_path: Path) -> None:
     agents = FakeAgents(tmp_path, search(), places(*[1] * 6))
     deaths = 0
     while busy := [slot for slot, runs in agents.given.items() if runs]:
-        groups = [slot for slot in busy if len(agents.given[slot][0].batch) > 1]
-        agents.die(groups[0]) if groups else agents.answer(busy[0])
-        deaths += bool(groups)
-    assert agents.study.finished and deaths == 31 and len(agents.coordinator.dispatch.slots) == 6
+        batches = {slot: agents.given[slot][0].batch for slot in busy}
+        deadly = [slot for slot, batch in batches.items() if len(batch) > 1 or batch[0].key == "t5"]
+        agents.die(deadly[0]) if deadly else agents.answer(busy[0])
+        deaths += bool(deadly)
+    assert agents.study.finished and deaths == 31 + 2 and len(agents.coordinator.dispatch.slots) == 6
+    results = {key: (result.failed, result.attempt) for key, result in agents.study.results.items()}
+    assert results == {f"t{i}": (i == 5, 1 + (i == 5)) for i in range(32)}
 
 
 def test_a_result_is_in_the_journal_before_the_search_hears_of_it(tmp_path: Path) -> None:

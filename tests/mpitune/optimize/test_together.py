@@ -18,7 +18,6 @@ from mpitune.errors import UsageError
 from mpitune.optimize.strategies import ASHA
 from mpitune.storage.history import read_study
 from mpitune.trial import Evaluation, Result, Segment, Trial
-from tests.mpitune.engine.fake_agents import FakeAgents, places
 from tests.mpitune.optimize.objectives import searched
 
 X = {"x": Float(0, 1)}
@@ -154,27 +153,6 @@ def test_one_that_raises_is_found_by_halves_and_blamed_alone() -> None:
     assert ends == [pytest.approx(ends[0] + i * seconds, abs=1e-6) for i in range(40)], "as if one after the other"
     with pytest.raises(MemoryError):
         list(answers(evaluates({3}, [], MemoryError), batch, goes_on, lambda trial: None))
-
-
-def test_a_death_is_no_trials_fault_until_one_is_alone(tmp_path: Path) -> None:
-    def search() -> Any:
-        yield [tuple(Trial(f"t{i}", {"i": i, "cost": 1}, Segment(place=i)) for i in range(8))]
-
-    agents = FakeAgents(tmp_path, search(), places(1, 1))
-    deaths = 0
-    while not agents.study.finished:
-        slot = next(slot for slot, runs in agents.given.items() if runs)
-        if any(trial.key == "t5" for trial in agents.given[slot][0].batch):
-            deaths += 1
-            agents.die(slot)
-        else:
-            agents.answer(slot)
-        agents.coordinator.step()
-        if agents.coordinator.finished:
-            break
-    results = {key: (result.failed, result.attempt) for key, result in agents.study.results.items()}
-    assert results == {f"t{i}": (i == 5, 1 + (i == 5)) for i in range(8)} and deaths == 5
-    assert len(agents.coordinator.dispatch.slots) == 2, "no slot is given up"
 
 
 @pytest.mark.slow

@@ -96,10 +96,7 @@ def test_trials_that_take_too_long_end_no_slot_however_many_they_are(tmp_path: P
 
 
 def test_deaths_of_trials_that_go_together_end_no_slot(tmp_path: Path) -> None:
-    """One of them may be to blame for all: they are tried in halves, more of which die here than a slot survives.
-
-    A death is no trial's fault until one is alone.
-    """
+    """None is to blame until it is alone: they are tried in halves, more of which die here than a slot survives."""
 
     def search() -> Rounds:
         yield [tuple(Trial(f"t{i}", {"cost": 1}, Segment(place=i)) for i in range(32))]

@@ -165,9 +165,8 @@ def test_a_later_agent_goes_on_and_a_run_is_compared_by_its_goal() -> None:
         for epoch in range(4):
             wandb.log({"val.loss": wandb.config.lr + epoch})
 
-    lr = {"lr": {"values": [2, 1, 3]}}
-    highest = CONFIG | {"metric": {"name": "val.loss", "goal": "maximize"}, "parameters": lr}
-    ids = [sweep(highest), sweep(highest)]
+    goal = {"name": "val.loss", "goal": "maximize"}
+    ids = [sweep(CONFIG | {"metric": goal, "parameters": {"lr": {"values": [2, 1, 3]}}}) for _ in range(2)]
     for sweep_id in (ids[0], ids[1], ids[0]):
         agent(sweep_id, train, count=2, window=1, options=replace(HERE, results=Path("kept")))
     first, second = read_study(Path("kept")), read_study(Path("kept/study-2"))

@@ -141,7 +141,7 @@ class Command:
     ) -> str:
         """Run a program with these variables until it ends, or `enough` says so, which is asked now and then.
 
-        Returns why it failed, "" if it did not; `said` are its words as they stand there if they have secrets.
+        Returns why it failed, "" if it did not; `words_shown` stand there for words that have secrets.
         """
         output, around = trial.folder / OUTPUT, dict(os.environ)
         if trial.hosts and trial.device == "cuda":

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.errors import StorageError, how_to_go_on
+from mpitune.errors import StorageError, how_to_go_on, utf8
 from mpitune.trial import Ending, Evaluation, Fault
 
 NUMBER, NAMED = (float, numbers.Real), (dict, Mapping)  # the usual class first, which is found fastest
@@ -84,8 +84,8 @@ def values_of(returned: Any, names: Sequence[str]) -> dict[str, float]:
             raise InvalidReturnValue(f"it returned {there} without {name}: return {_example(names)}")
     values = {}
     for name, value in returned.items():
-        if not isinstance(name, str):
-            raise InvalidReturnValue(f"it returned a value called {name!r}: give it a text as its name")
+        if not isinstance(name, str) or utf8(name) != name:
+            raise InvalidReturnValue(f"it returned a value called {name!r}: give it a text of UTF-8 as its name")
         if not isinstance(value, NUMBER):
             fix = f"give a number, such as float({name})"
             raise InvalidReturnValue(f"it returned a {type(value).__name__} as {name}: {fix}")

@@ -35,7 +35,7 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> dict
     for name in names:
         groups = _groups([candidate.params.get(name) for candidate in candidates])
         sizes = np.bincount(groups)
-        if len(sizes) > 1:
+        if 1 < len(sizes) < n:  # where each candidate has a group of its own, nothing is known of chance
             within = ranks - (np.bincount(groups, ranks) / sizes)[groups]
             shares[name] = max(0.0, 1 - (within**2).sum() / (n - len(sizes)) / ranks.var(ddof=1))
     return dict(sorted(shares.items(), key=lambda share: -share[1]))

@@ -123,7 +123,7 @@ def _doubt(fit_error: str | None, seen: Seen) -> str | None:
 
 
 def decoded(result: Evaluation | Result) -> dict[str, Any]:
-    """The inverse of `encoded`."""
+    """The inverse of `encoded`. Raises UsageError where that has not made it."""
     what: dict[str, Any] = {"fit_error": str(result.arrays["fit_error"]) if "fit_error" in result.arrays else None}
     nan = result.arrays["nan"].tolist() if "nan" in result.arrays else []
     for name, value in {**result.values, **dict.fromkeys(nan, float("nan"))}.items():
@@ -132,6 +132,8 @@ def decoded(result: Evaluation | Result) -> dict[str, Any]:
             what.setdefault(whole, {})[part] = value
         else:
             what[name] = int(value) if name == "n_test_samples" else value
+    for name in sorted({"test_scores", "n_test_samples", "fit_time", "score_time"} - what.keys()):
+        result.value(name)  # which says that it is not there
     return what
 
 

@@ -278,6 +278,7 @@ X = {"x": Float(0, 1)}
         ({"objective": lambda trial: {"accuracy": 1.0}}, "it returned accuracy without loss"),
         ({"objective": lambda trial: float("nan")}, "no value: it returned NaN as loss: give float('inf') where"),
         ({"objective": lambda trial: {"loss": 1.0, 2: 2.0}}, "it returned a value called 2"),
+        ({"objective": lambda trial: {"loss": 1.0, "\ud800": 2.0}}, "it returned a value called '\\ud800': give"),
         ({"objective": closes_over(LOCK)}, "lock of the objective cannot be sent to workers"),
         ({"objective": Adder(LOCK)}, "more of the objective cannot be sent to workers"),
         ({"objective": "python train.py"}, "the command does not use the parameter x: write {x}"),

@@ -97,8 +97,8 @@ def test_importance_is_what_a_regression_on_the_groups_explains(tmp_path: Path) 
     """By its adjusted R², of texts and numbers."""
     table = np.random.default_rng(0).permutation(56).reshape(8, 7) // 2 + 3 * np.arange(8)[:, None]
     lines = [
-        trial_line(f"{a}/{b}", {"a": a, "b": f"b{b}", "same": 1}, {"loss": float(table[a, b])}, begin=0, end=1)
-        for a, b in np.ndindex(table.shape)
+        trial_line(key := f"{a}/{b}", {"a": a, "b": f"b{b}", "same": 1, "own": key}, {"loss": x}, begin=0, end=1)
+        for (a, b), x in np.ndenumerate(table.astype(float))
     ]
     study = read(write(tmp_path, lines))
     ranks, rows, columns = np.unique(table, return_inverse=True)[1].ravel(), *np.indices(table.shape).reshape(2, -1)

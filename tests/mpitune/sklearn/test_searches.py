@@ -31,9 +31,11 @@ from mpitune import svm
 from mpitune.errors import UsageError
 from mpitune.processes.fork_server import ForkServer
 from mpitune.sklearn import GridSearchCV
+from mpitune.sklearn.fits.answers import decoded
 from mpitune.sklearn.search.place import LONG_S, place_of
 from mpitune.sklearn.search.signature import THEIRS
 from mpitune.studies import run_study
+from mpitune.trial import Evaluation
 from tests.helpers import PATIENCE, journal_lines
 from tests.mpitune.sklearn.iris import WholeGrid, X, Y, caught, same, table
 
@@ -246,6 +248,8 @@ def test_a_folder_continues_its_search_and_names_what_another_has_otherwise(tmp_
     ):
         with pytest.raises(UsageError, match=said):
             fit(**how)
+    with pytest.raises(UsageError, match="trial c0/f0 has no value fit_time"):  # a line that others have written
+        decoded(Evaluation("c0/f0"))
 
 
 @pytest.mark.slow

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.settings import MOST_SECONDS, require_numbers, setting
@@ -93,6 +94,33 @@ class RunOptions:
             object.__setattr__(self, "worker_folders", Path(self.worker_folders))
         if isinstance(self.results, str):
             object.__setattr__(self, "results", Path(self.results))
+
+
+@dataclass
+class OfScript:
+    """What `python -m mpitune` is given for the studies of its script, by name; nothing in any other process."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def take(self, *names: str) -> dict[str, Any]:
+        """Those of these options that are given, for a study whose call does not say otherwise."""
+        found = {name: self.given[name] for name in names if name in self.given}
+        self.taken.update(found)
+        return found
+
+    def window(self, own: int | None) -> int | None:
+        """The window of a call, by default the one that is given."""
+        return self.take("window").get("window") if own is None else own
+
+
+of_script = OfScript()
+DEVICES = "gpu", "workers", "worker_folders"
+
+
+def usual_options(*, keeps: bool, **more: Any) -> RunOptions:
+    """The options of a call without any. keeps: whether its door has a results folder for each study of a script."""
+    return RunOptions(**more, **of_script.take(*DEVICES, *(("results", "restart", "join") if keeps else ())))
 
 
 def _trackers(value: object) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from mpitune.engine.progress import logging_here
 from mpitune.engine.rank_zero import Ended
 from mpitune.errors import Exit, StudyError, StudyInterrupted, UsageError, is_kept, keeping, mended, typed
 from mpitune.experiment import Experiment
-from mpitune.options import RunOptions
+from mpitune.options import RunOptions, usual_options
 from mpitune.processes.output import outliving
 from mpitune.processes.process import in_child, of_this_process, sendable
 from mpitune.processes.stops import Stopped
@@ -98,7 +98,7 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
         KeyboardInterrupt, SystemExit: The study was told to stop by SIGINT, or by SIGTERM, SIGUSR1 or a time limit.
             What was finished is in the results folder; with one, a script that is ended by this has status 75.
     """
-    options = options or RunOptions()
+    options = options or usual_options(keeps=False)
     if options.workers != 0 and multiprocessing.current_process().daemon:
         raise UsageError("a process of a Pool may start no workers: give workers=0, or take a ProcessPoolExecutor")
     name = type(experiment).__name__

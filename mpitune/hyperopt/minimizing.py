@@ -29,7 +29,7 @@ from mpitune.optimize.plain import say_changed
 from mpitune.optimize.search import known_settings
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.window import Proposed
-from mpitune.options import RunOptions
+from mpitune.options import RunOptions, of_script, usual_options
 from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import sendable, unpacked_error
 from mpitune.storage.files import written_whole
@@ -37,7 +37,7 @@ from mpitune.storage.table import last_line
 from mpitune.studies import run_study
 from mpitune.trial import Result, Segment, Trial
 
-hyperopts, SIGNATURE = MODULE.fmin, inspect.signature(MODULE.fmin)
+hyperopts, SIGNATURE = inspect.unwrap(MODULE.fmin), inspect.signature(MODULE.fmin)
 _how: ContextVar[tuple[RunOptions, int | None] | None] = ContextVar("how", default=None)  # the call that begins
 
 
@@ -261,8 +261,8 @@ def fmin(*args: Any, window: int | None = None, options: RunOptions | None = Non
     if _how.get() is not None:  # by `Trials.fmin`, which fmin calls
         return hyperopts(*args, **named)
     call = SIGNATURE.bind(*args, **named)
-    require_whole("window", window, 1)
-    options = own_folder(options or RunOptions(quiet=True), object())
+    require_whole("window", window := of_script.window(window), 1)
+    options = own_folder(options or usual_options(keeps=True, quiet=True), object())
     require_script(options)
     arguments = call.arguments
     if options.results and arguments.get("trials_save_file"):

@@ -30,7 +30,7 @@ from joblib.parallel import FallbackToBackend, SequentialBackend
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import UsageError
 from mpitune.joblib.calls import Calls, Made, Raised, value_of
-from mpitune.options import RunOptions
+from mpitune.options import DEVICES, RunOptions, of_script
 from mpitune.processes.collecting import Collecting, Done
 from mpitune.processes.fork_server import THREADS
 from mpitune.processes.pickles import LARGE_ARRAY, CallPickler, named
@@ -85,9 +85,16 @@ class MpituneBackend(Collecting):
     @property
     def _most(self) -> int:
         """Workers that a node can have, as far as this one tells."""
+        if (gpu := self._given["gpu"]) == "none":
+            return max(self._given.get("workers", usable_cores()), 1)
+        return len(visible_gpus()) if gpu == "all" else gpu.count(",") + 1
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """Devices and folders of workers, as the call says, or else the command line of the script."""
         if self._gpu is None:
-            return usable_cores()
-        return len(visible_gpus()) if self._gpu == "all" else self._gpu.count(",") + 1
+            return {"gpu": "none", **of_script.take(*DEVICES)}
+        return {"gpu": self._gpu, **of_script.take("worker_folders")}
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
         n_jobs = super().configure(n_jobs, parallel)
@@ -101,9 +108,10 @@ class MpituneBackend(Collecting):
             )
         large = options.get("max_nbytes", LARGE_ARRAY)
         self._large = float("inf") if large is None else float(large)
+        given = self._given
         workers, inner = max(min(self._most, -(-n_jobs // size)), 1), self.inner_max_num_threads
         self._options = RunOptions(
-            gpu="none" if self._gpu is None else self._gpu, workers=workers if self._gpu is None else None,
+            **{**given, "workers": workers if given["gpu"] == "none" else None},
             threads=inner or max(usable_cores() // workers, 1), quiet=True,
             trial_timeout=min((each for each in (self._timeout, parallel.timeout) if each is not None), default=None),
         )  # fmt: skip

@@ -32,7 +32,7 @@ from mpitune.optimize.tuning import (
     problem_of,
     require_whole,
 )
-from mpitune.options import RunOptions
+from mpitune.options import RunOptions, of_script, usual_options
 from mpitune.processes.process import sendable
 from mpitune.ranks.launch import launched
 from mpitune.settings import require_seconds
@@ -145,7 +145,9 @@ def search(
         >>> len(study), study.best.params, study.best.values
         (27, {'x': 1.0, 'n': 1}, {'loss': 1.0})
     """
-    options = RunOptions() if options is None else options
+    if options is None:
+        options = usual_options(keeps=False) if workers is None and gpu is None else RunOptions()
+    window = of_script.window(window)
     if not isinstance(options, RunOptions):
         raise UsageError(f"options={options!r:.100}: give a RunOptions, such as RunOptions(restart=True)")
     if not isinstance(results, str | os.PathLike | None):

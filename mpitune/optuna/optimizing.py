@@ -26,7 +26,7 @@ from mpitune.optimize.search import known_settings, slots_here
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
 from mpitune.optimize.tuning import require_whole
-from mpitune.options import RunOptions
+from mpitune.options import RunOptions, of_script, usual_options
 from mpitune.optuna.asking import WINDOW, Asking, attrs_of, log, seed_of_study
 from mpitune.optuna.leader import Callback, Leader
 from mpitune.optuna.objective import InWorker, study_here
@@ -85,7 +85,7 @@ def optimize(
         catch: exceptions that are failures of their trial only.
         callbacks: called in this process with the study and each trial, in the order of numbers.
         gc_after_trial: whether a worker collects garbage after each trial.
-        show_progress_bar: whether to show Optuna's bar in place of ours.
+        show_progress_bar: whether to show Optuna's bar.
         n_jobs: 1 is Optuna's own loop in this process; any other number is all workers.
         window: how many trials may be open; by default twice the number of workers at the first start of the study,
             which keeps it.
@@ -104,7 +104,7 @@ def optimize(
         >>> len(study.trials), study.best_value < 0.1
         (20, True)
     """
-    options = options or RunOptions()
+    options, window = options or usual_options(keeps=True), of_script.window(window)
     if study._thread_local.in_optimize_loop:
         raise RuntimeError("Nested invocation of `Study.optimize` method isn't allowed.")
     keeps_its_best = "_lightgbm_tuner" in type(func).__module__  # in itself, so in this process

@@ -24,7 +24,7 @@ from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.search import search
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.tuning import require_whole
-from mpitune.options import RunOptions
+from mpitune.options import RunOptions, usual_options
 from mpitune.processes.pickles import packed_call, read_call
 from mpitune.processes.process import sendable
 from mpitune.ranks.launch import launched
@@ -209,7 +209,7 @@ def agent(
     require_whole("count", count, 1)
     made, read = _sweeps[name], _sweeps[name].read
     n_trials = read[0].run_cap if count is None else made.n_asked + count
-    options = own_folder(options or RunOptions(quiet=True), name)
+    options = own_folder(options or usual_options(keeps=True, quiet=True), name)
     if options.workers != 0:
         sendable("the function", function, "make it within the function", lambda thing: packed_call(thing, {}))
     kept = options.results is not None

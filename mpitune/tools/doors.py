@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mpitune.errors import Caller, UsageError, called_from
-from mpitune.options import RunOptions
+from mpitune.options import of_script, usual_options
 from mpitune.processes.process import OnImport
 from mpitune.studies import leads, stays
 
-Door = Callable[[RunOptions, int | None, Any], None]  # its options, --window, the package
+Door = Callable[[Any], None]  # of the package
 
 
 def _taken_over(own: Callable[..., Any], here: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,7 +31,7 @@ def _taken_over(own: Callable[..., Any], here: Callable[..., Any]) -> Callable[.
     return call
 
 
-def _optuna(options: RunOptions, window: int | None, package: Any) -> None:
+def _optuna(package: Any) -> None:
     """Let `Study.optimize` use all workers, unless its caller gives `n_jobs=1`."""
     own = package.study.Study.optimize
 
@@ -45,20 +45,25 @@ def _optuna(options: RunOptions, window: int | None, package: Any) -> None:
             own(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:
             with called_from(Caller.SCRIPT):
-                on_engine(self, func, n_trials, timeout, n_jobs or -1, *args, **more, window=window, options=options)
+                options = usual_options(keeps=True, quiet=True)
+                on_engine(self, func, n_trials, timeout, n_jobs or -1, *args, **more, options=options)
 
     package.study.Study.optimize = optimize
 
 
-def _hyperopt(options: RunOptions, window: int | None, package: Any) -> None:
+def _hyperopt(package: Any) -> None:
     """Let `fmin` use all workers."""
-    from mpitune.hyperopt import minimizing
 
-    here = functools.partial(minimizing.fmin, window=window, options=options)
-    package.fmin = minimizing.MODULE.fmin = _taken_over(minimizing.hyperopts, here)  # which `Trials.fmin` finds there
+    def fmin(*args: Any, **more: Any) -> Any:
+        from mpitune.hyperopt import fmin as here  # now, as it may be what imports the package
+
+        return here(*args, **more)
+
+    home: Any = sys.modules["hyperopt.fmin"]  # where `Trials.fmin` finds it
+    package.fmin = home.fmin = _taken_over(package.fmin, fmin)
 
 
-def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
+def _wandb(package: Any) -> None:
     """Let sweeps that the script makes itself use all workers, without the server."""
     login, init = package.login, package.init
 
@@ -70,7 +75,7 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
     def agent(*args: Any, **more: Any) -> None:
         from mpitune.sweeps.agents import agent as here
 
-        here(*args, **more, window=window, options=options)
+        here(*args, **more, window=of_script.window(None))
 
     def login_or_offline(*args: Any, **more: Any) -> bool:
         try:
@@ -102,18 +107,18 @@ def _wandb(options: RunOptions, window: int | None, package: Any) -> None:
     package.controller, package.Api = controller, Api
 
 
-def _ray(options: RunOptions, window: int | None, package: Any) -> None:
+def _ray(package: Any) -> None:
     """Let the rest of Ray be this process."""
     from mpitune.ray import core
 
-    core.stand_in(options.results)
+    core.stand_in(of_script.given.get("results"))
 
 
-def _ray_tune(options: RunOptions, window: int | None, package: Any) -> None:
+def _ray_tune(package: Any) -> None:
     """Let Ray Tune's studies use all workers."""
     from mpitune.ray.study import take_over
 
-    take_over(options, window)
+    take_over(usual_options(keeps=True, quiet=True), of_script.window(None))
 
 
 DOORS: dict[str, Door] = {
@@ -125,7 +130,7 @@ DOORS: dict[str, Door] = {
 }
 
 
-def open_doors(options: RunOptions, window: int | None) -> None:
+def open_doors() -> None:
     """Let these packages use all workers, from when the script imports them."""
     for name, door in DOORS.items():
-        sys.meta_path.insert(0, OnImport(name, functools.partial(door, options, window)))
+        sys.meta_path.insert(0, OnImport(name, door))

@@ -18,14 +18,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mpitune.errors import Exit, UsageError
-from mpitune.options import RunOptions
+from mpitune.errors import Exit, UsageError, named
+from mpitune.options import RunOptions, of_script
 from mpitune.processes.output import outliving
 from mpitune.processes.process import of_this_process
 from mpitune.ranks.launch import hide, launched
 from mpitune.settings import Parser
 
 PROGRAM = "python -m mpitune"
+FOR_STUDIES = "window", "workers", "gpu", "results", "restart", "join", "worker_folders"
 RUNPY = runpy.run_path.__code__.co_filename
 
 
@@ -51,11 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         program = _module(options.script) if options.is_module else _script(Path(options.script))
-        gpu = "none" if options.gpu is None and options.workers is not None else options.gpu  # as `search` takes them
-        run_options = RunOptions(
-            gpu=gpu, workers=options.workers, results=options.results, quiet=True, restart=options.restart,
-            join=options.join, worker_folders=options.worker_folders,
-        )  # fmt: skip
+        given = {name: getattr(options, name) for name in FOR_STUDIES}
+        given = {name: value for name, value in given.items() if value is not None and value is not False}
+        if given.get("window", 1) < 1:
+            raise UsageError(f"--window {options.window}: give a whole number of at least 1")
+        if options.results is None and (alone := [f"--{name}" for name in ("restart", "join") if name in given]):
+            raise UsageError(f"{alone[0]} is for a study in a folder: give --results DIR, too")
+        cpus = {"gpu": "none"} if "workers" in given and "gpu" not in given else {}  # as `search` takes them
+        RunOptions(**{name: value for name, value in given.items() if name != "window"} | cpus)  # which checks them
         # Here, as these take their time.
         import mpitune.joblib
         from mpitune.studies import dismiss, join, serve
@@ -67,12 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{parser.prog}: {error}", file=sys.stderr)
         return Exit.USAGE
     sys.argv = [options.script, *options.arguments]
+    of_script.given, of_script.taken = given | cpus, set()
     if transport.rank:
         serve(transport)
         return Exit.DONE
     mpitune.joblib.begin(others_wait=transport.size > 1)
     hide()
-    open_doors(run_options, options.window)
+    open_doors()
 
     @of_this_process
     def end() -> None:
@@ -87,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(program)
     finally:
         print(end="", flush=True)  # what the script has printed, if it can be written
+        if idle := [f"--{name.replace('_', '-')}" for name in given if name not in of_script.taken]:
+            print(f"{parser.prog}: nothing in {options.script} has used {named(idle)}", file=sys.stderr)
+        of_script.given = {}
 
 
 def _replace() -> None:

@@ -27,12 +27,28 @@ def test_a_tool_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str])
 
 def test_a_script_with_options_that_cannot_be_is_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "script.py").write_text("raise AssertionError")
-    assert command.main(["--workers", "-1", str(tmp_path / "script.py")]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert said.startswith("python -m mpitune: workers=-1") and said.count("\n") == 1
+    for wrong, words in (("--workers=-1", "workers=-1"), ("--window=0", "--window 0: "), ("--join", "--join is for a")):
+        assert command.main([wrong, str(tmp_path / "script.py")]) == Exit.USAGE
+        said = capsys.readouterr().err
+        assert said.startswith(f"python -m mpitune: {words}") and said.count("\n") == 1
     assert command.main(["--sklearn", str(tmp_path / "none.py")]) == Exit.USAGE
     said = capsys.readouterr().err
     assert "none.py cannot be run: " in said and said.count("\n") == 1
+
+
+OPTIONS_OF = {
+    "from mpitune import *; p = search(pid, {'x': Float(0, 1)}, n_trials=9, minimize='p').to_pandas().value_p": 1,
+    "from joblib import *; p = Parallel(n_jobs=-1)(delayed(pid)() for _ in range(9))": 1,
+    "from mpitune.hyperopt import fmin; from hyperopt import hp; p = fmin(pid, hp.uniform('x', 0, 1), max_evals=9)": 0,
+}
+
+
+def test_options_are_for_all_studies_of_a_script_and_what_none_takes_is_said(program: Any, tmp_path: Path) -> None:
+    for code, idle in OPTIONS_OF.items():
+        (tmp_path / "script.py").write_text(f"import os\npid = lambda *trial: os.getpid()\n{code}\nprint(len({{*p}}))")
+        done = program("-m", "mpitune", "--workers", "1", "--results", "r", "script.py", cwd=tmp_path)
+        assert done.stdout.splitlines()[-1] == "1", "one worker"
+        assert done.stderr.count("nothing in script.py has used --results\n") == idle == 1 - (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize("tool", command.TOOLS)

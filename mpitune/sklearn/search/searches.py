@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import Caller, UsageError
 from mpitune.limit import SearchLimit
-from mpitune.options import RunOptions
+from mpitune.options import DEVICES, RunOptions, of_script
 from mpitune.processes.output import outliving
 from mpitune.processes.process import in_child
 from mpitune.ranks.launch import every_rank_runs
@@ -236,9 +236,11 @@ class OnEngine(_search.BaseSearchCV):
         if self.results is not None:
             study.require_identity()
         folder = None if self.results is None else study.folder_in(Path(self.results) / self._part())
+        given = self._given
         options = RunOptions(
-            gpu="none" if self.gpu is None or in_child() else str(self.gpu),
-            workers=0 if in_child() else self._n_workers if self.gpu is None else None,
+            gpu=(gpu := "none" if in_child() else given.get("gpu", "none") if self.gpu is None else str(self.gpu)),
+            workers=0 if in_child() else self._n_workers if gpu == "none" else None,
+            worker_folders=given.get("worker_folders"),
             results=folder,
             trial_timeout=self.trial_timeout,
             verbose=self.verbose > 1,
@@ -251,11 +253,17 @@ class OnEngine(_search.BaseSearchCV):
             raise raised.error from raised.error.__cause__
 
     @property
+    def _given(self) -> dict[str, Any]:
+        """What the command line of the script says, where the search does not."""
+        says = self.workers is not None or self.gpu is not None
+        return {} if in_child() else of_script.take(*(("worker_folders",) if says else DEVICES))
+
+    @property
     def _n_workers(self) -> int | None:
         """Workers of each node: `workers`, or what `n_jobs` means on these cores, which no more workers would serve."""
         if self.workers is not None or self.n_jobs is None:
-            return self.workers
-        cores = usable_cores()
+            return self._given.get("workers", self.workers)
+        cores = self._given.get("workers", usable_cores())
         return min(self.n_jobs, cores) if self.n_jobs > 0 else max(cores + 1 + self.n_jobs, 1)
 
     def _part(self) -> str:

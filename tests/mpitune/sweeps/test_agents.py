@@ -105,7 +105,7 @@ def opened() -> Any:
     import wandb
 
     package = SimpleNamespace(**{**vars(wandb), "Api": wandb.Api})
-    DOORS["wandb"](RunOptions(), None, package)
+    DOORS["wandb"](package)
     return package
 
 

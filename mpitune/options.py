@@ -110,7 +110,6 @@ class OfScript:
         return found
 
     def window(self, own: int | None) -> int | None:
-        """The window of a call, by default the one that is given."""
         return self.take("window").get("window") if own is None else own
 
 

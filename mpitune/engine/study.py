@@ -142,10 +142,7 @@ class Study:
         return (self.results[key] for key in keys)
 
     def outcomes(self) -> list[Outcome]:
-        """Every known trial with its result, search by search in the order asked, whatever the layout.
-
-        A search that ends before it has heard of all that it asked for has no other trials than it was told of.
-        """
+        """Every known trial with its result, in the order asked; those that a search was told of, once it has ended."""
         return [
             Outcome(trial, self.results[trial.key])
             for course in self._courses

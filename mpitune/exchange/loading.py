@@ -42,10 +42,7 @@ class LoadedStudy:
 
     @property
     def winner_(self) -> Winner | None:
-        """What the best candidate is worth, as a search says; None without two candidates, two folds and a goal.
-
-        None, too, where the folder has studies of several outer folds: load the folder of one.
-        """
+        """What the best candidate is worth; None without two candidates and folds and a goal, or of outer folds."""
         from mpitune.exchange.programs import experiment_of
         from mpitune.report.page import report_of
 

@@ -165,12 +165,8 @@ def read(folder: Path) -> ExportedStudy:
     first, *others = every = [_read(study) for study in studies_in(folder)]
     if not others:
         return first
-    within = [(study.folder.relative_to(folder).as_posix(), study.trials) for study in every]
-    trials = [
-        replace(trial, key=trial.key if name == "." else f"{name}/{trial.key}")
-        for name, some in within
-        for trial in some
-    ]
+    within = {study.folder: f"{study.folder.relative_to(folder)}/".removeprefix("./") for study in every}
+    trials = [replace(trial, key=within[study.folder] + trial.key) for study in every for trial in study.trials]
     return replace(first, folder=folder, trials=trials)
 
 

@@ -36,15 +36,12 @@ def test_a_script_with_options_that_cannot_be_is_not_begun(tmp_path: Path, capsy
     assert "none.py cannot be run: " in said and said.count("\n") == 1
 
 
-OPTIONS_OF = {
-    "from mpitune import *; p = search(pid, {'x': Float(0, 1)}, n_trials=9, minimize='p').to_pandas().value_p": 1,
-    "from joblib import *; p = Parallel(n_jobs=-1)(delayed(pid)() for _ in range(9))": 1,
-    "from mpitune.hyperopt import fmin; from hyperopt import hp; p = fmin(pid, hp.uniform('x', 0, 1), max_evals=9)": 0,
-}
-
-
 def test_options_are_for_all_studies_of_a_script_and_what_none_takes_is_said(program: Any, tmp_path: Path) -> None:
-    for code, idle in OPTIONS_OF.items():
+    for code, idle in (
+        ("from mpitune import *; p = search(pid, {'x': Float(0, 1)}, n_trials=9, minimize='p').to_pandas().value_p", 1),
+        ("from joblib import *; p = Parallel(n_jobs=-1)(delayed(pid)() for _ in range(9))", 1),
+        ("from mpitune.hyperopt import *; from hyperopt import hp; p = fmin(pid, hp.randint('x', 9), max_evals=9)", 0),
+    ):  # fmt: skip
         (tmp_path / "script.py").write_text(f"import os\npid = lambda *trial: os.getpid()\n{code}\nprint(len({{*p}}))")
         done = program("-m", "mpitune", "--workers", "1", "--results", "r", "script.py", cwd=tmp_path)
         assert done.stdout.splitlines()[-1] == "1", "one worker"

@@ -108,7 +108,7 @@ class Loop(MODULE.FMinIter):
         trials.refresh()  # points are counted from now on: they come beside max_evals
         self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._enqueued)
         sendable("the objective", function, "make it within the objective", lambda thing: packed_call(thing, {}))
-        in_worker = InWorker.of(self.domain, self.arrays)
+        in_worker = InWorker.of(self.domain, self.arrays, trials._exp_key)
         if of_script:
             seed = int(identity(self.rstate.bit_generator.state)[:8], 16)
         else:

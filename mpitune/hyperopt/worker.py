@@ -68,15 +68,16 @@ class InWorker:
     """Evaluates trials. `packed`: hyperopt's `Domain` without large arrays, and functions that its space calls."""
 
     packed: bytes
+    exp_key: Any  # of the trials
 
     keeps_worker = True
 
     @classmethod
-    def of(cls, domain: Domain, arrays: dict[str, np.ndarray]) -> InWorker:
+    def of(cls, domain: Domain, arrays: dict[str, np.ndarray], exp_key: Any) -> InWorker:
         """Of a space that may call functions of the script, by `scope.define`."""
         called = {node.name: scope._impls[node.name] for node in dfs(domain.expr) if node.name in scope._impls}
         own = {name: function for name, function in called.items() if not function.__module__.startswith("hyperopt.")}
-        return cls(packed_call((domain, own), arrays))
+        return cls(packed_call((domain, own), arrays), exp_key)
 
     def begin(self, data: Data) -> InWorker:
         """In the worker, which has the arrays."""
@@ -90,7 +91,8 @@ class InWorker:
     def _evaluated(self, trial: Trial) -> Evaluation:
         number, typed = trial.segment.number, trial.segment.for_objective
         config = {n: np.dtype(kind).type(whole(value)) if kind else whole(value) for n, (kind, value) in typed.items()}
-        trials = trials_from_docs([MODULE.generate_trial(number, config)], validate=False)
+        doc = MODULE.generate_trial(number, config) | {"exp_key": self.exp_key}
+        trials = trials_from_docs([doc], validate=False, exp_key=self.exp_key)
         begun, result, error, raised = coarse_utcnow(), dict[str, Any](), None, b""
         try:
             result = self._domain.evaluate(config, Ctrl(trials, trials.trials[0]))

@@ -6,7 +6,9 @@ stages were asked for.
 
 from __future__ import annotations
 
+import inspect
 import math
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from ray.train._internal import checkpoint_manager
 from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path, _exists_at_fs_path
 from ray.tune import Checkpoint
+from ray.tune.callback import CallbackList
 from ray.tune.error import TuneError
-from ray.tune.execution.tune_controller import TuneController
+from ray.tune.execution.tune_controller import TuneController, logger
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.experiment.trial import _get_trainable_kwargs
 from ray.tune.registry import get_trainable_cls
-from ray.tune.result import RESULT_DUPLICATE
+from ray.tune.result import EXPR_ERROR_FILE, RESULT_DUPLICATE
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain
@@ -50,6 +53,7 @@ class Controller(TuneController):
     """What `tune.run` drives: one step is the whole study. It is also the `Source` of a window."""
 
     least, seed, seed_of_random, n_trials = 1, 0, 0, None
+    _callbacks: Any
     run: Any  # the whole study, see `mpitune.ray.study`
 
     def __init__(self, **how: Any):
@@ -88,10 +92,13 @@ class Controller(TuneController):
     @property
     def functions(self) -> dict[str, Any]:
         """What the user has written, with the values of `with_parameters`."""
-        functions = dict(core.parameters)
+        functions: dict[str, Any] = {}
         for name, kind in self.trainables.items():
             own = next((one for one in kind.__mro__ if is_own(one.__module__)), None)
-            functions[name] = own or getattr(kind, "_trainable_func", kind)
+            call = getattr(kind, "_trainable_func", None)
+            functions[name] = own or call or kind
+            function = call and inspect.getclosurevars(call).nonlocals.get("train_func")
+            functions |= getattr(function or kind, core.PARAMETERS, {})
         return functions
 
     def described(self) -> tuple[tuple[str, ...], int, str, tuple[str, ...]]:
@@ -166,7 +173,8 @@ class Controller(TuneController):
         number, n = self._numbers[trial.trial_id], self._stages.get(trial.trial_id, 0)
         how = _get_trainable_kwargs(trial)
         self._set_trial_status(trial, RayTrial.RUNNING)
-        if starts:
+        if starts:  # of one that never reports, as an actor of Ray says it when it starts:
+            trial._default_result_or_future = {"trial_id": trial.trial_id, "config": trial.config}
             self._callbacks.on_trial_start(iteration=self._iteration, trials=self._trials, trial=trial)
         self._stages[trial.trial_id] = n + 1
         params = {name: label_of(value) for name, value in flatten_dict(trial.config).items()}
@@ -201,7 +209,7 @@ class Controller(TuneController):
                 self._tell(trial, result, raised, exact)
                 self._stop_experiment_if_needed()
             except Exception as error:  # of a callback, a searcher or a metric that is not there
-                self.raised = error
+                self.raised = error if self._fail_fast == self.RAISE else TuneError(traceback.format_exc())
             self._delete_unwanted()
         return self.ended
 
@@ -213,11 +221,13 @@ class Controller(TuneController):
             decided = {stages.STOPPED: STOP, stages.PAUSED: PAUSE}.get(end) if n == len(told) else None
             if isinstance(self._scheduler_alg, schedulers.Decided):
                 self._scheduler_alg.counts = decided or CONTINUE
+            storage, saved = trial.storage, None
             if checkpoint is not None:  # which other trials may go on from as they hear of the result
-                place = Checkpoint(str(Path(trial.storage.trial_fs_path, checkpoint)), trial.storage.storage_filesystem)
-                self._process_trial_save(trial, _TrainingResult(checkpoint=place, metrics=metrics))
-                self._callbacks.on_trial_save(iteration=self._iteration, trials=self._trials, trial=trial)
+                saved = Checkpoint(str(Path(storage.trial_fs_path, checkpoint)), storage.storage_filesystem)
+                self._process_trial_save(trial, _TrainingResult(checkpoint=saved, metrics=metrics))
             self._process_trial_result(trial, {**metrics, "config": trial.config})
+            if saved is not None:
+                self._say_saved(trial, saved)
             if any(part.stop_all() for part in self._deciding):
                 return  # the study ends with this result
             decision = self._queued_trial_decisions.pop(trial.trial_id, None)
@@ -226,6 +236,8 @@ class Controller(TuneController):
         if end == stages.RAISED:
             cause = result.ending.cause or result.error or ""
             error = unpacked_error(raised) if raised else TuneError(cause)
+            if not trial.num_failures and (file := Path(trial.storage.trial_fs_path, EXPR_ERROR_FILE)).is_file():
+                file.unlink()  # of an earlier process, which has told the same
             self._trial_task_failure(trial, RayTaskError(trial.trainable_name, cause, error).as_instanceof_cause())
         else:
             self._process_trial_result(trial, {RESULT_DUPLICATE: True})
@@ -234,8 +246,17 @@ class Controller(TuneController):
     def _process_trial_save(self, trial: RayTrial, checkpoint_value: _TrainingResult) -> None:
         """Take in a checkpoint. Of those that Ray does not keep a stage may still begin with one."""
         checkpoint_manager._delete_fs_path = lambda fs, fs_path: self._unwanted.update({fs_path: fs})
+        callbacks, self._callbacks = self._callbacks, CallbackList([])  # which first hear of the result
         super()._process_trial_save(trial, checkpoint_value)
-        checkpoint_manager._delete_fs_path = _delete_fs_path
+        self._callbacks, checkpoint_manager._delete_fs_path = callbacks, _delete_fs_path
+
+    def _say_saved(self, trial: RayTrial, checkpoint: Checkpoint) -> None:
+        about: dict[str, Any] = {"iteration": self._iteration, "trials": self._trials, "trial": trial}
+        try:
+            self._callbacks.on_checkpoint(**about, checkpoint=checkpoint)
+        except Exception:  # which Ray takes here alone
+            logger.exception("Trial %s: a callback fails at checkpoint %s", trial, checkpoint)
+        self._callbacks.on_trial_save(**about)
 
     def _delete_unwanted(self) -> None:
         clones = [] if self.ended else getattr(self.scheduler, "_trial_state", {}).values()  # of PBT
@@ -276,8 +297,12 @@ def seed_searcher(searcher: Any, seed: int) -> None:
     """Seed its random numbers, unless the script has."""
     while hasattr(searcher, "searcher"):
         searcher = searcher.searcher
-    arguments = getattr(searcher, "_mpitune_arguments", {})
-    if isinstance(searcher, Searcher) and all(arguments[name] is None for name in arguments if "seed" in name):
+    bases = [base for base in type(searcher).__mro__ if issubclass(base, Searcher) and base is not Searcher]
+    if not any(base.__module__.startswith("ray.") for base in bases):
+        return  # the user's own has generators of its own
+    arguments = {name: each.default for name, each in inspect.signature(bases[0]).parameters.items()}
+    arguments |= getattr(searcher, "_mpitune_arguments", {})
+    if all(arguments[name] is None for name in arguments if "seed" in name or name == "random_state"):
         with needs("optuna", "search"):
             from mpitune.optimize.strategies.view import reseed, seed_in
         if seed_in(getattr(searcher, "_sampler", None)) is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import os
 import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,7 +32,7 @@ from mpitune.processes.keeper import scratch_folder
 from mpitune.processes.process import OnImport
 
 values: dict[int, Any] = {}  # what `ray.put` keeps; workers begin with a copy
-parameters: dict[str, Any] = {}  # of `tune.with_parameters`
+PARAMETERS = "_mpitune_parameters"  # of what `tune.with_parameters` makes: its values
 made_up: set[str] = set()  # names of studies that the script has not named
 given_seeds: dict[str, int] = {}  # of global random numbers, since the last study
 numpy_random: Any = np.random.mtrand._rand
@@ -83,12 +85,23 @@ def get(refs: Any, **options: Any) -> Any:
     return values[refs.number] if isinstance(refs, Put) else not_here()
 
 
+def with_parameters(wrapped: Callable[..., Any], trainable: Any, **named: Any) -> Any:
+    """`tune.with_parameters`, of which a study knows what it gives. wrapped: that of Ray."""
+    made = wrapped(trainable, **named)
+    given = {name: get(value) if isinstance(value, Put) else value for name, value in named.items()}
+    setattr(made, PARAMETERS, getattr(trainable, PARAMETERS, {}) | given)
+    return made
+
+
 def not_here(*args: Any, **options: Any) -> NoReturn:
     """Raises UsageError in a trial, which ends the study; SystemExit in the script, after a line."""
-    error = UsageError(
-        "the script asks for a task, an actor or the cluster of Ray, which mpitune does not start: call the function "
-        "itself, and give a trainer of Ray Train one worker; of Ray's core, init, put, get and shutdown are here"
-    )
+    kinds = (type(each.frame.f_locals.get("self")) for each in inspect.stack(0))
+    callback = next((kind.__name__ for kind in kinds if hasattr(kind, "on_trial_save")), "")
+    fix = "call the function itself, and give a trainer of Ray Train one worker; ray.init, put, get and wait are here"
+    if callback:
+        fix = "leave it out" + ", and call setup_wandb in the trainable" * ("Wandb" in callback)
+    asks = "asks for a task, an actor or the cluster of Ray, which mpitune does not start"
+    error = UsageError(f"{callback or 'the script'} {asks}: {fix}")
     if refusals is None:
         refuse(error)
     refusals.append(str(error))
@@ -155,6 +168,7 @@ def stand_in(results: Path | None = None) -> None:
     own = {
         "init": lambda *args, **options: contextlib.nullcontext(), "shutdown": lambda *args, **options: None,
         "is_initialized": lambda: True, "put": put, "get": get, "get_gpu_ids": _gpu_ids,
+        "wait": lambda refs, num_returns=1, **options: (refs[:num_returns], refs[num_returns:]),  # all are there
         "cluster_resources": _resources, "available_resources": _resources,
     }  # fmt: skip
     for name, meaning in own.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
@@ -83,6 +85,8 @@ class InWorker:
         if not core.stands_in:  # else this is the script's process, or a trial's
             core.stand_in()
             self.take_over()
+            for handler in logging.getLogger("ray").handlers:  # of before stderr was told from stdout
+                vars(handler)["stream"] = sys.stderr
         return self
 
     def on_news(self, content: bytes) -> None:
@@ -137,11 +141,10 @@ def _run(stage: Stage, kind: type, stoppers: list[Any], results: Reported) -> st
             end = stage.ends(trial, result, stoppers)
             own_part = {name: value for name, value in result.items() if name != "config"}
             results.append((own_part, None))  # saving may fail
-            if isinstance(trainable, FunctionTrainable):
-                is_due = result.get(of_ray.SHOULD_CHECKPOINT, False)
-            else:
+            is_due = result.get(of_ray.SHOULD_CHECKPOINT, False)
+            if not isinstance(trainable, FunctionTrainable):
                 often = trial.checkpoint_freq and result[of_ray.TRAINING_ITERATION] % trial.checkpoint_freq == 0
-                is_due = often or end == PAUSED or (end and trial.checkpoint_at_end)
+                is_due = is_due or often or end == PAUSED or (end and trial.checkpoint_at_end)
             if is_due:
                 results[-1] = own_part, Path(trainable.save().checkpoint.path).name
         return end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import pickle
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.experiment import Trial as RayTrial
+from ray.tune.experimental.output import TuneReporterBase
 from ray.tune.impl.tuner_internal import TunerInternal
 from ray.tune.search import Searcher
 from ray.tune.tune import run as run_of_ray
@@ -75,6 +78,18 @@ def take_over(options: RunOptions, window: int | None) -> None:
         searcher._mpitune_arguments = named  # whether it was given a seed is not to be seen otherwise
         return searcher
 
+    def error_file(trial: RayTrial) -> str | None:
+        path, storage = own_file.fget(trial), trial.storage
+        if path is None or storage.storage_filesystem.type_name != "local":
+            return path
+        os.makedirs(storage.trial_fs_path, exist_ok=True)
+        return os.path.join(storage.trial_fs_path, os.path.basename(path))  # which stays
+
+    def started(reporter: Any, **how: Any) -> None:
+        begin(reporter, **{**how, "tensorboard_path": how.get("tensorboard_path") and how["experiment_path"]})
+
+    own_file, begin = RayTrial.error_file, TuneReporterBase.experiment_started
+    RayTrial.error_file, TuneReporterBase.experiment_started = property(error_file), started
     state_of, set_space = TunerInternal.__getstate__, TunerInternal._set_param_space_on_restore
 
     def fit_resume(self: TunerInternal, trainable: Any, space: Any) -> Any:
@@ -94,8 +109,7 @@ def take_over(options: RunOptions, window: int | None) -> None:
     Controller.run = functools.partialmethod(run, options, window)
     running: Any = sys.modules[run_of_ray.__module__]
     running.TuneController = Controller
-    with_parameters = tune.with_parameters
-    tune.with_parameters = lambda kind, **named: core.parameters.update(named) or with_parameters(kind, **named)
+    tune.with_parameters = functools.partial(core.with_parameters, tune.with_parameters)
 
 
 def run(controller: Controller, options: RunOptions, window: int | None) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.errors import UsageError, keeping, needs
-from mpitune.optimize.door import own_folder
+from mpitune.optimize.door import own_folder, say_kept
 from mpitune.optimize.objectives import ObjectiveTrial
 from mpitune.optimize.search import search
 from mpitune.optimize.search_study import SearchStudy
@@ -189,7 +190,7 @@ def agent(
         function: is called for each trial.
         entity: has no effect.
         project: has no effect.
-        count: how many trials; without one as many as `run_cap`, or the grid, has.
+        count: how many trials, `run_cap` in all at most; without one as many as that, or the grid, has.
         forward_signals: has no effect.
         window: how many trials may be open.
         options: how it is run; `results` is a folder that keeps the trials.
@@ -208,10 +209,11 @@ def agent(
         raise UsageError(f"wandb.agent: function={function!r:.100}: {fix}")
     require_whole("count", count, 1)
     made, read = _sweeps[name], _sweeps[name].read
-    n_trials = read[0].run_cap if count is None else made.n_asked + count
+    n_trials = read[0].run_cap if count is None else min(made.n_asked + count, read[0].run_cap or sys.maxsize)
     options = own_folder(options or usual_options(keeps=True, quiet=True), name)
     if options.workers != 0:
         sendable("the function", function, "make it within the function", lambda thing: packed_call(thing, {}))
+    say_kept(function, "log it by wandb.log", options)
     kept = options.results is not None
     if not kept:
         made.folder = made.folder or tempfile.TemporaryDirectory(prefix="sweep-")

@@ -94,7 +94,7 @@ class Runs:
         if metric is not None and metric.no_number is not None:
             return NoValue(f"it has logged {name} = {shown(metric.no_number)}: log a number")
         if not there:
-            more = ", or print it as a line of JSON" if isinstance(self, Command) else ""
+            more = ", or print it as a line of JSON" if isinstance(self, Command) else ", not in mode disabled"
             return NoValue(f"it has logged nothing: log {name} by wandb.log{more}")
         return NoValue(f"it has logged no {name}, but {named(there)}: name one of these in metric, or log {name}")
 

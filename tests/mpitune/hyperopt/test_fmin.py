@@ -148,6 +148,7 @@ def test_an_objective_has_a_control_of_its_trial() -> None:
     def objective(expr: Any, memo: Any, ctrl: Ctrl) -> Any:
         ctrl.attachments["number"] = ctrl.current_trial["tid"]
         ctrl.checkpoint({"loss": 1.0})
+        assert ctrl.trials._exp_key == "own"
         return square(pyll.rec_eval(expr, memo=memo))
 
     @fmin_pass_expr_memo_ctrl
@@ -155,7 +156,7 @@ def test_an_objective_has_a_control_of_its_trial() -> None:
         ctrl.inject_results([None], [{"loss": 0.0, "status": STATUS_OK}], [{"idxs": {}, "vals": {}}], [9])
         return 1.0
 
-    trials = Trials()
+    trials = Trials(exp_key="own")
     fmin(**call(objective, n=4, trials=trials), options=TWO)
     assert [trials.trial_attachments(doc)["number"] for doc in trials.trials] == [0, 1, 2, 3]
     with pytest.raises(RuntimeError, match="use points_to_evaluate"):

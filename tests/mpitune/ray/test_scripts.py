@@ -20,6 +20,7 @@ import numpy as np
 import ray
 from ray import tune
 from ray.tune.schedulers import *
+from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 from optuna.samplers import TPESampler
 
@@ -71,7 +72,7 @@ class Trained(tune.Trainable):
         self.n, self.x = 0, config["x"]
     def step(self):
         self.n += 1
-        return {"loss": self.x + 1 / self.n}
+        return {"loss": self.x + 1 / self.n, "should_checkpoint": self.n in (1, 2, 4)}
     def save_checkpoint(self, folder):
         return {"n": self.n}
     def load_checkpoint(self, kept):
@@ -86,8 +87,12 @@ assert list(grid.get_dataframe()["config/of"]) == [2, 4]
 grid = fit("asha", curve, x, 12, scheduler=ASHAScheduler(max_t=8, reduction_factor=2))
 assert {trial.metrics["training_iteration"] for trial in grid} >= {1, 8}
 
-grid = fit("classes", Trained, x, 3, {"stop": {"training_iteration": 5}, "checkpoint_config":
-    tune.CheckpointConfig(checkpoint_frequency=1, num_to_keep=2)})
+heard = []
+class Hears(tune.Callback):
+    on_checkpoint = lambda self, trial, **about: heard.append(trial.last_result["training_iteration"])
+grid = fit("classes", Trained, x, 3, {"stop": {"training_iteration": 5}, "callbacks": [Hears()],
+    "checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=3, num_to_keep=2)})
+assert heard == [1, 2, 3, 4, 5] * 3
 best = grid.get_best_result()
 assert best.metrics_dataframe["training_iteration"].tolist() == [1, 2, 3, 4, 5] and len(best.best_checkpoints) == 2
 assert sorted(name for name in os.listdir(best.path) if "checkpoint" in name) == [
@@ -105,6 +110,12 @@ grid = fit("population", saving, x, 4, {"checkpoint_config": tune.CheckpointConf
 assert {trial.metrics["training_iteration"] for trial in grid} == {8} and not grid.errors
 assert mutations._num_perturbations > 0
 
+class Own(Searcher):
+    drawn = random.Random(5)
+    on_trial_complete = save = lambda self, *args, **named: None
+    suggest = lambda self, trial_id: {"x": self.drawn.random()}
+grid = fit("own searcher", lambda config: None, None, 1, search_alg=Own("loss", "min"))
+assert grid[0].config["x"] == random.Random(5).random(), "of a trial that reports nothing"
 def within(config):
     grid = tune.Tuner(lambda config: {"loss": config["y"] ** 2}, param_space={"y": tune.grid_search([3, -1, 2])},
         run_config=tune.RunConfig(verbose=0)).fit()
@@ -153,13 +164,14 @@ def run(
     words = ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"]
     done = program(*words, cwd=folder, status=status, **how)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert "Checkpoint successfully" not in done.stdout and "driver_artifacts" not in done.stdout
     return dict(rows), done.stderr
 
 
 @pytest.mark.slow
 def test_what_scripts_do_is_as_ray_says_and_the_same_on_two_ranks(program: Any, tmp_path: Path) -> None:
     said, errors = run(program, tmp_path / "one", FEATURES, "--workers", "2")
-    assert len(said) == 11 and said["refused"] == 2 and NOT_HERE in errors
+    assert len(said) == 12 and said["refused"] == 2 and NOT_HERE in errors
     how = ["--workers", "1", "--results", "kept"]
     assert run(program, tmp_path / "two", FEATURES, *how, ranks=2)[0] == said
 
@@ -204,6 +216,8 @@ show("bands again", tune.Tuner.restore(os.path.abspath("storage/bands"), trainab
 data = np.zeros(3)
 def adding(config):
     return {"loss": config["x"] + data.sum() + 1, "odd": (np.zeros(2), {1: 2})}
+class Asks(tune.Callback):
+    on_trial_start = lambda self, **about: ray.nodes()
 def remotely(config):
     try:
         ray.remote(curve).remote(config)
@@ -212,6 +226,8 @@ def remotely(config):
     return {"loss": 1}
 fit("own", adding, x, 2, {"name": "own"}, drawn=5)
 data += 1
+for given in [tune.with_parameters(lambda c, n: {"loss": n}, n=n) for n in (1, 9, 5)][:2]:
+    fit("given", given, x, 1, {"name": "given"})
 fit("changed", adding, x, 2, {"name": "own"})
 def searched(seed):
     by = OptunaSearch(sampler=seed and TPESampler(seed=seed))
@@ -229,7 +245,7 @@ for refused in (
     lambda: searched(4),
     lambda: fit("longer", curve, named, 4, {"name": "mine", "stop": {"training_iteration": 5}}),
     lambda: fit("more", adding, x, 3, {"name": "own"}),
-    ray.nodes,
+    lambda: fit("asks", curve, x, run={"callbacks": [Asks()]}),
     lambda: ray.get_runtime_context().get_worker_id(),
     lambda: tune.Tuner.restore(os.path.abspath("storage/own"), trainable=adding, restart_errored=True).fit(),
 ):
@@ -251,7 +267,7 @@ SAID = [
     "holds a study with space = ['x: Float (0, 4)", "holds a study with seed = 3, not 4: give another results folder",
     "holds a study with seed_of_random = 0, not", "optuna-True/mpitune holds a study with strategy = Search",
     "stop={'training_iteration': 5}", "holds a study with num_samples = 2, not 3",
-    NOT_HERE, NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
+    "Asks asks for a task", NOT_HERE, "Tuner.restore has resume_errored or restart_errored",
 ]  # fmt: skip
 
 
@@ -264,4 +280,5 @@ def test_named_studies_go_on_and_what_cannot_be_honoured_is_one_line(program: An
     lines = [line for line in errors.splitlines() if line.startswith("script.py: ")]
     assert all(words in line for line, words in zip(lines, SAID, strict=True)), lines
     assert said["own"] == said["changed"] and "data changed since the known results (2)" in errors
+    assert "n (was 1, is 9) changed" in errors
     assert errors.count("trials of an earlier process have lists and texts for odd\n") == 1

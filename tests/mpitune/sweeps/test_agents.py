@@ -97,7 +97,7 @@ def test_a_script_is_the_same_on_any_layout_and_goes_on(program: Any, tmp_path: 
     assert len(runs) == 2 * 10 + 3 and list(tmp_path.glob("wandb/sweep-*/config-*.yaml"))
 
 
-HERE, TAKEN, LOCK = RunOptions(gpu="none", workers=0, quiet=True), (n for n in [1]), Lock()
+HERE, TAKEN, LOCK, HIST = RunOptions(gpu="none", workers=0, quiet=True), (n for n in [1]), Lock(), list[float]()
 
 
 def opened() -> Any:
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "earlier runs": (lambda: sweep(CONFIG, prior_runs=["a"]), "prior_runs, which are on W&B's server"),
     "the server": (lambda: opened().Api(), "wandb.Api needs W&B's server"),
     "a controller": (lambda: opened().controller("x"), "wandb.controller needs W&B's server"),
-    "no metric": (lambda: agent(sweep(CONFIG), int, count=2, options=HERE), r"nothing: log val.loss by wandb.log \("),
+    "no metric": (lambda: agent(sweep(CONFIG), int, count=2, options=HERE), "nothing: .* not in mode disabled"),
 }
 
 
@@ -142,6 +142,7 @@ def test_a_function_prints_and_one_that_fails_is_a_failed_trial(capfd: pytest.Ca
         import wandb
 
         wandb.init()
+        HIST.append(wandb.config.lr)
         with LOCK:
             print("\nit trains")
         if wandb.config.lr > 0.4:
@@ -151,7 +152,8 @@ def test_a_function_prints_and_one_that_fails_is_a_failed_trial(capfd: pytest.Ca
     grid = CONFIG | {"early_terminate": None, "parameters": {"lr": {"values": [0.1, 0.5]}}, "method": "grid"}
     for options in (replace(HERE, workers=2), replace(HERE, results=Path("kept"))):
         agent(sweep(grid), train, options=options)
-        printed = "".join(capfd.readouterr()).splitlines()
+        printed = (text := "".join(capfd.readouterr())).splitlines()
+        assert ("stores HIST, which the script does not see" in text) != bool(options.results), "once"
         assert "it trains" in printed and sum("results: " in line for line in printed) == bool(options.results)
     results = read_study(Path("kept")).results
     assert [result.failed for _, result in sorted(results.items())] == [False, True]
@@ -166,9 +168,10 @@ def test_a_later_agent_goes_on_and_a_run_is_compared_by_its_goal() -> None:
             wandb.log({"val.loss": wandb.config.lr + epoch})
 
     goal = {"name": "val.loss", "goal": "maximize"}
-    ids = [sweep(CONFIG | {"metric": goal, "parameters": {"lr": {"values": [2, 1, 3]}}}) for _ in range(2)]
+    highest = {"metric": goal, "parameters": {"lr": {"values": [2, 1, 3]}}, "run_cap": 4}
+    ids = [sweep(CONFIG | highest) for _ in range(2)]
     for sweep_id in (ids[0], ids[1], ids[0]):
-        agent(sweep_id, train, count=2, window=1, options=replace(HERE, results=Path("kept")))
+        agent(sweep_id, train, count=3, window=1, options=replace(HERE, results=Path("kept")))
     first, second = read_study(Path("kept")), read_study(Path("kept/study-2"))
     steps = [(trial.params["lr"], len(first.results[key].ending.steps)) for key, trial in sorted(first.trials.items())]
-    assert steps == [(2, 4), (3, 4), (1, 2), (2, 4)] and len(second.results) == 2
+    assert steps == [(2, 4), (3, 4), (1, 2), (2, 4)] and len(second.results) == 3

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
-import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +36,7 @@ CPU = Device("cpu", "")
 # A worker that imports MPI by accident must not take itself for a rank of this job.
 _LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "I_MPI_")
 DEVICE_FILES = "/dev/nvidia[0-9]*"
-ASK_S = 30.0  # within which nvidia-smi and the driver must answer
+ASK_S = 30.0  # within which nvidia-smi must answer
 HOSTS = "SEARCH_HOSTS"  # set for each batch: the nodes that it has to itself, with commas between
 
 
@@ -71,8 +68,8 @@ def hosts_here() -> tuple[str, ...]:
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs that CUDA would show to this process, as entries for CUDA_VISIBLE_DEVICES.
 
-    An entry may be an index, a GPU- or a MIG- name; they are never interpreted. Without the variable
-    the driver's own list is taken, by name: its indices are not those of CUDA, which counts the fastest first.
+    An entry may be an index, a GPU- or a MIG- name; they are never interpreted. Without the variable nvidia-smi's list
+    is taken, by name: its indices are not those of CUDA, which counts the fastest first.
     """
     return _visible(environ)[0]
 
@@ -86,7 +83,7 @@ def why_no_gpu(environ: Mapping[str, str] = os.environ) -> str:
 def _visible(environ: Mapping[str, str]) -> tuple[list[str], str]:
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
-        return _driver_gpus()
+        return _listed_gpus()
     entries = [entry.strip() for entry in listed.split(",")]
     for position, entry in enumerate(entries):
         if entry in ("", "-1", "NoDevFiles"):
@@ -94,15 +91,16 @@ def _visible(environ: Mapping[str, str]) -> tuple[list[str], str]:
             break
     if not entries:
         return [], f"CUDA_VISIBLE_DEVICES is {listed!r}"
-    there, why = _driver_gpus()
+    there, why = _listed_gpus()
     return (entries, "") if there else ([], why or f"CUDA_VISIBLE_DEVICES is {listed!r}, but there is no driver")
 
 
-def _driver_gpus() -> tuple[list[str], str]:
+def _listed_gpus() -> tuple[list[str], str]:
     """GPUs by name, MIG slices in place of the GPU they are cut from; and why there is none, where that is known."""
     listing = nvidia_smi("-L")
-    if listing is None:  # not installed, as in many containers, or of another version than the driver
-        return _asked_driver()
+    if listing is None:
+        fix = "apptainer needs --nv, docker --gpus all; after an update of the driver restart the machine"
+        return [], f"GPUs are in /dev, but nvidia-smi is not here or fails: {fix}" if glob.glob(DEVICE_FILES) else ""
     modes = nvidia_smi("--query-gpu=uuid,mig.mode.current,compute_mode", "--format=csv,noheader") or ""
     unusable = {}
     for row in modes.splitlines():
@@ -119,25 +117,6 @@ def _driver_gpus() -> tuple[list[str], str]:
         why = next((f"{uuid} {unusable[uuid]}" for uuid in whole if uuid in unusable and not slices), why)
         gpus += slices or [uuid for uuid in whole if uuid not in unusable]
     return gpus, why
-
-
-def _asked_driver() -> tuple[list[str], str]:
-    """The same from the driver's library. A process of its own asks, because a broken driver may never answer."""
-    try:
-        ctypes.CDLL("libcuda.so.1")  # loading alone asks the driver nothing
-    except OSError:
-        why = "GPUs are in /dev, but the driver's library is not here: apptainer needs --nv, docker --gpus all"
-        return [], why if glob.glob(DEVICE_FILES) else ""
-    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    command = [sys.executable, "-m", "mpitune.devices.probe", str(os.getpid()), "names"]
-    try:
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S)
-        answered = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return [], "the driver does not answer: see dmesg for its errors (Xid)"
-    if "names" in answered:
-        return answered["names"], ""
-    return [], f"the driver says {answered['error'].removeprefix('OSError: ')}; if it was updated, restart the machine"
 
 
 def nvidia_smi(*arguments: str) -> str | None:

@@ -2,7 +2,6 @@
 
     python -m mpitune.devices.probe PARENT WHAT
 
-    names     names of all GPUs that the driver shows
     gpu       name and memory of the visible GPU, from the driver
     torch     whether the library can be imported, and can compute on the visible device
 
@@ -23,7 +22,7 @@ from contextlib import suppress
 import numpy
 
 from mpitune.devices.choose import Device, environment
-from mpitune.devices.driver import Driver
+from mpitune.devices.driver import described
 from mpitune.errors import UsageError
 from mpitune.processes.process import die_with
 
@@ -102,12 +101,8 @@ def library(name: str) -> dict[str, object]:
 
 
 def answer_to(what: str) -> dict[str, object]:
-    """The answer to "names", "gpu", or the name of a library."""
-    if what == "names":
-        return {"names": Driver().names()}
-    if what == "gpu":
-        return Driver().described()
-    return library(what)
+    """The answer to "gpu", or the name of a library."""
+    return described() if what == "gpu" else library(what)
 
 
 def main(parent: int, what: str) -> None:

@@ -59,14 +59,6 @@ def test_slices_are_listed_in_place_of_their_gpu_also_where_it_has_none(machine:
     assert visible_gpus({}) == MIG
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not visible_gpus(), reason="no GPU is visible")
-def test_the_driver_itself_lists_what_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = visible_gpus({})
-    monkeypatch.setattr("mpitune.devices.choose.nvidia_smi", lambda *_: None)
-    assert there and visible_gpus({}) == there
-
-
 def test_device_files_without_the_driver(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that was not given --nv."""
     machine(smi="not found")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,21 +110,3 @@ def _draw_boxes(axes: Any, shown: Shown) -> None:
     for digit, tick in enumerate(axes.get_xticklabels()):
         if digit == shown.label:
             tick.set(color=RIGHT, fontweight="bold")
-
-
-@styled()
-def learning(train_loss: Sequence[float], test_loss: Sequence[float], accuracy: Sequence[float]) -> Any:
-    """Losses, and the error on the test images, after each epoch from the first on."""
-    epochs = range(1, len(accuracy) + 1)
-    figure, (left, right) = subplots(1, 2, size=(8.4, 3.6))
-    left.plot(epochs, train_loss, color=GREY, marker="o", label="training")
-    left.plot(epochs, test_loss, color=ONE, marker="o", label="test")
-    left.set(title="mean cross-entropy per image", ylim=(0, 1.05 * max(*train_loss, *test_loss)))
-    left.legend()
-    errors = [100 * (1 - share) for share in accuracy]
-    right.plot(epochs, errors, color=ONE, marker="o")
-    right.set(title="test error", ylabel="%", ylim=(0, 1.05 * max(errors) or 1))
-    for axes in (left, right):
-        axes.set_xlabel("epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    return figure

@@ -1,4 +1,4 @@
-"""Output of rank 0: a line per epoch, a log in JSON lines, a row of a table, a figure."""
+"""Output of rank 0: a line per epoch, a log in JSON lines, a row of a table."""
 
 from __future__ import annotations
 

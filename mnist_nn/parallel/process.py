@@ -20,7 +20,6 @@ from mnist_nn.parallel.settings import PROG, Settings, launch_info
 from mnist_nn.parallel.train import DistributedTraining
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import Exit, UsageError, print_error
-from mpitune.processes.output import tag_output
 
 
 def start(settings: Settings, began: float) -> int:
@@ -87,8 +86,6 @@ def run(settings: Settings, rank_info: RankInfo, store: Any, began: float, joini
     Where an exception ends the training, the process ends at once. The others do so too, when their connections to it
     are closed; a silent one, or one that is lost before they are connected, they wait for JOIN_TIME.
     """
-    if rank_info.nodes > 1:
-        tag_output(f"[{socket.gethostname()} {rank_info.rank}] ")
     backend, kind = check_machine(settings)
     device = (
         torch.device(kind, rank_info.local_rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)

@@ -77,7 +77,7 @@ def _check_steps(settings: Settings, n_images: int, n_processes: int) -> None:
 
 
 class Recorder:
-    """Reads what a training begins with, and writes log, table, figure, checkpoints and model.
+    """Reads what a training begins with, and writes log, table, checkpoints and model.
 
     Its methods raise UsageError where that is the user's error, or where a folder cannot be written.
     """
@@ -131,18 +131,13 @@ class Recorder:
             checkpoint.write(self.job.settings.results, self._fixed, state)
 
     def finish(self, state: Checkpoint) -> None:
-        """The summary, the table's row where an epoch was trained, the figure, and the model where it is wanted."""
-        from mnist_nn.figures import learning
-        from mpitune.figures.plotting import save
-
+        """The summary, the table's row where an epoch was trained, and the model where it is wanted."""
         epochs, folder = state.epochs, self.job.settings.results
         row = self._row(epochs)
         with self._writing():
             if len(epochs) > self._n_known:
                 append_row(folder / TABLE, row)
             self.log.write(end=row)
-            curves = zip(*((epoch.train_loss, epoch.test_loss, epoch.accuracy) for epoch in epochs), strict=True)
-            save(learning(*curves), folder, "learning")
             if self.job.settings.save_model:
                 named = {name: weight.cpu().numpy() for name, weight in state.weights.items()}
                 save_model(folder / "model.pt", self.job.params, self._form, named)

@@ -115,9 +115,7 @@ class Settings(DatasetSettings):
     )
     save_model: bool = setting(False, "keep the weights as model.pt in the results, for PyTorch", changes_results=False)
     resume: bool = setting(False, "continue from the checkpoint in the results", changes_results=False)
-    results: Path = setting(
-        Path("results/mnist_nn_ddp"), "folder for checkpoint, log, table and figure", changes_results=False
-    )
+    results: Path = setting(Path("results/mnist_nn_ddp"), "folder for checkpoint, log and table", changes_results=False)
 
     config: Path | None = setting(
         None, 'options as a JSON object, {"batch-size": 128}, or DeepSpeed\'s; those given here win',

@@ -1,4 +1,4 @@
-"""Words to people who may have left (`python -m mnist_svm 24 | head`), to full disks, and from several hosts."""
+"""Words to people who may have left (`python -m mnist_svm 24 | head`), and to full disks."""
 
 from __future__ import annotations
 
@@ -84,22 +84,3 @@ def _hold_numbers() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # which is this number, the lowest that is free
-
-
-def tag_output(tag: str) -> None:
-    """Begin each line that this process prints from now on with `tag`."""
-    sys.stdout, sys.stderr = _Tagged(sys.stdout, tag), _Tagged(sys.stderr, tag)
-
-
-class _Tagged:
-    def __init__(self, stream: Any, tag: str) -> None:
-        self._stream, self._tag, self._fresh = stream, tag, True
-
-    def write(self, text: str) -> int:
-        for line in text.splitlines(keepends=True):
-            self._stream.write(self._tag * self._fresh + line)
-            self._fresh = line.endswith("\n")
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
 
-from mnist_nn.figures import learning
 from mpitune.errors import StorageError, UsageError
-from mpitune.figures.plotting import save
+from mpitune.figures.plotting import save, styled, subplots
 from mpitune.scripts import errors_in_one_line
 from tests.helpers import ROOT
 
@@ -108,13 +108,20 @@ def test_the_hook_is_there_no_longer_than_the_error_can_end_the_script(
     assert sys.excepthook is own
 
 
+@styled()
+def drawn() -> Any:
+    figure, axes = subplots()
+    axes.plot([1, 2], [3.0, 2.5], label="test")
+    axes.legend()
+    return figure
+
+
 def test_figures_have_one_style_and_leave_that_of_others(tmp_path: Path) -> None:
     with matplotlib.rc_context({"lines.linewidth": 7.0, "svg.hashsalt": None}):
         before = dict(matplotlib.rcParams)
-        figure = learning([3.0, 2.0], [3.0, 2.5], [0.1, 0.5])
-        save(figure, tmp_path, "learning")
+        save(drawn(), tmp_path, "learning")
         assert dict(matplotlib.rcParams) == before
-        again = learning([3.0, 2.0], [3.0, 2.5], [0.1, 0.5])
+        again = drawn()
     assert {line.get_linewidth() for axes in again.axes for line in axes.lines} <= {1.0, 1.5, 2.0}
     first = (tmp_path / "learning.svg").read_bytes()
     save(again, tmp_path, "learning")

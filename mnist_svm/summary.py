@@ -9,7 +9,7 @@ import numpy as np
 
 from mpitune.figures import statistics
 from mpitune.figures.statistics import interval_text
-from mpitune.figures.winner import Winner, least
+from mpitune.figures.winner import least
 from mpitune.storage.table import last_line
 from mpitune.trial import Result
 
@@ -58,8 +58,7 @@ def summarised(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray)
     errors: float64 (folds, n_gamma, n_C), NaN where failed.
     """
     summary: dict[str, Any] = dict.fromkeys((
-        "C", "gamma", "cross_validation_error", "standard_deviation", "corrected_error", "corrected_interval",
-        "points_as_good", "test_error", "test_interval", "n_support",
+        "C", "gamma", "cross_validation_error", "standard_deviation", "test_error", "test_interval", "n_support",
     ))  # fmt: skip
     point = best_point(errors)
     if point is not None:
@@ -67,12 +66,6 @@ def summarised(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray)
         summary["C"], summary["gamma"] = float(grid.penalties[c]), float(grid.gammas[g])
         summary["cross_validation_error"] = float(errors[:, g, c].mean())
         summary["standard_deviation"] = float(errors[:, g, c].std())
-        flat = errors.reshape(len(errors), -1).T
-        points = [{"point": n} for n in range(len(flat))]
-        winner = Winner(flat, points, maximize=False, name="error", taken=g * errors.shape[2] + c)
-        if len(flat) > 1:
-            summary["corrected_error"], summary["corrected_interval"] = winner.corrected, winner.interval
-            summary["points_as_good"] = len(winner.as_good)
     refit = results.get(REFIT)
     if refit is not None and not refit.failed:
         summary["test_error"], summary["n_support"] = refit.value("test_error"), int(refit.value("n_support"))
@@ -96,10 +89,6 @@ def print_summary(summary: Mapping[str, Any], n_fits: int) -> None:
     print(f"best penalty C:           {summary['C']:.6g}")
     print(f"best kernel parameter:    {summary['gamma']:.6g}")
     print(f"cross-validation error:   {summary['cross_validation_error']:.4%}")
-    if summary["corrected_error"] is not None:
-        ends = interval_text(summary["corrected_interval"]) or " (two folds: roughly)"
-        print(f"corrected for the choice: {summary['corrected_error']:.4%}{ends}")
-        print(f"points as good:           {summary['points_as_good']} by a paired test over the folds")
     print(f"test error:               {test_error}")
     if summary["failed_fits"]:
         print(f"failed fits:              {summary['failed_fits']} of {n_fits} (see results.csv)")

@@ -1,21 +1,7 @@
-"""Estimators that fit a whole grid at once.
+"""Grids that are fitted at once: of `sklearn.svm.SVC` and `mpitune.svm.SVC`, alone or as the last step of a Pipeline.
 
-The protocol is one method of an estimator:
-
-    fit_grid(candidates, X, y, splits, sample_weight=None, parts=None)
-
-It yields, in any order, one object for each candidate (parameters as for `set_params`) and split (indices of training
-and validation samples), with the attributes
-
-    candidate, split    their numbers
-    model               a fitted estimator, or None
-    error               None, or the exception that `fit` would have raised
-    seconds             the candidate's part of the time taken
-
-`parts` has, for each split, its training and validation samples, as the objects that the scorers will pass to the
-model. For these very objects a model may answer from what the grid has computed. For `sklearn.svm.SVC` and
-`mpitune.svm.SVC`, alone or as the last step of a Pipeline, `mpitune.svm.fit_grid` does it for any kernel that has a
-name.
+`mpitune.svm.fit_grid` does it for any kernel that has a name. It is given the samples of each split as the objects that
+the scorers will pass to the model. For these very objects a model answers from what the grid has computed.
 """
 
 from __future__ import annotations
@@ -45,10 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def method_of(estimator: Any, kept: dict[str, Any] | None = None) -> Callable[..., Iterator[Any]] | None:
-    """The method that fits a grid of this estimator; None where it has none."""
-    if hasattr(estimator, "fit_grid"):
-        method: Callable[..., Iterator[Any]] = estimator.fit_grid
-        return method
+    """What fits a grid of this estimator, see `mpitune.svm.fit_grid`; None for one that is no SVC."""
     own = sys.modules.get("mpitune.svm.svc")  # an estimator of that class has imported it; numba takes half a second
     if type(estimator) is SVC or (own is not None and type(estimator) is own.SVC):
         return partial(_fit_grid_here, estimator, kept=kept)
@@ -66,7 +49,7 @@ def why_no_grid(task: Task) -> str | None:
     steps, last = parted(task)
     estimator = last_step(task.estimator)
     if method_of(estimator) is None:
-        return f"{type(estimator).__name__} has no fit_grid"
+        return f"{type(estimator).__name__} is not solved as a grid"
     if last is None:
         return "a step of the Pipeline is itself searched"
     if isinstance(estimator, SVC):
@@ -92,8 +75,7 @@ def last_step(estimator: Any) -> Any:
 def refitted_as_solved(estimator: Any) -> Any:
     """Let an unfitted estimator whose candidates are solved as a grid be fitted by the same solver; it is changed.
 
-    An SVC of scikit-learn is still one afterwards; it does not wait for the solver to be compiled. Other estimators
-    with the protocol fit by the solver as they are.
+    An SVC of scikit-learn is still one afterwards; it does not wait for the solver to be compiled.
     """
     last = last_step(estimator)
     if type(last) is SVC and svm.is_compiled():
@@ -143,7 +125,7 @@ def solved(tasks: Sequence[Task], kept: dict[str, Any]) -> Iterator[tuple[Task, 
 
 
 class WholeGrid(Family):
-    """An estimator with the protocol, at the end of a Pipeline: it takes whatever candidates differ in."""
+    """An SVC at the end of a Pipeline: its solver takes whatever candidates differ in."""
 
     shared = frozenset()
     single = True
@@ -171,7 +153,7 @@ WHOLE_GRID = WholeGrid()
 
 
 def family_of_grid(estimator: Any) -> Family | None:
-    """The family of an estimator with the protocol; None without it, and for an SVC whose kernel has no name."""
+    """The family of an SVC whose kernel has a name; None for any other estimator."""
     kernel = getattr(estimator, "kernel", None) if isinstance(estimator, SVC) else None
     return None if method_of(estimator) is None or callable(kernel) or kernel == "precomputed" else WHOLE_GRID
 

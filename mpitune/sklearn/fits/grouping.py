@@ -30,7 +30,7 @@ class Method(NamedTuple):
     way: Way
     key: Any  # equal for candidates that are done so together
     unshared: str | None  # why it can have no fit in common with another candidate of its split; None where it may
-    in_grid: bool = False  # whether an estimator that fits a whole grid solves it, alone or at the end of a Pipeline
+    in_grid: bool = False  # whether the solver of a whole grid does it, alone or at the end of a Pipeline
 
 
 class Group(NamedTuple):
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 class Grouping:
     """The tasks of a search, and in which way each is evaluated.
 
-    The way of a candidate: as a "grid", on all splits by the protocol (`grids`); "shared", on one split along a graph
+    The way of a candidate: as a "grid", on all splits (`grids`); "shared", on one split along a graph
     of fits (`fit_graph`); or "alone". `method` has the reasons.
     """
 

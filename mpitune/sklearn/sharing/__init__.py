@@ -1,8 +1,8 @@
 """What candidates share, for scikit-learn's own classes: families, each with the reason why it may be shared.
 
 A family says in which parameters candidates may differ that one fit serves. `family_of` finds the family of a class; a
-subclass is not shared, as it may compute something else (it can have a `fit_grid` of its own, see
-`mpitune.sklearn.fits.grids`). Where a family cannot do something, it raises, and the candidates are fitted one by one.
+subclass is not shared, as it may compute something else. Where a family cannot do something, it raises, and the
+candidates are fitted one by one.
 """
 
 from __future__ import annotations

@@ -4,16 +4,13 @@ Why the result is the single one. All draw the random numbers of their members o
 begins at `random_state`. No member depends on how many follow: scikit-learn's `warm_start` relies on that too. So the
 first n members of the largest ensemble are bitwise those of an ensemble of n:
 
-- bagging: the seeds of all members are drawn first, as one array, whose beginning does not depend on its length;
-- AdaBoost: a round changes the weights of samples for the rounds after it alone; one that ends early does so in the
-  same round for each n beyond it;
 - forests: a tree depends on its seed alone, and seeds are drawn one after the other;
 - gradient boosting, also with histograms: a stage is fitted to what the stages before it left over. Early stopping
   looks at the scores of stages so far; an n beyond the last stage has all.
 
 With `random_state=None`, or a generator that is shared, single fits would draw other numbers each time, so there is
 nothing to be equal to: nothing is shared. The same holds where a function or a model within may do at each fit what
-it likes: it must be a decision tree, whose seed the ensemble sets. An out-of-bag score is another one at each size.
+it likes. An out-of-bag score is another one at each size.
 
 A smaller ensemble is a whole model: whatever a scorer asks, it computes with its own members. So each attribute of the
 fitted ensemble must be known as one that is the same at all sizes, or be made anew. With another one, which a library
@@ -29,11 +26,9 @@ from types import MethodType
 from typing import Any
 
 from sklearn.base import clone
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeClassifier, ExtraTreeRegressor
 
 from mpitune.sklearn.sharing.family import Family, Settings, SplitPart, valid
 
-_TREES = DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeClassifier, ExtraTreeRegressor
 _ALWAYS = frozenset(
     {
         "n_features_in_", "feature_names_in_", "classes_", "n_classes_", "estimator", "estimator_", "estimator_params",
@@ -63,8 +58,8 @@ class Prefixes(Family):
         if getattr(model, "oob_score", False):
             return "its out-of-bag score is another one at each size"
         for name, value in model.get_params(deep=False).items():
-            if (hasattr(value, "fit") or callable(value)) and (name != "estimator" or type(value) not in _TREES):
-                return f"{name} is no decision tree of scikit-learn: its fits may differ"
+            if hasattr(value, "fit") or callable(value):
+                return f"{name} is a model or a function: its fits may differ"
         return None
 
     def right(self, model: Any, setting: Mapping[str, Any]) -> bool:
@@ -91,14 +86,6 @@ class Prefixes(Family):
         return prefix
 
 
-def _bagging(whole: Any, n: int) -> dict[str, Any]:
-    return {name: getattr(whole, name)[:n] for name in ("estimators_", "estimators_features_", "_seeds")}
-
-
-def _ada_boost(whole: Any, n: int) -> dict[str, Any]:
-    return {name: getattr(whole, name)[:n] for name in ("estimators_", "estimator_weights_", "estimator_errors_")}
-
-
 def _gradient_boosting(whole: Any, n: int) -> dict[str, Any]:
     several = ("estimators_", "train_score_", "oob_improvement_", "oob_scores_")
     own = {name: getattr(whole, name)[:n] for name in several if hasattr(whole, name)}
@@ -123,13 +110,10 @@ _HISTOGRAMS = (
     "_loss", "_n_features", "_preprocessor", "_random_seed", "_scorer", "_use_validation_data", "do_early_stopping_",
     "is_categorical_", "n_trees_per_iteration_", "_fitted_with_sw",
 )  # fmt: skip
-_BAGGING = ("_max_features", "_max_samples", "_n_samples", "_sample_weight")
 _FOREST = ("_n_samples", "_n_samples_bootstrap", "_sample_weight", "n_outputs_", "class_weight")
 _BOOSTING = ("_loss", "_rng", "alpha", "init_", "max_features_", "n_trees_per_iteration_")
 FAMILIES: dict[str, Family] = {}
 for _kind in ("Classifier", "Regressor"):
-    FAMILIES[f"Bagging{_kind}"] = Prefixes("n_estimators", _bagging, _BAGGING)
-    FAMILIES[f"AdaBoost{_kind}"] = Prefixes("n_estimators", _ada_boost, ())
     FAMILIES[f"GradientBoosting{_kind}"] = Prefixes("n_estimators", _gradient_boosting, _BOOSTING)
     for _forest in ("RandomForest", "ExtraTrees"):
         FAMILIES[f"{_forest}{_kind}"] = Prefixes("n_estimators", _first_trees, _FOREST)

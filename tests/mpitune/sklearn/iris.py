@@ -1,12 +1,9 @@
 """The iris data, what a search of them must have in common with scikit-learn's, and an estimator that does grids."""
 
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_iris
 
 from mpitune.limit import SearchLimit
@@ -44,23 +41,3 @@ def caught(search: Any) -> tuple[Any, Grouping, SearchLimit]:
         search.fit(X, Y)
     del search._run
     return search, Grouping(tasks, search.share), SearchLimit()
-
-
-class WholeGrid(ClassifierMixin, BaseEstimator):
-    """Has the protocol of `fit_grid`, and is fitted by that alone."""
-
-    def __init__(self, label: int = 0):
-        self.label = label
-
-    def fit(self, X: Any, y: Any) -> Any:
-        raise AssertionError("fitted alone")
-
-    def fit_grid(self, candidates: Any, X: Any, y: Any, splits: Any, **options: Any) -> Iterator[Any]:
-        for c, candidate in enumerate(candidates):
-            for s, _ in enumerate(splits):
-                model = WholeGrid(**candidate)
-                model.classes_ = np.unique(y)
-                yield SimpleNamespace(candidate=c, split=s, model=model, error=None, seconds=0.0)
-
-    def predict(self, X: Any) -> Any:
-        return np.full(len(X), self.label)

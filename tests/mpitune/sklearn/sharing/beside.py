@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import sklearn.model_selection as theirs
 from sklearn import ensemble
-from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.sklearn import GridSearchCV
 
@@ -17,11 +16,6 @@ ENSEMBLES: list[Any] = [
     ensemble.RandomForestRegressor(random_state=1, max_features=0.5),
     ensemble.ExtraTreesClassifier(random_state=1, class_weight="balanced"),
     ensemble.ExtraTreesRegressor(random_state=1, bootstrap=True),
-    ensemble.BaggingClassifier(DecisionTreeClassifier(max_depth=2), random_state=1, max_features=0.5),
-    ensemble.BaggingClassifier(random_state=1, max_samples=0.5),
-    ensemble.BaggingRegressor(random_state=1),
-    ensemble.AdaBoostClassifier(random_state=1),
-    ensemble.AdaBoostRegressor(random_state=1),
     ensemble.GradientBoostingClassifier(random_state=1, subsample=0.7, max_depth=2),
     ensemble.GradientBoostingRegressor(random_state=1, n_iter_no_change=1, max_depth=1),
     ensemble.HistGradientBoostingClassifier(random_state=1, min_samples_leaf=5, max_features=0.5),

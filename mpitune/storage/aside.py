@@ -12,7 +12,6 @@ takes the jobs beside it for its own (`History.half_moved`).
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -22,23 +21,10 @@ from typing import Any
 
 from mpitune.errors import UsageError
 from mpitune.storage.files import JOBS, JOURNAL, PAGE, STATUS_FILE, TRIALS, regular_file, sync_folder, written_whole
-from mpitune.storage.history import read_journal
 from mpitune.storage.lines import LONGEST_LINE, read_header
 
 MADE = ("arrays", TRIALS)  # by a study beside its journal, before its tables
 MOVED = (*MADE, JOBS, PAGE, STATUS_FILE)  # with the files of its report, as far as they are known
-
-
-def require_moved(folder: Path) -> None:
-    """Raise UsageError for a study that was set aside by half: the folder above still has what belongs to it."""
-    above, history = folder.absolute().parent, None
-    with suppress(UsageError):  # of a damaged journal
-        history = read_journal(above) if re.fullmatch("before-[0-9]+", folder.absolute().name) else None
-    if history is not None and history.half_moved:
-        raise UsageError(
-            f"the study in {above} was being begun when its job was killed, so {folder} is not whole: run the command "
-            f"of {above} first"
-        )
 
 
 def keep_before(folder: Path, size: int) -> str:

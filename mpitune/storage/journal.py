@@ -34,7 +34,7 @@ import numpy as np
 from mpitune.errors import StorageError, UsageError, or_typed, shortened, utf8
 from mpitune.locks import NoLocks, try_lock
 from mpitune.storage.arrays import StoredArrays, array_path
-from mpitune.storage.aside import MADE, MOVED, keep_before, move_before, require_moved
+from mpitune.storage.aside import MADE, MOVED, keep_before, move_before
 from mpitune.storage.files import (
     ALIVE,
     JOBS,
@@ -87,7 +87,6 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             share = "" if restart else or_typed("join", then=" in both jobs, which then share the work")
             self._file = open_locked(folder / JOURNAL, required=locks, fix=share)
-            require_moved(folder)
             move_before(folder, files)  # what a start that was killed has left
             if restart and (size := self._file.tell()):
                 self._begin_after({**header, "aside": keep_before(folder, size)})
@@ -237,7 +236,6 @@ def join(folder: Path, header: Mapping[str, Any], job: str) -> Journal:
                 raise BlockingIOError
         if not os.path.samestat(os.lstat(folder / JOURNAL), os.fstat(shared.fileno())):
             raise BlockingIOError  # a job that does not join has put another study there
-        require_moved(folder)
         history = read_journal(folder)
         if history is None:
             raise UsageError(f"{folder / JOURNAL} has no whole line: remove it, then run the same command")

@@ -74,7 +74,6 @@ def require_whole(folder: Path, n: int) -> None:
 
 @pytest.mark.parametrize("kind", HOW)
 def test_nothing_is_lost_or_mixed_wherever_the_new_study_was_killed(tmp_path: Path, kind: str) -> None:
-    refused = 0
     for number in range(1000):
         folder = tmp_path / str(number)
         made(folder, 1)
@@ -82,16 +81,12 @@ def test_nothing_is_lost_or_mixed_wherever_the_new_study_was_killed(tmp_path: Pa
         history = read_study(folder)
         is_new = history.header["settings"]["n"] == 2
         assert len(history.results) == (not is_new)
-        if is_new and killed:
-            with pytest.raises(UsageError, match=r"before-[12] is not whole: run the command of .* first"):
-                begun(folder / (history.header.get("aside") or history.header["before"][0]), 1)
-            refused += 1
         with closing(begun(folder, 2, **({} if is_new else HOW[kind]))) as journal:
             (place,) = [journal.history.header["aside"]] if kind == "aside" else journal.history.header["before"]
         require_whole(folder / place, 1)
         if not killed:
             break
-    assert number > 8 and refused > 1
+    assert number > 8
 
 
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:

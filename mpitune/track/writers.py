@@ -10,7 +10,6 @@ import os
 import posixpath
 import re
 import time
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -82,14 +81,7 @@ class MLflow(Writer):
 def _prepare(database: Path) -> None:
     """Make a database of MLflow in one step, as a kill between its many would leave one that it cannot open."""
     from mlflow import MlflowClient
-    from sqlalchemy import event
-    from sqlalchemy.engine import Engine
 
-    def connected(connection: Any, _: Any) -> None:
-        with suppress(Exception):  # which its own first statement raises next
-            connection.execute("PRAGMA synchronous = OFF")  # eleven commits a trial need not be durable: the journal is
-
-    event.listen(Engine, "connect", connected)
     if not database.exists():
         database.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".mlflow-", dir=database.resolve().parent) as folder:

@@ -23,9 +23,16 @@ Config = Callable[[], AbstractContextManager[Any]]
 
 
 class Evaluator:
-    """Evaluates batches of folds. config: of the process that asked."""
+    """Evaluates batches of folds.
 
-    def __init__(self, grouping: Grouping, config: Config = nullcontext):
+    Args:
+        grouping: the tasks.
+        config: of the process that asked.
+        single: whether the next fit of a grid is a single one.
+    """
+
+    def __init__(self, grouping: Grouping, config: Config = nullcontext, single: Callable[[], bool] = bool):
+        self._single = single
         self._grouping, self._tasks, self._config = grouping, {task.key: task for task in grouping.tasks}, config
         self._kept: dict[str, Any] = {}  # what the grids have in common
 
@@ -72,10 +79,10 @@ class Evaluator:
                         yield raised(key, error)
 
     def _groups(self, tasks: Sequence[Task]) -> Iterator[Group]:
-        """Those of the tasks. Of a grid tasks are done alone until its solver is compiled."""
+        """Those of the tasks. Of a grid tasks are done alone until its solver is compiled, and loaded."""
         for group in self._grouping.groups_of(tasks):
             keys = list(group.keys)
-            while keys and self._grouping.is_early(self._tasks[keys[0]]):
+            while keys and (self._grouping.is_early(self._tasks[keys[0]]) or (group.way == "grid" and self._single())):
                 yield Group((keys.pop(0),), "alone")
             if keys:
                 yield Group(tuple(keys), group.way)

@@ -147,10 +147,10 @@ class Grouping:
     def _solves(self, task: Task) -> bool:
         return self.method(task).in_grid and type(last_step(task.estimator)) is SVC
 
-    def load_solver(self) -> None:
-        """Load the solver of grids if it will be asked: that takes as long as a small grid, and is no fit."""
-        if any(map(self._solves, self.first.values())) and svm.is_compiled():
-            svm.warm_up()
+    @property
+    def wants_solver(self) -> bool:
+        """Whether the solver of grids will be asked; it is compiled."""
+        return any(map(self._solves, self.first.values())) and svm.is_compiled()
 
     def method(self, task: Task) -> Method:
         """How the candidate of a task is evaluated."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from sklearn.utils.validation import _num_samples
 
+from mpitune import svm
 from mpitune.devices.choose import CPU, environment
 from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import in_child
@@ -20,6 +22,9 @@ from mpitune.sklearn.fits.grouping import Grouping
 LONG_S = 0.25  # after which the server of workers starts: it imports meanwhile
 ALONE_S = 2.0  # after which workers do the rest: by then they can be forked
 SMALL_SEARCH = 2_000, 200_000  # samples, and numbers in them, up to which a fit or two is done by then
+LOAD_S = 0.7  # CPU seconds in which the solver of grids is loaded, and begins
+SURE = 12  # fits after which it is known how long one takes
+FEW_SAMPLES = 500  # up to which LIBSVM makes a fit in a hundredth of a second
 KNOWN_LIBRARIES = ("sklearn", "mpitune", "lightgbm", "xgboost")  # whose estimators may be fitted in this process
 
 Place = Literal["here", "here first", "workers"]
@@ -33,6 +38,11 @@ def inside(search: Any) -> bool:
 def all_here(search: Any) -> bool:
     """Whether this process makes all fits without a study."""
     return inside(search) or (search.workers == 0 and search.results is None and launched().size == 1)
+
+
+def is_small(X: Any) -> bool:
+    """Whether a single fit of an SVC to the samples takes no time to speak of."""
+    return bool(_num_samples(X) <= FEW_SAMPLES)
 
 
 def place_of(search: Any, grouping: Grouping) -> Place:
@@ -59,16 +69,39 @@ def place_of(search: Any, grouping: Grouping) -> Place:
 class FirstSeconds:
     """The time in which fits are made in this process before workers do the rest.
 
+    The solver of grids is loaded when that takes less time than single fits of all tasks that are left.
+
     Args:
+        grouping: the tasks.
         modules: that workers need.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self._modules, self._begun = modules, time.process_time()
+    def __init__(self, grouping: Grouping, modules: Sequence[str]) -> None:
+        self._modules, self._left, self._done = modules, len(grouping.tasks), 0
+        self._waits = grouping.wants_solver
+        self._begun = time.process_time()
+        if self._waits and ("mpitune.svm.solved" in sys.modules or not is_small(grouping.tasks[0].args[0])):
+            self._load()
+
+    def _load(self) -> None:
+        svm.warm_up()
+        self._waits, self._begun = False, time.process_time()
+
+    def single(self) -> bool:
+        """Asked before each fit of a grid, whether it is a single one. The first fit of a process takes longer."""
+        self._done, self._left = self._done + 1, self._left - 1
+        if self._done == 2:
+            self._begun = time.process_time()
+        per_fit = (time.process_time() - self._begun) / max(1, self._done - 2)
+        if self._waits and self._done > SURE and per_fit * self._left > LOAD_S:
+            self._load()
+        return self._waits
 
     def are_over(self) -> bool:
         """Asked after each fit."""
         seconds = time.process_time() - self._begun
+        if self._waits:
+            return False
         if seconds > LONG_S and self._modules:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)

@@ -42,7 +42,7 @@ from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
 from mpitune.sklearn.search.folds import Folds, modules_of
-from mpitune.sklearn.search.place import FirstSeconds, all_here, inside, place_of
+from mpitune.sklearn.search.place import FirstSeconds, all_here, inside, is_small, place_of
 from mpitune.sklearn.search.race import FoldRace, check
 from mpitune.sklearn.search.ranks import on_all_ranks
 from mpitune.sklearn.search.signature import documented
@@ -80,7 +80,7 @@ class OnEngine(_search.BaseSearchCV):
 
     def _fit(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """scikit-learn's `fit`, whose tasks come to `_run`."""
-        self._in_grid: list[bool] = []  # of each candidate, whether it was solved as part of a grid
+        self._in_grid: list[bool] = []  # of each candidate, whether the solver of grids makes its refit
         self._plans: list[Plan] = []
         self._began = time.monotonic()
         self._splits: dict[str, Any] = {}  # not known yet
@@ -182,7 +182,8 @@ class OnEngine(_search.BaseSearchCV):
             several = tasks[0].kwargs["scorer"]
             scorers = list(several._scorers) if isinstance(several, _MultimetricScorer) else ()
             self.refit.check([task.kwargs["parameters"] for task in grouping.first.values()], scorers)
-        self._in_grid += [grouping.method(task).in_grid for _, task in sorted(grouping.first.items())]
+        solves = not is_small(X)
+        self._in_grid += [solves and grouping.method(task).in_grid for _, task in sorted(grouping.first.items())]
         if self.verbose:
             print(grouping.plan, file=sys.stderr)
         if any(map(grouping.is_early, grouping.first.values())):
@@ -198,10 +199,9 @@ class OnEngine(_search.BaseSearchCV):
         with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
             if place != "workers":
                 # Asked after each fit in this process, whether it was the last one here.
-                grouping.load_solver()
-                seconds = FirstSeconds(modules_of(grouping.tasks))
+                seconds = FirstSeconds(grouping, modules_of(grouping.tasks))
                 ends = lambda: bool(limit.ended_by()) or (place != "here" and seconds.are_over())  # noqa: E731
-                evaluator = Evaluator(grouping)
+                evaluator = Evaluator(grouping, single=seconds.single)
                 for wanted in [tasks] if race is None else race.rounds(ends):
                     answers |= evaluator.answers(wanted, self.verbose, ends, done)
             rest = [task for task in tasks if task.key not in answers]

@@ -1,5 +1,7 @@
 """A search says what its estimator does: the refit is the model that was scored."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,8 @@ WINE, KINDS = load_wine(return_X_y=True)
 
 
 def _fits(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Has what each fit of our solver returns from now on."""
+    """Has what each fit of our solver returns from now on; it refits few samples, too."""
+    monkeypatch.setattr("mpitune.sklearn.search.place.FEW_SAMPLES", 0)
     fitted: list[Any] = []
     fit = svm.SVC.fit
     monkeypatch.setattr(svm.SVC, "fit", lambda self, *args, **kw: fitted.append(fit(self, *args, **kw)) or self)
@@ -39,10 +42,31 @@ def test_the_refit_is_of_scikit_learns_class(monkeypatch: pytest.MonkeyPatch, se
     assert np.abs(ours.decision_function(X) - reference.decision_function(X)).max() < 5e-3
 
 
+def test_the_refit_to_few_samples_is_libsvms() -> None:
+    grid = {"C": [0.5, 2.0], "gamma": [0.1, 0.5]}
+    ours, reference = (s.fit(X, Y) for s in (GridSearchCV(SVC(), grid, workers=0), theirs.GridSearchCV(SVC(), grid)))
+    np.testing.assert_array_equal(ours.best_estimator_.dual_coef_, reference.best_estimator_.dual_coef_)
+
+
+def test_the_solver_is_loaded_where_that_takes_less_time_than_single_fits() -> None:
+    """A new process, a small grid and one of so many points that loading numba is worth it."""
+    script = """if True:
+        import sys
+        from sklearn.datasets import load_iris
+        from sklearn.svm import SVC
+        from mpitune.sklearn import GridSearchCV
+        for n in (2, 1000):
+            GridSearchCV(SVC(), {"C": [1 + i / n for i in range(n)]}, workers=0).fit(*load_iris(return_X_y=True))
+            print("numba" in sys.modules)"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"]
+
+
 def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     def refused(self: Any, *args: Any) -> Any:
         raise MemoryError("too many")
 
+    monkeypatch.setattr("mpitune.sklearn.search.place.FEW_SAMPLES", 0)
     monkeypatch.setattr(svm.SVC, "fit", refused)
     same(
         GridSearchCV(SVC(), {"C": [0.5, 2.0]}, cv=3, workers=0).fit(X, Y),

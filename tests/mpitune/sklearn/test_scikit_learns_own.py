@@ -31,10 +31,6 @@ HERE = {
 
 ONCE = "the tests of GridSearchCV and RandomizedSearchCV show what workers do"
 
-UNFAIR = {
-    "test_grid_search_one_grid_point": "it compares the multipliers of a refit with those of LIBSVM to the last digit"
-}
-
 pytestmark = pytest.mark.slow
 
 
@@ -66,8 +62,6 @@ for _name in ("test_search", "test_successive_halving"):
 @pytest.fixture(autouse=True, params=["here", "workers"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Where the fits are made: in this process, or in two workers, also those that would be too short for workers."""
-    if reason := UNFAIR.get(request.node.originalname):
-        pytest.skip(reason)
     if request.param == "here":
         monkeypatch.setattr(ours_module, "place_of", lambda *_: "here")
         yield

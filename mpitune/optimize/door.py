@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.earlier.code import values_read
-from mpitune.errors import UsageError, named, own_lines, typed
+from mpitune.errors import UsageError, named, typed
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.kept import kept_by
 from mpitune.optimize.search import slots_here
@@ -67,11 +67,11 @@ class Led(Experiment):
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What it raises is in its answer: where there is none, that could not be sent, or it has left by sys.exit."""
         refuse_faults(evaluation)
-        error = own_lines(evaluation.error or "")
+        error = last_line(evaluation.error or "")
         if isinstance(evaluation, Result) and evaluation.raised and not error.startswith("SystemExit"):
             raise UsageError(
                 f"what the objective has given trial {trial.segment.number} cannot be sent from its worker "
-                f"({last_line(evaluation.error or '')}): {self.fix}"
+                f"({error}): {self.fix}"
             )
 
     def called(self) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def test_what_an_objective_raises_ends_the_call_with_its_trial() -> None:
 
 @pytest.mark.parametrize(("word", "options"), [("SIGKILL", TWO), ("SystemExit: 3", TWO), ("SystemExit: 3", HERE)])
 def test_a_worker_that_ends_in_a_trial_leaves_the_others(word: str, options: RunOptions) -> None:
-    end = partial(sys.exit, 3) if "Exit" in word else lambda: os.kill(os.getpid(), signal.SIGKILL)
+    end = (lambda: sys.exit(3)) if "Exit" in word else lambda: os.kill(os.getpid(), signal.SIGKILL)
     trials = Trials()
     fmin(**call(lambda x: x if x < 0.7 else end(), algo=rand.suggest, trials=trials), window=3, options=options)
     states = [doc["misc"].get("error") for doc in trials._dynamic_trials]

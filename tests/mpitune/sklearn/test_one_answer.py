@@ -51,12 +51,11 @@ def test_the_refit_to_few_samples_is_libsvms() -> None:
 def test_the_solver_is_loaded_where_that_takes_less_time_than_single_fits() -> None:
     """A new process, a small grid and one of so many points that loading numba is worth it."""
     script = """if True:
-        import sys
-        from sklearn.datasets import load_iris
-        from sklearn.svm import SVC
+        import sys; from sklearn import datasets, svm
         from mpitune.sklearn import GridSearchCV
         for n in (2, 1000):
-            GridSearchCV(SVC(), {"C": [1 + i / n for i in range(n)]}, workers=0).fit(*load_iris(return_X_y=True))
+            search = GridSearchCV(svm.SVC(), {"C": [1 + i / n for i in range(n)]}, workers=0)
+            search.fit(*datasets.load_iris(return_X_y=True))
             print("numba" in sys.modules)"""
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True"]

@@ -160,6 +160,7 @@ def test_workers_are_forks_of_the_server_that_began_in_the_first_seconds(monkeyp
 
     monkeypatch.setattr("mpitune.processes.fork_server.ForkServer", Noted)
     monkeypatch.setattr("mpitune.processes.fork_server._servers", {})
+    monkeypatch.setattr("mpitune.sklearn.search.place.FEW_SAMPLES", 0)
     monkeypatch.setattr("mpitune.sklearn.search.place.LONG_S", 0.0)
     monkeypatch.setattr("mpitune.sklearn.search.place.ALONE_S", 0.0)
     GridSearchCV(SVC(), {"C": [0.1, 1.0], "gamma": [0.1, 1.0]}, cv=3, workers=1).fit(X, Y)
@@ -179,6 +180,7 @@ def test_the_load_of_the_solver_is_no_time_of_fits(monkeypatch: pytest.MonkeyPat
             pass
         loaded.append(True)
 
+    monkeypatch.setattr("mpitune.sklearn.search.place.FEW_SAMPLES", 0)
     monkeypatch.setattr("mpitune.svm.warm_up", load)
     monkeypatch.setattr("mpitune.sklearn.search.place.server_for", lambda *given: servers.append(given))
     GridSearchCV(SVC(), {"C": [0.1, 1.0]}, cv=3).fit(X, Y)

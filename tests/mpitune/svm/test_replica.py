@@ -47,8 +47,7 @@ def test_samples_that_are_left_out_are_gathered_away():
     x = random.normal(size=(1300, 2))
     indices = np.argsort(np.hypot(*x.T) + 0.3 * random.normal(size=1300))
     arguments = indices, 650, np.full(1300, 30.0), 1e-3, True
-    ours = Pair(x, every, KERNELS["rbf"], products_of(x)).solved(*arguments)
-    theirs = Pair(x, every, KERNELS["rbf"], None).solved(*arguments)
+    ours, theirs = (Pair(x, every, KERNELS["rbf"], own).solved(*arguments) for own in (products_of(x), None))
     np.testing.assert_array_equal(ours[0], theirs[0])
     assert ours[1:3] == theirs[1:3] and ours[2] > 2500
 

@@ -314,7 +314,7 @@ DOORS = {
     ),
     "joblib": Door(
         {"script.py": JOBLIB},
-        lambda options: ["-m", "mpitune", "--gpu", "none", *options[: options.index("--results")], "script.py"],
+        lambda options: ["-m", "mpitune", "--gpu", "none", "script.py"],  # with one worker joblib calls in the script
         joins=False, keeps=False,
     ),
 }  # fmt: skip

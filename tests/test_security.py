@@ -326,7 +326,7 @@ def test_a_strangers_journal_of_optuna_is_one_line_and_runs_no_code(tmp_path: Pa
     for *path, value in [*((*path, value) for path, value in HOSTILE), ("system_attrs", code)]:
         records = copy.deepcopy(whole)
         (said,) = (record["ending"] for record in records if record.get("key") == "t000006")
-        *way, last = "kept", *path
+        *way, last = "for_door", *path
         for name in way:
             said = said[name]
         said[last] = value

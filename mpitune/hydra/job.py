@@ -37,9 +37,8 @@ class HydraJob:
     singletons: Any
     joined: str  # digits of this job where others have joined, see `AttemptFolder`
 
-    @property
-    def __wrapped__(self) -> TaskFunction:
-        return self.task  # whose source says whether a study goes on with the same one
+    def __post_init__(self) -> None:
+        self.__wrapped__ = self.task  # whose changes are told
 
     def check(self) -> None:
         """Raise UsageError for overrides that Hydra cannot compose, before any job begins."""

@@ -69,19 +69,25 @@ def place_of(search: Any, grouping: Grouping) -> Place:
 class FirstSeconds:
     """The time in which fits are made in this process before workers do the rest.
 
-    The solver of grids is loaded when that takes less time than single fits of all tasks that are left.
+    The solver of grids is loaded when that takes less time than single fits of all tasks that are left, or for the
+    second search of a process: more may follow.
 
     Args:
         grouping: the tasks.
         modules: that workers need.
     """
 
+    _is_second = False
+
     def __init__(self, grouping: Grouping, modules: Sequence[str]) -> None:
         self._modules, self._left, self._done = modules, len(grouping.tasks), 0
-        self._waits = grouping.wants_solver
         self._begun = time.process_time()
-        if self._waits and ("mpitune.svm.solved" in sys.modules or not is_small(grouping.tasks[0].args[0])):
-            self._load()
+        self._waits = grouping.wants_solver
+        if self._waits:
+            loaded = "mpitune.svm.solved" in sys.modules
+            if loaded or FirstSeconds._is_second or not is_small(grouping.tasks[0].args[0]):
+                self._load()
+            FirstSeconds._is_second = True
 
     def _load(self) -> None:
         svm.warm_up()

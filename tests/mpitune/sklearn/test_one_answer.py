@@ -48,17 +48,17 @@ def test_the_refit_to_few_samples_is_libsvms() -> None:
     np.testing.assert_array_equal(ours.best_estimator_.dual_coef_, reference.best_estimator_.dual_coef_)
 
 
-def test_the_solver_is_loaded_where_that_takes_less_time_than_single_fits() -> None:
-    """A new process, a small grid and one of so many points that loading numba is worth it."""
+@pytest.mark.parametrize(("sizes", "loaded"), [("2 2", "False True"), ("1000", "True")])
+def test_the_solver_is_loaded_where_that_takes_less_time_than_single_fits(sizes: str, loaded: str) -> None:
+    """A new process, a small grid, one more, and one of so many points that loading numba is worth it."""
     script = """if True:
         import sys; from sklearn import datasets, svm
         from mpitune.sklearn import GridSearchCV
-        for n in (2, 1000):
+        for n in map(int, sys.argv[1:]):
             search = GridSearchCV(svm.SVC(), {"C": [1 + i / n for i in range(n)]}, workers=0)
             search.fit(*datasets.load_iris(return_X_y=True))
             print("numba" in sys.modules)"""
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["False", "True"]
+    assert subprocess.check_output([sys.executable, "-c", script, *sizes.split()], text=True).split() == loaded.split()
 
 
 def test_without_the_memory_for_all_samples_libsvm_refits(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

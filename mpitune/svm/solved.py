@@ -129,7 +129,6 @@ class Solved:
 
         ``support_`` has indices in the training set.
         """
-        self.complete(c)
         solutions, samples, k = self.solutions, self.solutions.samples, len(self.classes)
         numbers = self.numbers
         position = self._positions()

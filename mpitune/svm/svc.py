@@ -71,6 +71,7 @@ class SVC(ScikitSVC):
         if solved.left[0]:
             return False
         self.fit_status_ = int(not solved.solutions.converged[0])
+        solved.complete(0)
         for name, value in solved.attributes(0).items():
             setattr(self, name, value)
         self.support_vectors_ = X[self.support_]
@@ -90,23 +91,21 @@ class SVC(ScikitSVC):
 
     def __getattr__(self, name: str) -> Any:
         if name in _LATER and "_later" in vars(self):
-            self._complete()
+            self._later[0].complete(self._later[1])
+            self.__dict__.update(self._arrays())
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _complete(self, *, every: bool = False) -> None:
-        """Have all attributes, with LIBSVM's own solutions of ``every`` pair of classes or of open ones."""
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Attributes, of the solutions that are there."""
         solved, c, samples = self._later
-        if every:
-            del self._later
-            solved.complete(c, every=True)
         arrays = solved.attributes(c)
         arrays["support_vectors_"] = samples()[arrays["support_"]]
         arrays["_dual_coef_"], arrays["_intercept_"] = arrays["dual_coef_"], arrays["intercept_"].copy()
         if len(self.classes_) == 2:
             arrays["dual_coef_"], arrays["intercept_"] = -arrays["dual_coef_"], -arrays["intercept_"]
         arrays["n_iter_"] = arrays["_num_iter"]
-        self.__dict__.update(arrays)
+        return arrays
 
     def __getstate__(self) -> dict[str, Any]:
         if "_later" in vars(self):
@@ -121,7 +120,10 @@ class SVC(ScikitSVC):
 
     def _decision_function(self, X: Any) -> np.ndarray:
         if "_later" in vars(self) and self._known_part(X):
-            self._complete(every=True)  # a rank among other samples may depend on the last bit
+            # A rank among other samples may depend on the last bit: LIBSVM's own solutions of every pair of classes.
+            self._later[0].complete(self._later[1], every=True)
+            self.__dict__.update(self._arrays())
+            del self._later
         return super()._decision_function(X)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -129,9 +131,14 @@ class SVC(ScikitSVC):
         if not self.break_ties and (known := self._known_part(X)):
             part, c = known
             labels = self.classes_[part.labels(c)]
-            # Where rounding decides, labels are computed by LIBSVM's own code, from its own multipliers.
+            # Where rounding decides, labels are computed by LIBSVM's own code, from its own multipliers of the pairs
+            # that matter. The others need not be its own.
             if (some := part.unsure.get(c)) is not None:
+                arrays = {} if "support_" in vars(self) else self._arrays()
+                self.__dict__.update(arrays)
                 labels[some] = super().predict(_safe_indexing(X, some))
+                for name in arrays:
+                    del self.__dict__[name]
             return labels
         return super().predict(X)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ PATIENCE = 50, 100_000  # iterations for each sample, and in all: where both are
 
 class LibsvmShare:
     """Pairs of classes whose thresholds are not determined: LIBSVM's solutions take the place of those found here."""
+
+    _latest: ClassVar[Callable[[], LibsvmShare | None]] = lambda: None  # that keeps kernel values
 
     def __init__(self, data: Data, source: KernelSource, tolerance: float, shrinking: bool) -> None:
         self._data, self._function = data, source.function
@@ -80,12 +83,14 @@ class LibsvmShare:
         where it is near 0, too.
         """
         solutions, result = own.solutions, []
+        latest, LibsvmShare._latest = LibsvmShare._latest(), weakref.ref(self)
+        if latest is not None and latest is not self:  # models of a gamma are asked one after the other
+            latest._pairs.clear()
         for q, m in enumerate(own.numbers):
             zero = abs(solutions.rhos[m][solutions.solution_of[m][c]]) <= self._tolerance
             asked = solutions.ended[m][c] and (every or zero or own.gaps[q, c] > self._tolerance)
             if asked and not own.left[c] and (solutions.problems[m], c) not in own.exact:
                 result += self._solved(own, q, [c])
-        self._pairs.clear()
         return result
 
     def _pair(self, problem: tuple[int, int]) -> libsvm.Pair:

@@ -131,8 +131,7 @@ class SVC(ScikitSVC):
         if not self.break_ties and (known := self._known_part(X)):
             part, c = known
             labels = self.classes_[part.labels(c)]
-            # Where rounding decides, labels are computed by LIBSVM's own code, from its own multipliers of the pairs
-            # that matter. The others need not be its own.
+            # Where rounding decides, LIBSVM's own code computes labels, from its own multipliers of pairs that matter.
             if (some := part.unsure.get(c)) is not None:
                 arrays = {} if "support_" in vars(self) else self._arrays()
                 self.__dict__.update(arrays)

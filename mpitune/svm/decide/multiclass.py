@@ -110,8 +110,7 @@ def in_doubt(values, places, limits, left, problems, k):
                     sure[problems[q, 0 if value > 0.0 else 1]] += 1
             if near == 0:
                 continue
-            most = sure.max()
-            rivals = 0
+            most, rivals = sure.max(), 0
             for kind in range(k):
                 perhaps[kind] += sure[kind]
                 rivals += perhaps[kind] >= most

@@ -99,12 +99,9 @@ class Pair:
     def __init__(
         self, x: np.ndarray, members: np.ndarray, function: KernelFunction, products: np.ndarray | None
     ) -> None:
-        self._x, self._function, self._products, self._size = x, function, products, len(members)
+        self._x, self._function, self._products = x, function, products
         self._lane_of = np.full(len(x), -1)
         self._lane_of[members] = np.arange(len(members))
-
-    def __len__(self) -> int:
-        return self._size
 
     @functools.cached_property
     def _kernel(self) -> tuple[np.ndarray, np.ndarray]:

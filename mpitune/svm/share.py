@@ -100,7 +100,7 @@ class LibsvmShare:
             members = np.flatnonzero(np.isin(self._data.samples.labels, problem))
             products = self._data.products(members, problem) if libsvm.is_faithful() else None
             pair = libsvm.Pair(self._data.x, members, self._function, products)
-            if 4 * (len(members) ** 2 + sum(len(kept) ** 2 for kept in self._pairs.values())) <= self._data.memory // 4:
+            if 4 * len(members) ** 2 * (1 + len(self._pairs)) <= self._data.memory // 4:
                 self._pairs[problem] = pair
         return pair
 

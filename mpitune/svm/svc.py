@@ -133,11 +133,10 @@ class SVC(ScikitSVC):
             labels = self.classes_[part.labels(c)]
             # Where rounding decides, LIBSVM's own code computes labels, from its own multipliers of pairs that matter.
             if (some := part.unsure.get(c)) is not None:
-                arrays = {} if "support_" in vars(self) else self._arrays()
-                self.__dict__.update(arrays)
+                kept = dict(vars(self))  # arrays that were read before may be of other solutions
+                self.__dict__.update(self._arrays() if "_later" in kept else {})
                 labels[some] = super().predict(_safe_indexing(X, some))
-                for name in arrays:
-                    del self.__dict__[name]
+                self.__dict__ = kept
             return labels
         return super().predict(X)
 

@@ -82,7 +82,9 @@ class Evaluator:
         """Those of the tasks. Of a grid tasks are done alone until its solver is compiled, and loaded."""
         for group in self._grouping.groups_of(tasks):
             keys = list(group.keys)
-            while keys and (self._grouping.is_early(self._tasks[keys[0]]) or (group.way == "grid" and self._single())):
+            while keys and self._grouping.solves(task := self._tasks[keys[0]]):
+                if not (self._grouping.is_early(task) or self._single()):
+                    break
                 yield Group((keys.pop(0),), "alone")
             if keys:
                 yield Group(tuple(keys), group.way)

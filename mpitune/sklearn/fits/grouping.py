@@ -142,15 +142,16 @@ class Grouping:
 
     def is_early(self, task: Task) -> bool:
         """Whether a task of a grid is done before the solver is compiled: by a single fit of LIBSVM."""
-        return self._solves(task) and not svm.is_ready()
+        return self.solves(task) and not svm.is_ready()
 
-    def _solves(self, task: Task) -> bool:
+    def solves(self, task: Task) -> bool:
+        """Whether the solver of grids has to do with it, also at the end of a Pipeline."""
         return self.method(task).in_grid and type(last_step(task.estimator)) is SVC
 
     @property
     def wants_solver(self) -> bool:
         """Whether the solver of grids will be asked; it is compiled."""
-        return any(map(self._solves, self.first.values())) and svm.is_compiled()
+        return any(map(self.solves, self.first.values())) and svm.is_compiled()
 
     def method(self, task: Task) -> Method:
         """How the candidate of a task is evaluated."""

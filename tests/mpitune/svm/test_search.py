@@ -221,14 +221,18 @@ def test_labels_that_the_tolerance_decides_are_libsvms(table):
         np.testing.assert_array_equal(labels, as_sklearn(fitted.model).predict(x[validation]))
 
 
-def test_labels_that_rounding_decides_are_libsvms():
+@pytest.mark.parametrize("first", ["predict", "attributes"])
+def test_labels_that_rounding_decides_are_libsvms(first):
     """Decision values of samples of whole numbers are often 0 but for rounding."""
     x, y = np.random.default_rng(0).normal(size=(90, 2)).round(), np.arange(90) % 2
     splits, penalties = list(StratifiedKFold(3).split(x, y)), (0.003, 0.01)
-    for fitted in fit_grid(sklearn.svm.SVC(kernel="linear"), [{"C": C} for C in penalties], x, y, splits):
-        train, validation = splits[fitted.split]
+    parts = [(x[train], x[validation]) for train, validation in splits]
+    for fitted in fit_grid(sklearn.svm.SVC(kernel="linear"), [{"C": C} for C in penalties], x, y, splits, parts=parts):
+        assert first == "predict" or fitted.model.n_support_.sum()
+        train = splits[fitted.split][0]
         theirs = sklearn.svm.SVC(C=penalties[fitted.candidate], kernel="linear").fit(x[train], y[train])
-        np.testing.assert_array_equal(fitted.model.predict(fitted.x_validation), theirs.predict(x[validation]))
+        for part in parts[fitted.split]:
+            np.testing.assert_array_equal(fitted.model.predict(part), theirs.predict(part))
 
 
 def test_decision_values_that_are_ranked_have_scikit_learns_bits():

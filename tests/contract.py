@@ -312,9 +312,8 @@ DOORS = {
         ],
         grace=(), prints=None, writes=True, needs="hydra",
     ),
-    "joblib": Door(
-        {"script.py": JOBLIB},
-        lambda options: ["-m", "mpitune", "--gpu", "none", "script.py"],  # with one worker joblib calls in the script
+    "joblib": Door(  # with one worker joblib calls in the script
+        {"script.py": JOBLIB}, lambda options: ["-m", "mpitune", "--gpu", "none", "script.py"],
         joins=False, keeps=False,
     ),
 }  # fmt: skip

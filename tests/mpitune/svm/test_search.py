@@ -221,14 +221,16 @@ def test_labels_that_the_tolerance_decides_are_libsvms(table):
         np.testing.assert_array_equal(labels, as_sklearn(fitted.model).predict(x[validation]))
 
 
-@pytest.mark.parametrize("first", ["predict", "attributes"])
-def test_labels_that_rounding_decides_are_libsvms(first):
-    """Decision values of samples of whole numbers are often 0 but for rounding."""
-    x, y = np.random.default_rng(0).normal(size=(90, 2)).round(), np.arange(90) % 2
-    splits, penalties = list(StratifiedKFold(3).split(x, y)), (0.003, 0.01)
+@pytest.mark.parametrize(("seed", "k", "penalties"), [(0, 2, (0.003, 0.01)), (72, 3, (58.0,))])
+def test_labels_that_rounding_decides_are_libsvms(seed, k, penalties):
+    """Decision values of samples of whole numbers are often 0 but for rounding; of three classes after attributes."""
+    random = np.random.default_rng(seed)
+    x = random.integers(-2, 3, (77, 2)).astype(float) if k == 3 else random.normal(size=(90, 2)).round()
+    y = random.integers(0, 3, 77) if k == 3 else np.arange(90) % 2
+    splits = list(StratifiedKFold(3).split(x, y))
     parts = [(x[train], x[validation]) for train, validation in splits]
     for fitted in fit_grid(sklearn.svm.SVC(kernel="linear"), [{"C": C} for C in penalties], x, y, splits, parts=parts):
-        assert first == "predict" or fitted.model.n_support_.sum()
+        assert k == 2 or fitted.model.n_support_.sum()
         train = splits[fitted.split][0]
         theirs = sklearn.svm.SVC(C=penalties[fitted.candidate], kernel="linear").fit(x[train], y[train])
         for part in parts[fitted.split]:

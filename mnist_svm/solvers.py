@@ -51,10 +51,8 @@ class SharedSolver:
         penalties_of: dict[int | None, list[float]] = {}
         for penalty, fold in points:
             penalties_of.setdefault(fold, []).append(penalty)
-        folds, alike = (
-            list(penalties_of),
-            all(penalties == penalties_of[points[0][1]] for penalties in penalties_of.values()),
-        )
+        folds, first = list(penalties_of), penalties_of[points[0][1]]
+        alike = all(penalties == first for penalties in penalties_of.values())
         with matrices.source(gamma) as source:
             for together in [folds] if alike else [[fold] for fold in folds]:
                 penalties = penalties_of[together[0]]

@@ -166,6 +166,7 @@ class Fault(Enum):
     OBJECTIVE = "correct the objective"
     NO_VALUE = "no value"  # in this trial
     FOLDER = "folder"  # what this package has in the trial's cannot be read or written
+    EXIT = "sys.exit"  # which it has called
 
 
 @dataclass(frozen=True)

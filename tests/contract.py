@@ -313,7 +313,6 @@ DOORS = {
         grace=(), prints=None, writes=True, needs="hydra",
     ),
     "joblib": Door(  # with one worker joblib calls in the script
-        {"script.py": JOBLIB}, lambda options: ["-m", "mpitune", "--gpu", "none", "script.py"],
-        joins=False, keeps=False,
+        {"script.py": JOBLIB}, lambda _: ["-m", "mpitune", "--gpu", "none", "script.py"], joins=False, keeps=False,
     ),
 }  # fmt: skip

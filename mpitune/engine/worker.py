@@ -47,7 +47,7 @@ from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, Spec
 from mpitune.processes import process
 from mpitune.processes.process import begin_main
-from mpitune.trial import PLAIN, Batch, Ending, Evaluation, NoRoom, Result, Trial, halves, is_group, trial_of
+from mpitune.trial import PLAIN, Batch, Ending, Evaluation, Fault, NoRoom, Result, Trial, halves, is_group, trial_of
 
 COPIED_SIZE = 1 << 26  # bytes of a file that each worker has a copy of
 COPIES = ".copies"  # the file that has their names
@@ -298,7 +298,8 @@ def answers(
                 for part in halves(tuple(left.values())):
                     yield from answers(objective, part, goes_on, begin)
                 return
-            failure = Evaluation(next(iter(left)), error=own_traceback(error))
+            ending = Ending(fault=Fault.EXIT) if isinstance(error, SystemExit) else PLAIN
+            failure = Evaluation(next(iter(left)), error=own_traceback(error), ending=ending)
         else:
             return
         del left[failure.key]

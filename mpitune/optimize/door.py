@@ -24,7 +24,7 @@ from mpitune.storage.history import read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
 from mpitune.studies import join, on_all_ranks
-from mpitune.trial import Evaluation, Outcome, Result, Rounds, Trial
+from mpitune.trial import Evaluation, Fault, Outcome, Result, Rounds, Trial
 
 
 class Led(Experiment):
@@ -67,11 +67,10 @@ class Led(Experiment):
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         """What it raises is in its answer: where there is none, that could not be sent, or it has left by sys.exit."""
         refuse_faults(evaluation)
-        error = last_line(evaluation.error or "")
-        if isinstance(evaluation, Result) and evaluation.raised and not error.startswith("SystemExit"):
+        if isinstance(evaluation, Result) and evaluation.raised and evaluation.ending.fault is not Fault.EXIT:
             raise UsageError(
                 f"what the objective has given trial {trial.segment.number} cannot be sent from its worker "
-                f"({error}): {self.fix}"
+                f"({last_line(evaluation.error or '')}): {self.fix}"
             )
 
     def called(self) -> dict[str, Any]:

@@ -17,20 +17,17 @@ from ray.tune.schedulers import TrialScheduler
 from mpitune.errors import UsageError, named
 
 SUPPORTED = (
-    "FIFOScheduler",
-    "AsyncHyperBandScheduler",
-    "HyperBandScheduler",
-    "MedianStoppingRule",
-    "PopulationBasedTraining",
-)
+    "FIFOScheduler", "AsyncHyperBandScheduler", "HyperBandScheduler", "MedianStoppingRule", "PopulationBasedTraining",
+    "PB2",
+)  # fmt: skip
 TIMES = "time_total_s", "time_this_iter_s", "time_since_restore", "timestamp"
 
 
 def require_possible(scheduler: TrialScheduler) -> None:
     """Raise UsageError for one that is not here, or decides by the clock."""
     name, attribute = type(scheduler).__name__, getattr(scheduler, "_time_attr", "")
-    if name not in (*SUPPORTED, "PB2"):
-        raise UsageError(f"scheduler {name} is not here: give one of {named((*SUPPORTED, 'PB2'))}")
+    if name not in SUPPORTED:
+        raise UsageError(f"scheduler {name} is not here: give one of {named(SUPPORTED)}")
     if attribute in TIMES:
         raise UsageError(
             f"{name}(time_attr={attribute!r}) decides by the clock, which differs from run to run: "

@@ -32,12 +32,8 @@ from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
 FINISHED, STOPPED, PAUSED, RAISED = "finished", "stopped", "paused", "raised"  # how a stage ends
 # By Ray, to results:
 ADDED_BY_RAY = {
-    *of_ray.AUTO_RESULT_KEYS,
-    *of_ray.DEBUG_METRICS,
-    of_ray.DONE,
-    of_ray.SHOULD_CHECKPOINT,
-    "experiment_tag",
-}
+    *of_ray.AUTO_RESULT_KEYS, *of_ray.DEBUG_METRICS, of_ray.DONE, of_ray.SHOULD_CHECKPOINT, "experiment_tag",
+}  # fmt: skip
 Reported = list[tuple[dict[str, Any], str | None]]  # results, each with the name of its checkpoint
 
 

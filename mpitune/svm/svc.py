@@ -91,10 +91,15 @@ class SVC(ScikitSVC):
 
     def __getattr__(self, name: str) -> Any:
         if name in _LATER and "_later" in vars(self):
-            self._later[0].complete(self._later[1])
-            self.__dict__.update(self._arrays())
+            self._complete(every=False)
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _complete(self, *, every: bool) -> None:
+        """Have the attributes, with LIBSVM's own solutions of ``every`` pair of classes, or of those that need it."""
+        solved, c, _ = self._later
+        solved.complete(c, every=every)
+        self.__dict__.update(self._arrays())
 
     def _arrays(self) -> dict[str, np.ndarray]:
         """Attributes, of the solutions that are there."""
@@ -120,9 +125,7 @@ class SVC(ScikitSVC):
 
     def _decision_function(self, X: Any) -> np.ndarray:
         if "_later" in vars(self) and self._known_part(X):
-            # A rank among other samples may depend on the last bit: LIBSVM's own solutions of every pair of classes.
-            self._later[0].complete(self._later[1], every=True)
-            self.__dict__.update(self._arrays())
+            self._complete(every=True)  # as a rank among other samples may depend on the last bit
             del self._later
         return super()._decision_function(X)
 

@@ -80,7 +80,7 @@ class FirstSeconds:
     _is_second = False
 
     def __init__(self, grouping: Grouping, modules: Sequence[str]) -> None:
-        self._modules, self._left, self._done = modules, len(grouping.tasks), 0
+        self._modules, self._total, self._done = modules, len(grouping.tasks), 0
         self._begun = time.process_time()
         self._waits = grouping.wants_solver
         if self._waits:
@@ -95,12 +95,13 @@ class FirstSeconds:
 
     def single(self) -> bool:
         """Asked before each fit of a grid, whether it is a single one. The first fit of a process takes longer."""
-        self._done, self._left = self._done + 1, self._left - 1
-        if self._done == 2:
-            self._begun = time.process_time()
-        per_fit = (time.process_time() - self._begun) / max(1, self._done - 2)
-        if self._waits and self._done > SURE and per_fit * self._left > LOAD_S:
-            self._load()
+        if self._waits:
+            self._done += 1
+            if self._done == 2:
+                self._begun = time.process_time()
+            spent = time.process_time() - self._begun
+            if self._done > SURE and spent / (self._done - 2) * (self._total - self._done) > LOAD_S:
+                self._load()
         return self._waits
 
     def are_over(self) -> bool:

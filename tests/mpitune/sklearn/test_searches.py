@@ -163,7 +163,8 @@ def test_workers_are_forks_of_the_server_that_began_in_the_first_seconds(monkeyp
     monkeypatch.setattr("mpitune.sklearn.search.place.FEW_SAMPLES", 0)
     monkeypatch.setattr("mpitune.sklearn.search.place.LONG_S", 0.0)
     monkeypatch.setattr("mpitune.sklearn.search.place.ALONE_S", 0.0)
-    GridSearchCV(SVC(), {"C": [0.1, 1.0], "gamma": [0.1, 1.0]}, cv=3, workers=1).fit(X, Y)
+    how = {"estimator": SVC(), "param_grid": {"C": [0.1, 300.0], "gamma": [0.1, 30.0]}, "scoring": "roc_auc"}
+    same(*(own.fit(X, np.arange(150) % 2) for own in (GridSearchCV(**how, workers=1), theirs.GridSearchCV(**how))))
     assert len(begun) == 1 and begun[0].is_alive
     assert ("mpitune.svm.loaded" in begun[0].modules) == svm.is_compiled()
     begun[0].close()

@@ -286,8 +286,8 @@ class Agent:
             self._tell(Drained(slot.number))
         else:
             slot.life += 1
-            building, hung = not process.built, process.hung and process.built
-            self._tell(Died(slot.number, cause, building=building, lost=lost, hung=hung))
+            hung, raised = process.hung and process.built, process.raised
+            self._tell(Died(slot.number, cause, building=not process.built, lost=lost, hung=hung, raised=raised))
 
     def _drained(self, slot: Slot) -> None:
         if slot.process is None:

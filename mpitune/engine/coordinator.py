@@ -67,7 +67,7 @@ class Coordinator:
         self.ended_by = ""  # what the experiment has said
         self._stop_at: float | None = None
         self.stopped_by: int | None = None  # signal
-        self.first_cause = ""  # of the first death, for when no slot is left
+        self.first_cause, self._first_raised = "", False  # of the first death, for when no slot is left
         self._raised: Outcome | None = None  # the first where the objective raised, before any trial has succeeded
         self._moved = True  # whether the searches have since workers were told
         for batch in study.start():
@@ -122,7 +122,7 @@ class Coordinator:
         if self._raised is not None and not self._succeeded:
             return why_none(*self._raised)
         place, _, cause = self.first_cause.partition(":\n")
-        if cause.startswith("Traceback"):
+        if self._first_raised:
             return f"the objective raised {own_lines(cause)}\nat {place}; no worker is left"
         return f"no worker is left; the first that ended:\n{self.first_cause}"
 
@@ -135,8 +135,8 @@ class Coordinator:
         match message:
             case Returned(slot, results, batches_done):
                 self._returned((sender, slot), results, batches_done)
-            case Died(slot, cause, building, lost, hung):
-                self._died((sender, slot), cause, building, lost, hung)
+            case Died():
+                self._died((sender, message.slot), message)
             case Drained(slot):
                 self.dispatch.remove((sender, slot))
             case Stepped(steps):
@@ -249,17 +249,18 @@ class Coordinator:
         self.dispatch.done(slot, batches_done)
         self._part_with(slot)
 
-    def _died(self, slot: SlotId, cause: str, building: bool, lost: bool, hung: bool) -> None:
+    def _died(self, slot: SlotId, death: Died) -> None:
         state = self.dispatch.slots.get(slot)
         if state is None:
             return
         state.life += 1
-        state.cause, state.is_failing = cause, True
-        self.first_cause = self.first_cause or f"{state.place}:\n{cause}"
-        running = state.assigned[0] if state.assigned and not building else None
+        state.cause, state.is_failing = death.cause, True
+        if not self.first_cause:
+            self.first_cause, self._first_raised = f"{state.place}:\n{death.cause}", death.raised
+        running = state.assigned[0] if state.assigned and not death.building else None
         group = tuple(running.open.values()) if running is not None and is_group(running.waited.batch) else ()
         # A time limit says nothing against the slot, nor does a group, in which one may be to blame for all.
-        state.in_vain += not self._succeeded and not hung and len(group) < 2
+        state.in_vain += not self._succeeded and not death.hung and len(group) < 2
         if running is not None and len(group) > 1:
             for part in halves(group):
                 self.dispatch.add(part, running.attempt, halved=True)
@@ -267,7 +268,7 @@ class Coordinator:
         elif running is not None and running.open:
             key = next(iter(running.open))
             trial = running.open.pop(key)
-            result = Result(key, error=cause, place=state.place, attempt=running.attempt)
+            result = Result(key, error=death.cause, place=state.place, attempt=running.attempt)
             if result.attempt < ATTEMPTS:
                 self._try_again(slot, trial, result)
             else:
@@ -275,7 +276,7 @@ class Coordinator:
         else:
             state.failures += 1
         self.dispatch.died(slot)
-        if lost or self._is_in_vain(state):
+        if death.lost or self._is_in_vain(state):
             self._give_up(slot)
         else:
             self.dispatch.free(slot)

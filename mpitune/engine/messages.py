@@ -74,6 +74,7 @@ class Died:
     building: bool  # it had not begun to evaluate
     lost: bool = False  # its process cannot be killed, so the slot is lost
     hung: bool = False  # it was killed since its trial took too long
+    raised: bool = False  # the objective has, as it was made: the cause is a traceback
 
 
 @dataclass(frozen=True)

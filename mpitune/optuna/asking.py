@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.identity import without_address
-from mpitune.optimize.plain import is_json, plain, whole
+from mpitune.optimize.plain import plain, whole
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import JOINT, packed_params, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
@@ -128,16 +128,14 @@ class Asking:
         trial.params, trial.distributions = params, space
         self.open.append(number)
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
-        attributes = {"user_attrs": trial.user_attrs, "system_attrs": trial.system_attrs}
-        has_attrs = any(attributes.values())  # which few samplers give a trial
         joint = {"params": packed_params(params, space), "attrs": sorted(trial.system_attrs)}
-        proposal: dict[str, Any] = {"number": number, "known": self._n_known + len(self._news)}
-        proposal |= plain(attributes) if has_attrs else {name: {} for name in attributes}
-        proposal["system_attrs"][JOINT] = joint
-        trial.system_attrs = {**trial.system_attrs, JOINT: joint}
+        seen = {"user_attrs": trial.user_attrs, "system_attrs": {**trial.system_attrs, JOINT: joint}}
+        proposal: dict[str, Any] = plain({"number": number, "known": self._n_known + len(self._news), **seen})
+        says_this = says_all(trial)
+        trial.system_attrs = {**trial.system_attrs, JOINT: proposal["system_attrs"][JOINT]}
         if number in self.raised:
             proposal["raised"] = without_address(repr(self.raised[number]))
-        if not says_all([*space.values()]) or (has_attrs and not is_json(attributes)):
+        if not says_this:
             content = packed((params, space, trial.user_attrs, trial.system_attrs))
             proposal["pickled"] = base64.b64encode(content).decode()
         return Trial(f"t{number:06}", {}, Segment(number, for_objective=proposal))

@@ -46,13 +46,11 @@ def kept_of(
     """A `Kept` of a trial, for a journal."""
     attrs = {**trial.user_attrs, **study}
     texts = [n for n, value in attrs.items() if type(value) is not str and isinstance(plain(value), str)]
-    return msgspec.to_builtins(Kept(
+    return plain(msgspec.structs.asdict(Kept(
         trial.number, str(trial.datetime_start), str(trial.datetime_complete),
-        packed_params(trial.params, trial.distributions),
-        [(step, plain(value)) for step, value in trial.intermediate_values.items()],
-        plain(trial.user_attrs), plain(trial.system_attrs), plain(values), state.name, cause, stopped, plain(study),
-        texts,
-    ))  # fmt: skip
+        packed_params(trial.params, trial.distributions), list(trial.intermediate_values.items()),
+        trial.user_attrs, trial.system_attrs, values, state.name, cause, stopped, dict(study), texts,
+    )))  # fmt: skip
 
 
 def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, Any, Kept]:
@@ -82,7 +80,7 @@ def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, li
 def packed_params(params: Mapping[str, Any], drawn_from: Mapping[str, BaseDistribution]) -> dict[str, Any]:
     """Parameters with what they were drawn from, by Optuna's own numbers for them, since a category may be anything."""
     return {
-        name: [plain(float(drawn_from[name].to_internal_repr(value))), _text_of(drawn_from[name])]
+        name: [float(drawn_from[name].to_internal_repr(value)), _text_of(drawn_from[name])]
         for name, value in params.items()
     }
 
@@ -105,7 +103,7 @@ def unpacked_params(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 def says_all(thing: Any) -> bool:
     """Whether JSON says all of a thing, its type as well, of which Optuna's own classes may be a part."""
     if isinstance(thing, FrozenTrial):
-        return all(map(says_all, (thing.user_attrs, thing.system_attrs, list(thing.distributions.values()))))
+        return is_json([thing.user_attrs, thing.system_attrs]) and all(map(says_all, thing.distributions.values()))
     if isinstance(thing, BaseDistribution):
         return not isinstance(thing, CategoricalDistribution) or is_json(list(thing.choices))
     return all(map(says_all, thing)) if type(thing) is list else is_json(thing)

@@ -33,7 +33,6 @@ from mpitune.engine.messages import (
     Stop,
     ToAgent,
     ToCoordinator,
-    Told,
     WorkerProgress,
 )
 from mpitune.engine.printed import MARK, TrialOutput
@@ -106,12 +105,11 @@ class Agent:
     def handle(self, message: ToAgent) -> None:
         match message:
             case Run():
+                self._told += message.news
                 slot = self.slots[message.slot]
                 if message.life == slot.life and not slot.draining:
                     slot.waiting.append(message)
                     self._feed(slot)
-            case Told(content):
-                self._told.append(content)
             case Lend(number):
                 process = self.slots[number].process
                 if process is not None and not process.sent:

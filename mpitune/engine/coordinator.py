@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
-from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToCoordinator, Told
+from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToCoordinator
 from mpitune.engine.progress import Overview, overview
 from mpitune.engine.queue import SlotId
 from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
@@ -188,10 +188,9 @@ class Coordinator:
             raise self._refused
 
     def _assign(self) -> None:
-        """Give idle slots work; before what searches have just asked for, all workers are told what is for them."""
-        for content in self._study.port.news_for_workers() if self._moved else ():
-            for rank in sorted({rank for rank, _ in self._resources.slots}):
-                self._tell(rank, Told(content))
+        """Give idle slots work. With what searches have just asked for goes what workers must know for it."""
+        if self._moved:
+            self.dispatch.news += self._study.port.news_for_workers()
         self._moved = False
         self.dispatch.assign()
 

@@ -33,6 +33,8 @@ class Dispatch:
         self.pace = Pace(resources.end)
         self.n_too_long = 0  # batches that were not begun, since the job ends too soon
         self.left_open: dict[str, str] = {}  # keys of trials that fit no slot, with the reason
+        self.news: list[bytes] = []  # for all workers; a rank gets what is new to it with its next batch
+        self._n_told: dict[int, int] = {}  # of a rank, how much of the news it has
         self._stopped = False
 
     @property
@@ -214,7 +216,9 @@ class Dispatch:
     ) -> None:
         state, now = self.slots[slot], self._clock()
         state.assigned.append(Assigned({trial.key: trial for trial in waiting.batch}, waiting, now, now))
-        self._tell(slot[0], Run(slot[1], waiting.batch, state.life, beside, hosts))
+        news = tuple(self.news[self._n_told.get(slot[0], 0) :])
+        self._n_told[slot[0]] = len(self.news)
+        self._tell(slot[0], Run(slot[1], waiting.batch, state.life, beside, hosts, news))
 
     def _begin_gangs(self) -> None:
         """Give gangs the slots that they need, once these are idle."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from mpitune.devices.choose import set_hosts
 from mpitune.engine import seeding
-from mpitune.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator, Told
+from mpitune.engine.messages import Drain, Drained, Returned, Run, Stop, ToAgent, ToCoordinator
 from mpitune.engine.worker import BuiltObjective, Peak, answers, unpacked
 from mpitune.experiment import Data, Experiment, WorkerContext
 
@@ -23,13 +23,12 @@ class InlineAgent:
     def __init__(self, tell: Callable[[ToCoordinator], None], experiment: Experiment, data: Data, *, debug: bool):
         self._tell, self._experiment, self._data, self._debug = tell, experiment, data, debug
         self._objective: BuiltObjective | None = None
-        self._told: list[bytes] = []
         self._peak = Peak(os.getpid())
         self.stopped = False
 
     def handle(self, message: ToAgent) -> None:
         match message:
-            case Run(slot, batch, hosts=hosts):
+            case Run(slot, batch, hosts=hosts, news=news):
                 set_hosts(hosts)
                 with ExitStack() as stack:
                     stack.callback(set_hosts, ())
@@ -38,14 +37,11 @@ class InlineAgent:
                         context = WorkerContext("cpu", self._data)
                         self._objective = BuiltObjective(self._experiment, context, [])
                     objective = self._objective
-                    objective.take(self._told)
-                    self._told.clear()
+                    objective.take(news)
                     goes_on = lambda error: not self._debug  # noqa: E731
                     for answer in answers(objective.function, batch, goes_on, objective.begin):
                         self._tell(Returned(slot, (unpacked(answer, self._peak.read()),), 0))
                 self._tell(Returned(slot, (), 1))
-            case Told(content):
-                self._told.append(content)
             case Drain():
                 self._tell(Drained(0))
             case Stop():

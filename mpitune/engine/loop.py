@@ -11,7 +11,7 @@ from types import FrameType
 from mpitune.engine.agent import Agent
 from mpitune.engine.coordinator import Coordinator
 from mpitune.engine.inline_agent import InlineAgent
-from mpitune.engine.messages import Drain, Interrupted, Lend, Run, Stop, Told
+from mpitune.engine.messages import Drain, Interrupted, Lend, Run, Stop
 from mpitune.engine.progress import Progress
 from mpitune.errors import Exit
 from mpitune.processes.process import STOPS
@@ -45,7 +45,7 @@ def loop(
             # Twice, so that a worker has its next batch before its result is made durable, which waits for the disk.
             for sender, message in chain.from_iterable(transport.receive() for _ in range(2)):
                 match message:
-                    case Run() | Lend() | Told() | Drain() | Stop():
+                    case Run() | Lend() | Drain() | Stop():
                         agent.handle(message)
                     case _ if coordinator is not None:
                         coordinator.handle(sender, message)

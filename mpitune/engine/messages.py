@@ -1,6 +1,6 @@
 """The conversation between the coordinator (on rank 0) and the agents (one on every rank).
 
-    coordinator -> agent      Run, Lend, Told, Drain, Stop
+    coordinator -> agent      Run, Lend, Drain, Stop
     agent -> coordinator      Returned, Died, Drained, Interrupted, Stepped
 
 Messages between two ranks arrive in the order sent. That is all the protocol relies on. When `Died` arrives, every
@@ -30,6 +30,7 @@ class Run:
     life: int = 0  # deaths of this slot that the coordinator has heard of
     beside: tuple[int, ...] = ()  # slots of the same rank whose devices it has as well, as a gang
     hosts: tuple[str, ...] = ()  # nodes that it has to itself, its own first
+    news: tuple[bytes, ...] = ()  # for the objectives of this rank's workers, see `Port.news_for_workers`
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,6 @@ class Lend:
     """End the idle worker of this slot: a gang uses its device."""
 
     slot: int
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the objectives of all workers hear before batches that come after it, see `Port.news_for_workers`."""
-
-    content: bytes
 
 
 @dataclass(frozen=True)
@@ -125,5 +119,5 @@ class Stepped:
     steps: Mapping[int, WorkerProgress]
 
 
-ToAgent = Run | Lend | Told | Drain | Stop
+ToAgent = Run | Lend | Drain | Stop
 ToCoordinator = Returned | Died | Drained | Interrupted | Stepped

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.engine.coordinator import Coordinator
-from mpitune.engine.messages import Died, Drain, Returned, Run, Told
+from mpitune.engine.messages import Died, Drain, Returned, Run
 from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
 from mpitune.port import Port, Scheduling
@@ -59,10 +59,9 @@ class FakeAgents:
     def _tell(self, rank: int, message: object) -> None:
         if isinstance(message, Run):
             self.given[rank, message.slot].append(message)
+            self.told += [(rank, content) for content in message.news]
         elif isinstance(message, Drain):
             self.drained.append(rank)
-        elif isinstance(message, Told):
-            self.told.append((rank, message.content))
 
     def answer(
         self,

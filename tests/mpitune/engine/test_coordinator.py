@@ -160,14 +160,15 @@ def test_a_door_hears_of_results_gives_workers_news_and_says_when_it_has_enough(
         return why[0]
 
     methods: dict[str, Any] = {"on_results": on_results, "news_for_workers": news_for_workers}
-    before = {"t8": Result("t8", {"v": 1.0})}
-    agents = FakeAgents(tmp_path, trials(9), places(1, 2), port=methods, known=before)
+    agents = FakeAgents(tmp_path, trials(9), places(1, 2), port=methods, known={"t8": Result("t8", {"v": 1.0})})
     assert known == ["t8"] and agents.told == [(0, b"first"), (1, b"first")], "once for each rank"
     assert sorted(agents.keys(slot)[0] for slot in agents.given) == [["t5"], ["t6"], ["t7"]]
     news.append(b"second")
     agents.answer((1, 0))
-    assert known == ["t8", "t6"] and agents.told[2:] == [(0, b"second"), (1, b"second")]
-    assert agents.coordinator.overview().done == 2
+    assert known == ["t8", "t6"] and not agents.told[2:], "its next batch was on its way before"
+    agents.answer((1, 0))
+    agents.answer((0, 0))
+    assert agents.told[2:] == [(1, b"second"), (0, b"second")] and agents.coordinator.overview().done == 4
     why[0] = "its time"
     agents.answer((0, 0))
     why[0] = "another reason"
@@ -176,7 +177,7 @@ def test_a_door_hears_of_results_gives_workers_news_and_says_when_it_has_enough(
         agents.answer(slot)
         assert not agents.given[slot]
     assert agents.coordinator.finished and not agents.study.finished and agents.coordinator.ended_by == "its time"
-    assert sorted(known) == ["t3", "t4", "t5", "t6", "t7", "t8"]
+    assert sorted(known) == ["t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8"]
 
 
 def test_a_batch_that_was_sent_before_a_death_was_heard_of_belongs_to_the_life_before(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hyperopt.base import SONify
 from mpitune.errors import UsageError
 from mpitune.hyperopt.worker import MODULE, InWorker, read_kept, typed_values
 from mpitune.identity import header_text, identity, without_address
-from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
+from mpitune.optimize.door import Led, begun, own_folder, require_script, say_kept
 from mpitune.optimize.plain import say_changed
 from mpitune.optimize.search import known_settings
 from mpitune.optimize.tuning import require_whole
@@ -101,7 +101,7 @@ class Loop(MODULE.FMinIter):
         return self
 
     def _on_engine(self, options: RunOptions, window: int | None) -> None:
-        trials, known, of_script = self.trials, known_settings(options), self.rstate is not False
+        trials, of_script = self.trials, self.rstate is not False
         function, self.arrays, self.extras = self.domain.fn, dict[str, np.ndarray](), dict[int, Any]()
         self.functions = {"objective": function}
         self.least, self.n_left = self.max_queue_len, self.max_evals - len(trials)
@@ -109,17 +109,13 @@ class Loop(MODULE.FMinIter):
         self.n_trials = None if self.max_evals == sys.maxsize else max(0, self.n_left) + len(self._enqueued)
         sendable("the objective", function, "make it within the objective", lambda thing: packed_call(thing, {}))
         in_worker = InWorker.of(self.domain, self.arrays, trials._exp_key)
+        kept = re.fullmatch(r"None (\d{1,10})", str(known_settings(options).get("rstate")))
+        seed = int(kept[1]) if kept else None
         if of_script:
             seed = int(identity(self.rstate.bit_generator.state)[:8], 16)
-        else:
-            kept = re.fullmatch(r"None (\d{1,10})", str(known.get("rstate")))
-            seed = int(kept[1]) if kept else int.from_bytes(os.urandom(4), "little")
-        slots, seed = agreed(options, seed)
+        alone = "" if self._algorithm.startswith("hyperopt.") else "the algorithm is not hyperopt's"
+        seed, size = begun(options, seed, window, alone)
         self.rstate = self.rstate or np.random.default_rng(seed)
-        own = self._algorithm.startswith("hyperopt.")
-        if slots > 1 and not (window or known or own):
-            print(f"the algorithm is not hyperopt's: one trial at a time (--window {2 * slots}: more)", file=sys.stderr)
-        size = window or known.get("window") or (2 * slots if slots > 1 and own else 1)
         say_kept(function, "return it in the result, beside loss and status", options)
         space = without_address(str(self.domain.expr).translate({123: "(", 125: ")"}))
         algo = f"{self._algorithm}: {header_text(self.algo)}"

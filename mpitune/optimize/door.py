@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,14 @@ from mpitune.earlier.code import values_read
 from mpitune.errors import UsageError, named, typed
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.optimize.kept import kept_by
-from mpitune.optimize.search import slots_here
+from mpitune.optimize.search import known_settings, slots_here
 from mpitune.optimize.search_study import SearchStudy
 from mpitune.optimize.values import refuse_faults
 from mpitune.optimize.window import rounds
 from mpitune.options import RunOptions
 from mpitune.port import Reporting, Scheduling
 from mpitune.ranks import launch
+from mpitune.storage.files import make_folder, read_at_most, written_first
 from mpitune.storage.history import read_journal
 from mpitune.storage.table import last_line
 from mpitune.storage.trials import records
@@ -128,11 +131,32 @@ def say_kept(function: Callable[..., Any], fix: str, options: RunOptions) -> Non
         )
 
 
+def begun(
+    options: RunOptions, seed: int | None, window: int | None, alone: str = "", made_up: int | None = None
+) -> tuple[int, int]:
+    """The seed and the window of a study: these, those of its folder, or what begins here.
+
+    alone: what may need each result before the next trial. Raises UsageError for devices that are not there.
+    """
+    window = window or known_settings(options).get("window")
+    slots, usual = _agreed(options, int.from_bytes(os.urandom(4), "little") if made_up is None else made_up)
+    if alone and (n := 2 * slots) > 2 and not window:
+        print(f"{alone}: one trial at a time (window={n}, or --window {n}: more)", file=sys.stderr)
+    return usual if seed is None else seed, int(window or (1 if alone or slots == 1 else 2 * slots))
+
+
 @on_all_ranks()
-def agreed(options: RunOptions, seed: int) -> tuple[int, int]:
-    """The slots of all ranks, and the seed of rank 0. Raises UsageError on all, where one has no such devices."""
+def _agreed(options: RunOptions, seed: int) -> tuple[int, int]:
+    """The slots of all ranks, and the seed of rank 0; of jobs that join in one instant those of the first."""
     transport = join(options)
     with transport.refusing_together():
         slots = slots_here(options)
-    slots, seed = transport.broadcast((sum(transport.gather(slots)), seed))
+    slots = sum(transport.gather(slots))
+    if options.join and not transport.rank:
+        place = Path(options.results or "", ".begin")
+        with suppress(OSError, ValueError):  # what is wrong with the folder is said later
+            make_folder(place.parent)
+            written_first(place, b"%d %d" % (slots, seed))
+            slots, seed = map(int, read_at_most(place, 99).split())
+    slots, seed = transport.broadcast((slots, seed))
     return slots, seed

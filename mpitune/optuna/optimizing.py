@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import pickle
 import sys
 import time
@@ -21,7 +20,7 @@ from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from mpitune.errors import UsageError
-from mpitune.optimize.door import Led, agreed, own_folder, require_script, say_kept
+from mpitune.optimize.door import Led, begun, own_folder, require_script, say_kept
 from mpitune.optimize.search import known_settings, slots_here
 from mpitune.optimize.strategies.base import said_of
 from mpitune.optimize.strategies.from_optuna import constraints_func_of
@@ -170,20 +169,13 @@ def _sendable(study: Study, func: Callable[[Any], Any]) -> tuple[bytes, dict[str
 
 def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> tuple[int, int]:
     """What the study has from now on: what it has had, what its results folder says, or what begins here."""
-    known = known_settings(options)
-    slots, seed = agreed(options, known.get("seed", int.from_bytes(os.urandom(4), "little")))
-    kept = attrs_of(study).get(WINDOW, known.get("window"))
     kind = type(getattr(study.sampler, "_base_sampler", study.sampler))
     of_optuna = kind.__module__.startswith(("optuna.", "optuna_integration."))
-    size = int(window or kept or (2 * slots if slots > 1 and of_optuna else 1))
+    alone = "" if of_optuna else f"{kind.__name__} is not of Optuna and may need each result before the next trial"
+    seed, size = begun(options, known_settings(options).get("seed"), window or attrs_of(study).get(WINDOW), alone)
     if kind is BruteForceSampler and size > 1:  # with others open it would try points twice, and end too soon
         size = 1
         log.warning("BruteForceSampler needs each result before the next trial: one runs at a time (GridSampler: many)")
-    if slots > 1 and not (window or kept or of_optuna):
-        log.warning(
-            "%s is not of Optuna and may need each result before the next trial: one runs at a time (window=%d: more)",
-            kind.__name__, 2 * slots,
-        )  # fmt: skip
     study._storage.set_study_system_attr(study._study_id, WINDOW, size)
     return seed_of_study(study, seed), size
 

@@ -319,7 +319,8 @@ def _of_space(value: Any) -> str:
 
 def _settings_of(part: Any) -> str:
     """A text of a searcher or scheduler: its settings that are numbers and texts, and digits of all that it is."""
-    state = {n: v for n, v in vars(part).items() if n not in STATE}
+    # hyperopt sorts a space, which a package may have made of a set.
+    state = {n: v for n, v in vars(part).items() if n not in STATE and (n != "_space" or not hasattr(part, "domain"))}
     settings = {n: v for n, v in state.items() if isinstance(v, str | int | float)}
     settings |= {n: v for n, v in state.get("_mpitune_arguments", {}).items() if "seed" in n}
     if hasattr(part, "searcher"):

@@ -49,6 +49,12 @@ class Put:
 
     number: int
 
+    def __post_init__(self) -> None:
+        vars(self)["__wrapped__"] = values.get(self.number)  # by which a study hears that it has changed
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return Put, (self.number,)
+
 
 def seed_numpy(seed: Any = None) -> None:
     """`numpy.random.seed`, of which a study hears."""
@@ -73,9 +79,9 @@ def put(value: Any, **options: Any) -> Put:
     """Keep a value; one that is kept is itself, as for `tune.with_parameters`."""
     if isinstance(value, Put):
         return value
-    own = Put(max(values, default=-1) + 1)
-    values[own.number] = value
-    return own
+    number = max(values, default=-1) + 1
+    values[number] = value
+    return Put(number)
 
 
 def get(refs: Any, **options: Any) -> Any:

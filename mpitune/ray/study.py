@@ -23,7 +23,7 @@ from ray.tune.tune_config import ResumeConfig
 
 from mpitune.devices.choose import CPU, choose
 from mpitune.errors import Caller, StudyError, UsageError, called_from
-from mpitune.optimize.door import Led, agreed, own_folder
+from mpitune.optimize.door import Led, begun, own_folder
 from mpitune.optimize.search import known_settings, slots_here
 from mpitune.optimize.tuning import require_whole
 from mpitune.optimize.window import rounds
@@ -128,13 +128,10 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             for name, trainable in controller.trainables.items():
                 sendable(f"the trainable {name}", trainable, "make it within it", lambda thing: packed_call(thing, {}))
             options = _own_folder(options, controller)
-            known = known_settings(options)
+            seeds = known_settings(options) | ({} if controller.is_restored else core.given_seeds)
             _, state, at, *_ = core.numpy_random.get_state()
-            seeds = {"seed": int(state[at % len(state)]), "seed_of_random": 0} | known
-            seeds |= {} if controller.is_restored else core.given_seeds
-            n_slots, controller.seed = agreed(options, seeds["seed"])
-            controller.seed_of_random = seeds["seed_of_random"]
-            size = int(window or known.get("window") or (2 * n_slots if n_slots > 1 else 1))
+            controller.seed, size = begun(options, seeds.get("seed"), window, made_up=int(state[at % len(state)]))
+            controller.seed_of_random = seeds.get("seed_of_random", 0)
             controller.begin(choose(options.gpu, options.workers, 1)[0][0] != CPU, slots_here(options))
             about, worker = controller.described(), InWorker(_packed(controller), begin)
             tuning = RayTuning(*about, controller.seed, controller.seed_of_random, size, worker, controller)

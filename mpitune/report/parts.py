@@ -86,7 +86,7 @@ def _words_of(study: ReportedStudy, params: Mapping[str, Any]) -> str:
 
 
 def _short(study: ReportedStudy, value: Any) -> str:
-    return words(value) if isinstance(value, float) else study.texts.get(value, str(value))
+    return words(value) if isinstance(value, float) else study.texts.get(str(value), str(value))
 
 
 def notes_of(study: ReportedStudy) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from mpitune.errors import Caller, UsageError, called_from
@@ -18,15 +19,15 @@ from mpitune.studies import leads, stays
 Door = Callable[[Any], None]  # of the package
 
 
-def _taken_over(own: Callable[..., Any], here: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a script; within a trial, or in a child of the script, it is the package's own."""
+def _taken_over(own: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """A call of a script means that of this name here; within a trial, or in a child of the script, it is its own."""
 
     @functools.wraps(own)
     def call(*args: Any, **more: Any) -> Any:
         if stays():
             return own(*args, **more)
         with called_from(Caller.SCRIPT):
-            return here(*args, **more)
+            return getattr(import_module(module), own.__name__)(*args, **more)
 
     return call
 
@@ -53,29 +54,13 @@ def _optuna(package: Any) -> None:
 
 def _hyperopt(package: Any) -> None:
     """Let `fmin` use all workers."""
-
-    def fmin(*args: Any, **more: Any) -> Any:
-        from mpitune.hyperopt import fmin as here  # now, as it may be what imports the package
-
-        return here(*args, **more)
-
     home: Any = sys.modules["hyperopt.fmin"]  # where `Trials.fmin` finds it
-    package.fmin = home.fmin = _taken_over(package.fmin, fmin)
+    package.fmin = home.fmin = _taken_over(package.fmin, "mpitune.hyperopt")
 
 
 def _wandb(package: Any) -> None:
     """Let sweeps that the script makes itself use all workers, without the server."""
     login, init = package.login, package.init
-
-    def sweep(*args: Any, **more: Any) -> str:
-        from mpitune.sweeps.agents import sweep as here
-
-        return here(*args, **more)
-
-    def agent(*args: Any, **more: Any) -> None:
-        from mpitune.sweeps.agents import agent as here
-
-        here(*args, **more, window=of_script.window(None))
 
     def login_or_offline(*args: Any, **more: Any) -> bool:
         try:
@@ -102,7 +87,8 @@ def _wandb(package: Any) -> None:
             except package.errors.UsageError as error:
                 raise UsageError(f"wandb.Api needs W&B's server: {error} Runs of sweeps lie in wandb/") from error
 
-    package.sweep, package.agent = _taken_over(package.sweep, sweep), _taken_over(package.agent, agent)
+    for name in ("sweep", "agent"):
+        setattr(package, name, _taken_over(getattr(package, name), "mpitune.sweeps.agents"))
     package.login, package.init = login_or_offline, init_or_offline
     package.controller, package.Api = controller, Api
 

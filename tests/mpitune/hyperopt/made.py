@@ -62,13 +62,9 @@ def objective(point: dict[str, Any], kind: int = 0) -> Any:
     if kind == 3 and fate == 2:
         loss = float("nan")
     types = sorted(map(str, {type(value) for value in point.values()}))
-    said = {
-        "loss_variance": 0.1,
-        "true_loss": np.float32(loss),
-        "types": types,
-        "attachments": {"content": b"\x00a", "n": 1},
-    }
-    return {"loss": loss, "status": STATUS_OK, **said} if kind else loss
+    said = {"loss_variance": 0.1, "true_loss": np.float32(loss), "types": types}
+    attached = {"content": b"\x00a", "n": 1}
+    return {"loss": loss, "status": STATUS_OK, **said, "attachments": attached} if kind else loss
 
 
 def call_of(seed: int) -> dict[str, Any]:
@@ -100,13 +96,8 @@ def left_by(call: dict[str, Any], how: Any, trials: Trials | None = None) -> tup
         {name: value for name, value in doc.items() if name not in ("book_time", "refresh_time")}
         for doc in trials._dynamic_trials
     ]
-    return (
-        repr(best),
-        repr(kept),
-        sorted(trials._ids),
-        repr(trials.attachments),
-        repr(call["rstate"].bit_generator.state),
-    )
+    left = best, kept, sorted(trials._ids), trials.attachments, call["rstate"].bit_generator.state
+    return tuple(map(repr, left))
 
 
 def difference(seed: int) -> str:

@@ -99,6 +99,12 @@ def test_a_folder_continues_it_in_another_process(tmp_path: Path) -> None:
             again(**other, window=2, options=options)
 
 
+def test_jobs_that_join_in_one_instant_have_one_seed_and_window(tmp_path: Path) -> None:
+    jobs = [RunOptions(gpu="none", workers=n, results=tmp_path / "r", join=True) for n in (2, 3)]
+    first, second = (door.begun(options, None, None) for options in jobs)
+    assert first == second and first[1] == 4 and door.begun(jobs[1], 5, None) == (5, 4)
+
+
 def test_a_folder_says_what_it_has_as_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def objective(x: float) -> Any:
         files = {"model": b"\x00\xff", "other": {1, 2}}

@@ -200,13 +200,13 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def test_a_sampler_of_ones_own_has_each_result_before_the_next_trial(warned: list[str]) -> None:
+def test_a_sampler_of_ones_own_has_each_result_before_the_next_trial(capsys: pytest.CaptureFixture[str]) -> None:
     study = new(sampler=Annealing(seed=1))
     for _ in range(2):
         optimize(study, square, 3, options=TWO)
     points = [trial.params["x"] for trial in study.trials]
     assert points[1:] == [x / 2 + x**2 for x in points[:-1]]
-    assert len(warned) == 1 and "Annealing is not of Optuna" in warned[0] and "window=4" in warned[0]
+    assert capsys.readouterr().err.count("trial: one trial at a time (window=4, or --window 4: more)\n") == 1
 
 
 def test_a_state_that_begins_anew_in_another_process_is_told(warned: list[str]) -> None:

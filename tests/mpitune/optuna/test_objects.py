@@ -181,6 +181,9 @@ def test_what_json_cannot_say_reaches_the_study(tmp_path: Path) -> None:
     for study, options in ((new(), in_folder), (in_file, TWO)):
         with pytest.raises(UsageError, match="choices of sizes cannot be kept"):
             optimize(study, odd, 6, window=2, options=options)
+    listed, own = lambda trial: len(trial.suggest_categorical("sizes", [[64], [32, 9]])), tmp_path / "lists"
+    optimize(new(), listed, 4, options=replace(TWO, results=own))
+    assert "[64]" in (own / "report.html").read_text()
 
 
 class Always:

@@ -213,9 +213,9 @@ ends = {"stop": lambda trial_id, result: result["training_iteration"] >= 3}
 grid = fit("bands", saving, x, 3, {"name": "bands", **ends}, scheduler=bands)
 assert max(trial.metrics["training_iteration"] for trial in grid) == 3
 show("bands again", tune.Tuner.restore(os.path.abspath("storage/bands"), trainable=saving).fit())
-data = np.zeros(3)
+data, held = np.zeros(3), ray.put(1)
 def adding(config):
-    return {"loss": config["x"] + data.sum() + 1, "odd": (np.zeros(2), {1: 2})}
+    return {"loss": config["x"] + data.sum() + ray.get(held), "odd": (np.zeros(2), {1: 2})}
 class Asks(tune.Callback):
     on_trial_start = lambda self, **about: ray.nodes()
 def remotely(config):
@@ -225,7 +225,7 @@ def remotely(config):
         pass
     return {"loss": 1}
 fit("own", adding, x, 2, {"name": "own"}, drawn=5)
-data += 1
+data, held = data + 1, ray.put(2)
 for given in [tune.with_parameters(lambda c, n: {"loss": n}, n=n) for n in (1, 9, 5)][:2]:
     fit("given", given, x, 1, {"name": "given"})
 fit("changed", adding, x, 2, {"name": "own"})
@@ -272,13 +272,13 @@ SAID = [
 
 
 def test_named_studies_go_on_and_what_cannot_be_honoured_is_one_line(program: Any, tmp_path: Path) -> None:
-    """Also where the script has `except Exception` around it. An array that has changed is told."""
+    """Also where the script has `except Exception` around it. What has changed is told."""
     said, errors = run(program, tmp_path, QUICK, "--workers", "2")
     assert said["named"] == said["restored"] and len(said["named"]) == 4
     assert said["bands"] == said["bands again"]
     assert len(journal_lines(tmp_path / "storage/mine/mpitune")) == 4, "the restored study has run trials again"
     lines = [line for line in errors.splitlines() if line.startswith("script.py: ")]
     assert all(words in line for line, words in zip(lines, SAID, strict=True)), lines
-    assert said["own"] == said["changed"] and "data changed since the known results (2)" in errors
+    assert said["own"] == said["changed"] and "data, held (was 1, is 2) changed since the known results (2)" in errors
     assert "n (was 1, is 9) changed" in errors
     assert errors.count("trials of an earlier process have lists and texts for odd\n") == 1

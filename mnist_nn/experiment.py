@@ -135,11 +135,7 @@ class Bagging(ImageSettings):
         return BaggingObjective(self, worker)
 
     def scheduling(self) -> Scheduling:
-        return Scheduling(
-            n_trials=self.n_trials(),
-            cost=self.cost,
-            preload=("mnist_nn.objective",),
-        )
+        return Scheduling(n_trials=self.n_trials(), cost=self.cost, preload=("mnist_nn.objective",))
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from."""

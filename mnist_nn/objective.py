@@ -78,10 +78,7 @@ class BaggingObjective:
 
     def _refit(self, trial: Trial, images: Images, labels: torch.Tensor) -> Evaluation:
         trained = self._train(trial, images, labels)
-        sets = {
-            "train": (images, labels),
-            "test": (self.images["test_images"], self.labels["test_labels"]),
-        }
+        sets = {"train": (images, labels), "test": (self.images["test_images"], self.labels["test_labels"])}
         values = {f"{name}_error": math.inf for name in sets} | {"epochs": float(trained.epochs)}
         if trained.diverged:
             return Evaluation(trial.key, values)

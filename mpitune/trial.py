@@ -284,6 +284,12 @@ class Outcome(NamedTuple):
     trial: Trial
     result: Result
 
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Its parameters: those that its objective has chosen itself, else those that it has got."""
+        chosen = self.result.ending.chosen
+        return self.trial.params if chosen is None else chosen
+
 
 def failure_of(result: Evaluation) -> str | None:
     """Why a trial has failed, with an error or as its objective says; None where it has not."""

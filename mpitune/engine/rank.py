@@ -45,12 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def run(
-    experiment: Experiment,
-    name: str,
-    *,
-    options: RunOptions,
-    transport: Transport,
-    finish: Finish | None,
+    experiment: Experiment, name: str, *, options: RunOptions, transport: Transport, finish: Finish | None
 ) -> Ended:
     """One rank's part of the study called `name`, of which results/NAME is the folder by default.
 

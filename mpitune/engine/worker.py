@@ -268,10 +268,7 @@ def _next(incoming: IO[bytes]) -> Work | None:
 
 
 def answers(
-    objective: Objective,
-    batch: Batch,
-    goes_on: Callable[[BaseException], bool],
-    begin: Callable[[Trial], None],
+    objective: Objective, batch: Batch, goes_on: Callable[[BaseException], bool], begin: Callable[[Trial], None]
 ) -> Iterator[Packed | NoRoom]:
     """As `evaluated`. An exception is the failure of the first trial without an answer, and the others go on.
 

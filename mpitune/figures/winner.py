@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
@@ -243,6 +244,20 @@ def best_of(trials: Iterable[Any], losses: Callable[[Any], Any]) -> Any:
     """The best of a study, wherever it is shown: of the complete trials, the first of those of the lowest losses."""
     complete = (trial for trial in trials if trial.state == COMPLETE)
     return min(complete, key=lambda trial: (losses(trial), trial.number), default=None)
+
+
+def front_of(trials: Iterable[Any], goals: Mapping[str, bool]) -> list[Any]:
+    """The complete trials that no other is better than in one goal, True for maximized, and as good as in all.
+
+    They are sorted by the first goal, the best first.
+    """
+    signs, front = {name: -1 if up else 1 for name, up in goals.items()}, list[tuple[tuple[float, ...], Any]]()
+    valued = (trial for trial in trials if trial.state == COMPLETE and goals.keys() <= trial.values.keys())
+    losses = ((tuple(sign * trial.values[name] for name, sign in signs.items()), trial) for trial in valued)
+    for own, trial in sorted(losses, key=lambda pair: (pair[0], pair[1].number)):  # who is better comes earlier
+        if all(own == other or any(map(operator.lt, own, other)) for other, _ in front):
+            front.append((own, trial))
+    return [trial for _, trial in front]
 
 
 def least(losses: np.ndarray) -> int | None:

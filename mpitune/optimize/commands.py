@@ -57,12 +57,7 @@ class Command:
             their names with commas between, {nodes} for their number. By default the job's, with one process per node.
     """
 
-    def __init__(
-        self,
-        command: str | Sequence[str],
-        *,
-        launcher: str | Sequence[str] | None = None,
-    ):
+    def __init__(self, command: str | Sequence[str], *, launcher: str | Sequence[str] | None = None):
         self.words = words_of(command, "command")
         self._for_shell = ""  # what only a shell would read; a list of words is taken as it is
         if isinstance(command, str):

@@ -84,13 +84,11 @@ class Led(Experiment):
         return Reporting(goal=self.objectives[0] if len(self.objectives) == 1 else "", files=("trials.csv",))
 
     def report(self, outcomes: Sequence[Outcome], conclusions: Sequence[Any], data: Data, folder: Path) -> None:
-        goals = {name: way == "maximize" for way, _, name in (words.partition(" ") for words in self.objectives)}
         history = read_journal(folder)  # which has those of earlier calls of the script, too
         last, known = max(outcomes, default=None, key=lambda outcome: outcome.trial.key), list(outcomes)
         if history is not None and last is not None:
-            kept = [key for key in history.results if key <= last.trial.key]
-            known = [Outcome(history.trials[key], history.results[key]) for key in kept]
-        SearchStudy(records(known), goals, folder).write(folder / "trials.csv")
+            known = [outcome for outcome in history.outcomes if outcome.trial.key <= last.trial.key]
+        SearchStudy(records(known), {}, folder).write(folder / "trials.csv")
 
 
 studies_in: dict[Path, dict[Hashable, int]] = {}  # those of this process that have a results folder

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitune.errors import UsageError, needs
-from mpitune.figures.winner import best_of
+from mpitune.figures.winner import best_of, front_of
 from mpitune.identity import label_of, texts_of
 from mpitune.optimize.spaces.parameters import short
 from mpitune.storage.table import named_columns, write_table
@@ -65,11 +65,7 @@ class SearchStudy:
     @property
     def pareto(self) -> list[TrialRecord]:
         """The complete trials that no other is better than in one objective and as good as in all."""
-        front: list[tuple[tuple[float, ...], TrialRecord]] = []
-        for losses, trial in sorted(((self._losses(t), t) for t in self._complete()), key=lambda pair: pair[0]):
-            if not any(_dominates(other, losses) for other, _ in front):  # who dominates comes earlier in this order
-                front.append((losses, trial))
-        return sorted((trial for _, trial in front), key=lambda trial: trial.number)
+        return sorted(front_of(self.trials, self.objectives), key=lambda trial: trial.number)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each trial, by its number, as `rows` gives them. Raises UsageError without pandas."""
@@ -126,12 +122,5 @@ class SearchStudy:
             lines.append(f"the first that failed, trial {first.number}: {first.error}")
         return "\n".join([*lines, self.window] if self.window else lines)
 
-    def _complete(self) -> list[TrialRecord]:
-        return [trial for trial in self.trials if trial.state == COMPLETE]
-
     def _losses(self, trial: TrialRecord) -> tuple[float, ...]:
         return tuple(-trial.values[name] if up else trial.values[name] for name, up in self.objectives.items())
-
-
-def _dominates(losses: Sequence[float], other: Sequence[float]) -> bool:
-    return tuple(losses) != tuple(other) and all(a <= b for a, b in zip(losses, other, strict=True))

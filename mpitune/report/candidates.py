@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mpitune.figures.panels import Section
-from mpitune.figures.winner import Winner, best_of, mean_of, winner_among
+from mpitune.figures.winner import Winner, best_of, front_of, mean_of, winner_among
 from mpitune.identity import texts_of
 from mpitune.storage.history import History
-from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, Result, Trial, failure_of, state_of
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, failure_of, state_of
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class Candidate:
         """Whether it is a trial of a search, whose parts are stages."""
         segment = self.parts[0].trial.segment
         return segment.number is not None and segment.fold is None
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """All values of a trial of a search, of its last stage."""
+        return max(self.parts, key=lambda part: part.trial.segment.stage or 0).result.values
 
     @property
     def failed(self) -> bool:
@@ -105,6 +110,12 @@ class ReportedStudy:
         return best_of(equal, lambda candidate: candidate.rank_by(self.goal))
 
     @cached_property
+    def front(self) -> list[Candidate]:
+        """Of several goals the Pareto front, the best for the first goal first; empty of one goal."""
+        goals = self.history.goals
+        return front_of(self.candidates, goals) if len(goals) > 1 else []
+
+    @cached_property
     def winner(self) -> Winner | None:
         """What the best is worth, by its folds; None before the end, of one candidate or one fold.
 
@@ -145,10 +156,9 @@ class ReportedStudy:
         return texts_of(value for candidate in self.candidates for value in candidate.params.values())
 
     @cached_property
-    def failures(self) -> list[tuple[Trial, Result]]:
+    def failures(self) -> list[Outcome]:
         """Failed trials, in the journal's order."""
-        results = self.history.results
-        return [(self.history.trials[key], result) for key, result in results.items() if failure_of(result) is not None]
+        return [outcome for outcome in self.history.outcomes if failure_of(outcome.result) is not None]
 
     @property
     def state(self) -> str:
@@ -206,16 +216,16 @@ def read_candidates(
     folded = any(trial.segment.fold is not None for trial, _ in pairs)
     candidates: dict[Any, Candidate] = {}
     for trial, result in pairs:
-        chosen, number, fold = result.ending.chosen, trial.segment.number, trial.segment.fold
-        lacks = goal is not None and result.error is None and goal.name not in result.values and chosen is None
-        if (folded and fold is None) or (lacks and (number is None or fold is None)):
+        outcome, number, fold = Outcome(trial, result), trial.segment.number, trial.segment.fold
+        lacks = goal is not None and result.error is None and goal.name not in result.values
+        if (folded and fold is None) or (lacks and result.ending.chosen is None and (number is None or fold is None)):
             continue
-        params = dict(trial.params if chosen is None else chosen)
+        params = dict(outcome.params)
         name = tuple(params.items()) if number is None else number
         if (candidate := candidates.get(name)) is None:
             label = {name: params.pop(name) for name in besides if name in params}
             candidate = candidates[name] = Candidate(params, label)
-        candidate.parts.append(Outcome(trial, result))
+        candidate.parts.append(outcome)
     for candidate in candidates.values():
         if goal is None:
             break

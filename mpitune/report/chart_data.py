@@ -13,6 +13,7 @@ import msgspec
 from mpitune.figures.panels import Bars, HeatMap, Lines, Panel
 from mpitune.report.candidates import ReportedStudy
 from mpitune.storage.table import last_line
+from mpitune.trial import failure_of
 
 MOST_ERRORS = 200  # characters of a failure's last line in the table
 
@@ -50,30 +51,32 @@ def chart_of(panel: Panel) -> dict[str, Any] | None:
 
 def study_json(study: ReportedStudy, charts: Sequence[Mapping[str, Any]]) -> str:
     """The study as JSON. A column is a list of numbers, or {"of": [texts], "at": [indices]}; null is no value."""
-    trials = [(study.history.trials[key], result) for key, result in study.history.results.items()]
-    params = list(dict.fromkeys(name for trial, _ in trials for name in trial.params))
+    trials, header = study.history.outcomes, study.history.header
+    params = list(dict.fromkeys(name for outcome in trials for name in outcome.params))
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
     goal = study.goal
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
+    states = [study.candidates[number[trial.key]].state if trial.key in number else None for trial, _ in trials]
     own_columns: dict[str, Any] = {
+        **(_known("state", states) if header.get("kind") == "search" else {}),
         **_known("fold", [trial.segment.fold for trial, _ in trials]),
         "seconds": _numbers(result.seconds for _, result in trials),
         **_known("peak MiB", [r.peak_bytes and round(r.peak_bytes / (1 << 20)) for _, r in trials]),
         "place": _texts(str(result.place) for _, result in trials),
         "attempt": _numbers(float(result.attempt) for _, result in trials),
-        "failure": _texts(last_line(result.error)[:MOST_ERRORS] for _, result in trials),
+        "failure": _texts(last_line(failure_of(result))[:MOST_ERRORS] for _, result in trials),
     }
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
-    cells = [("parameter", name, _options(study, (trial.params.get(name) for trial, _ in trials))) for name in params]
+    cells = [("parameter", name, _options(study, (outcome.params.get(name) for outcome in trials))) for name in params]
     cells += [("value", name, _column([result.values.get(name) for _, result in trials])) for name in values]
     for kind, name, column in cells:
         columns[f"{name} ({kind})" if name in columns or name in own_columns else name] = column
     columns |= own_columns
     whole: dict[str, Any] = {
-        "name": study.history.header["settings"]["experiment"],
         "goal": goal and {"name": goal.name, "maximize": goal.maximize, "percent": goal.percent},
         "trials": columns,
         "params": study.parameters,
+        "space": header["settings"].get("space"),
         "candidates": {
             name: _options(study, (candidate.params.get(name) for candidate in study.candidates))
             for name in study.parameters

@@ -20,20 +20,22 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> dict
     ranks. It is corrected for chance: T. L. Kelley, "An unbiased correlation ratio measure", Proceedings of the
     National Academy of Sciences 21, 1935.
 
+    A parameter that a condition leaves out of some is judged among the others: else it had the condition's share.
+
     Args:
         candidates: all have a value.
-        names: of parameters. Nothing is said of one that does not vary.
+        names: of parameters.
 
     Returns:
-        Nothing where there are too few candidates, or all have one value.
+        Nothing of a parameter that too few candidates have, that does not vary, or where all of them have one value.
     """
-    n = len(candidates)
-    ranks = np.unique([candidate.value for candidate in candidates], return_inverse=True)[1].astype(float)
-    if n < FEWEST or ranks.var() == 0:
-        return {}
     shares = {}
     for name in names:
-        groups = _groups([candidate.params.get(name) for candidate in candidates])
+        having = [candidate for candidate in candidates if name in candidate.params]
+        ranks = np.unique([candidate.value for candidate in having], return_inverse=True)[1].astype(float)
+        if (n := len(having)) < FEWEST or ranks.var() == 0:
+            continue
+        groups = _groups([candidate.params[name] for candidate in having])
         sizes = np.bincount(groups)
         if 1 < len(sizes) < n:  # where each candidate has a group of its own, nothing is known of chance
             within = ranks - (np.bincount(groups, ranks) / sizes)[groups]
@@ -42,11 +44,10 @@ def importance_of(candidates: Sequence[Candidate], names: Sequence[str]) -> dict
 
 
 def _groups(values: Sequence[object]) -> np.ndarray:
-    """The number of each value's group: its own where values are few, else those next to it are in it, too."""
-    numbers = all(isinstance(value, int | float) for value in values)
-    column = np.array(values, float) if numbers else np.array(list(map(str, values)))
-    different, groups = np.unique(column, return_inverse=True)
-    if len(different) <= MOST_GROUPS or not numbers:
-        return groups
-    ends = np.quantile(column, np.linspace(0, 1, min(MOST_GROUPS, len(column) // LEAST_GROUP) + 1)[1:-1])
-    return np.unique(np.searchsorted(ends, column, side="right"), return_inverse=True)[1]
+    """The number of each value's group: its own if a text or one of few numbers, else numbers next to it share it."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    ends = np.unique(numbers)
+    if len(ends) > MOST_GROUPS:
+        ends = np.quantile(numbers, np.linspace(0, 1, min(MOST_GROUPS, len(numbers) // LEAST_GROUP) + 1)[1:-1])
+    kinds = [str(np.searchsorted(ends, v, "right")) if isinstance(v, int | float) else repr(v) for v in values]
+    return np.unique(kinds, return_inverse=True)[1]

@@ -16,11 +16,12 @@ from mpitune.report.candidates import ReportedStudy
 from mpitune.report.importance import FEWEST, importance_of
 from mpitune.settings import window_of
 from mpitune.storage.table import last_line
-from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Result, Trial, failure_of
+from mpitune.trial import COMPLETE, INFEASIBLE, PRUNED, Outcome, failure_of
 
 MOST_CANDIDATES = 40  # with their intervals
 MOST_CURVES = 200  # of trials
 MOST_DOTS = 1500  # of the history of the best
+MOST_OF_FRONT = 10  # trials
 MOST_FAILURES = 30  # kinds that are shown with a text; the table has all failures
 MOST_TEXT = 4000  # characters of a failure's text, from its end
 
@@ -95,8 +96,10 @@ def notes_of(study: ReportedStudy) -> list[str]:
     if study.goal is None:
         notes.append("The journal does not say what is searched for, so no candidate is called the best.")
     elif len(goals := [*study.history.goals]) > 1:
-        together = f"No candidate is the best for {' and '.join(goals)} together: study.pareto is the answer."
-        notes.append(f"{together} Charts are of {study.goal.name}.")
+        notes.append(f"No candidate is the best for {' and '.join(goals)} together. Charts are of {study.goal.name}.")
+        if n := len(study.front):
+            some = f" Here are {MOST_OF_FRONT}, from one end to the other." if n > MOST_OF_FRONT else ""
+            notes.append(f"Pareto front of {n}: no other trial is better in one of them and as good in all.{some}")
     elif study.best is None and any(candidate.state == INFEASIBLE for candidate in study.candidates):
         notes.append("No complete candidate fulfils the constraints, so there is no answer yet.")
     elif study.best is None:
@@ -106,6 +109,19 @@ def notes_of(study: ReportedStudy) -> list[str]:
     if not study.history.complete:
         notes.append("The study is not complete: what is here may change, and the same command continues it.")
     return notes
+
+
+def front_of(study: ReportedStudy) -> tuple[list[str], list[list[str]]]:
+    """Names and rows of a table of the Pareto front; of many from one end to the other."""
+    front, goals = study.front, study.history.goals
+    last, most = len(front) - 1, MOST_OF_FRONT - 1
+    shown = front if last <= most else [front[n * last // most] for n in range(MOST_OF_FRONT)]
+    rows = [
+        [one.parts[-1].trial.key, *(words(one.values[name]) for name in goals)]
+        + [_short(study, one.params.get(name, "")) for name in study.parameters]
+        for one in shown
+    ]
+    return ["trial", *goals, *study.parameters], rows
 
 
 def winner_of(study: ReportedStudy) -> list[Panel]:
@@ -139,7 +155,8 @@ def importance(study: ReportedStudy) -> Panel:
         return Note(f"The importance of parameters needs {FEWEST} candidates or more, with different values.")
     about = (
         f"How much of the differences between the ranks of {len(study.valued)} candidates a parameter explains by "
-        "itself: all of them at 1, and none beyond chance at 0. What it does only together with others is not in it."
+        "itself: all of them at 1, and none beyond chance at 0. What it does only together with others is not in it. "
+        f"One that only some have is judged among these, where they are {FEWEST} or more."
     )
     return Bars("Importance of the parameters", about, {name: (share, None, None) for name, share in shares.items()})
 
@@ -184,12 +201,12 @@ def learning_of(study: ReportedStudy) -> list[Panel]:
 
 def failures_of(study: ReportedStudy) -> list[dict[str, Any]]:
     """The kinds of failures by their last lines, the most frequent first, each with the first trial that failed so."""
-    kinds: dict[str, list[tuple[Trial, Result]]] = {}
-    for trial, result in study.failures:
-        kinds.setdefault(last_line(failure_of(result))[:300], []).append((trial, result))
+    kinds: dict[str, list[Outcome]] = {}
+    for outcome in study.failures:
+        kinds.setdefault(last_line(failure_of(outcome.result))[:300], []).append(outcome)
     return [
-        {"last": last, "n": len(some), "key": some[0][0].key, "place": str(some[0][1].place),
-         "params": _words_of(study, some[0][0].params), "text": (failure_of(some[0][1]) or "")[-MOST_TEXT:]}
+        {"last": last, "n": len(some), "key": some[0].trial.key, "place": str(some[0].result.place),
+         "params": _words_of(study, some[0].params), "text": (failure_of(some[0].result) or "")[-MOST_TEXT:]}
         for last, some in sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:MOST_FAILURES]
     ]  # fmt: skip
 

@@ -35,10 +35,12 @@
   const least = (values) => values.reduce((a, b) => (b < a ? b : a), Infinity);
   const most = (values) => values.reduce((a, b) => (b > a ? b : a), -Infinity);
   const mean = (values) => (values.some((v) => v === null) ? null : values.reduce((a, b) => a + b, 0) / values.length);
-  const spread = (values, log) => {
-    const good = finite(values);
-    const [low, high] = [least(good), most(good)];
-    return log === undefined ? { low, high, log: low > 0 && high > 30 * low } : { low, high, log };
+  /** The ends of numbers, and whether they are on a log axis: as their space says, else where their middle is nearer half way so. */
+  const spread = (values, known) => {
+    const good = Float64Array.from(finite(values)).sort();
+    const [low, high, middle] = [good[0] ?? Infinity, good[good.length - 1] ?? -Infinity, good[good.length >> 1]];
+    const off = (f) => Math.abs((f(middle) - f(low)) / (f(high) - f(low)) - 0.5);
+    return { low, high, log: low > 0 && (known ?? (high > 30 * low && off(Math.log) < off(Number))) };
   };
   const VIRIDIS = ["#fde725", "#5ec962", "#21918c", "#3b528b", "#440154"];
   const charts = new Set();
@@ -107,20 +109,25 @@
       const colours = ["--blue", "--orange", "--green", "--violet", "--red", "--ink", "--soft"];
       const many = curves.length > colours.length;
       const values = finite(curves.flatMap((curve) => curve.y)), others = finite(dots[1]).sort((a, b) => a - b);
-      const low = Math.min(least(values), others[0] ?? Infinity);
-      const far = others[Math.floor(0.98 * (others.length - 1))] ?? most([]); // dots beyond it are cut
-      const high = Math.max(most(values), far);
+      const span = (n) => others[others.length - 1 - n] - others[n]; // without n dots at either end
+      const few = Math.floor(0.02 * (others.length - 1)), cut = span(0) > 3 * span(few) ? few : 0; // outliers, which are said
+      const low = Math.min(least(values), others[cut] ?? Infinity);
+      const high = Math.max(most(values), others[others.length - 1 - cut] ?? -Infinity);
       const log = steps && low > 0 && high > 20 * low;
+      const margin = log ? (high / low) ** 0.04 : 0.04 * (high - low) || 0.04 * Math.abs(low) || 1;
+      const ends = log ? { min: low / margin, max: high * margin } : { min: low - margin, max: high + margin };
+      const beyond = others.filter((v) => v < low || v > high).length;
+      const named = y + (beyond ? `, ${beyond} of ${others.length} dots are beyond its ends` : "");
       const whole = curves.every((curve) => curve.x.every(Number.isInteger));
       const tip = (name, [a, b]) => `${html(name)}<br>${html(x)} ${number(a)}<br><b>${html(y)} ${percent(b, is)}</b>`;
-      new Chart(element, `${title}: ${curves.map((curve) => curve.name).join(", ")}`, () => ({
+      new Chart(element, `${title}: ${curves.map((curve) => curve.name).join(", ")} across ${x}, up ${named}`, () => ({
         grid: { left: 74, right: 24, top: 34, bottom: 46 },
         legend: { show: curves.length > 1 && !many, top: 0, right: 20, textStyle: { color: style("--ink") } },
         tooltip: { formatter: (p) => tip(p.seriesName, p.value) },
         xAxis: { type: "value", scale: true, name: x, nameLocation: "middle", nameGap: 28, minInterval: whole ? 1 : 0, axisLabel: { formatter: number } },
         yAxis: {
-          type: log ? "log" : "value", scale: steps, name: y, max: steps ? high : undefined, min: steps ? low : undefined,
-          nameTextStyle: { align: "left", color: style("--ink") }, axisLabel: { formatter: (v) => percent(v, is) },
+          type: log ? "log" : "value", scale: steps, name: named, ...(steps ? ends : {}), nameTextStyle: { align: "left", color: style("--ink") },
+          axisLabel: { formatter: (v) => percent(v, is), ...(steps ? { showMinLabel: false, showMaxLabel: false } : {}) },
         },
         series: [
           ...(dots[0].length ? [{
@@ -246,7 +253,15 @@
       const n = Math.min(this.n, 5000); // that are looked at
       const varies = (name) => new Set(Array.from({ length: n }, (_, i) => at(this.columns[name], i))).size > 1;
       const varied = Object.keys(this.columns).filter((name) => name === goal || varies(name));
-      const scales = Object.fromEntries(varied.map((name) => [name, Array.isArray(this.columns[name]) ? spread(this.columns[name]) : null]));
+      const parts = (Array.isArray(data.space) ? data.space : []).map((part) => /^(.*?): (When\()?(Float|Int)\(.*?log=(True|False)/.exec(part));
+      const logs = new Map(parts.filter(Boolean).map((part) => [part[1], part[4] === "True"]));
+      const scales = Object.fromEntries(varied.map((name) => [name, Array.isArray(this.columns[name]) ? spread(this.columns[name], logs.get(name)) : null]));
+      for (const [name, scale] of Object.entries(scales)) { // below the least number there is a place for candidates without one
+        if (!scale || name === goal || !this.columns[name].includes(null)) continue;
+        const { low, high, log } = scale;
+        scale.none = log && high > low ? low * (low / high) ** 0.1 : low - 0.1 * (high - low || Math.abs(low) || 1);
+      }
+      const placed = (name, i) => raw(this.columns[name], i) ?? scales[name].none;
       const sign = data.goal && data.goal.maximize ? -1 : 1;
       const order = Array.from({ length: this.n }, (_, i) => i).filter((i) => Number.isFinite(data.values[i] ?? NaN));
       order.sort((a, b) => sign * (data.values[a] - data.values[b]));
@@ -279,16 +294,17 @@
             areaSelectStyle: { width: 24, color: style("--blue"), borderColor: style("--blue"), opacity: 0.25 },
             axisLabel: { color: style("--ink"), width: 90, overflow: "truncate" },
           };
-          if (!scale) return { ...look, type: "category", data: column.of };
-          const axisLabel = { color: style("--ink"), formatter: number };
-          return { ...look, type: scale.log ? "log" : "value", min: scale.low, max: scale.high, axisLabel };
+          if (!scale) return { ...look, type: "category", data: column.of, axisLabel: { ...look.axisLabel, formatter: (v) => v || "none" } };
+          const { low, high, none } = scale;
+          const shown = (v) => (none === undefined || v >= low ? number(v) : v - none < 0.01 * (low - none) ? "none" : "");
+          return { ...look, type: scale.log ? "log" : "value", min: none ?? low, max: high, axisLabel: { color: style("--ink"), formatter: shown } };
         }),
         tooltip: { show: false },
         series: [{
           type: "parallel", smooth: false, inactiveOpacity: 0.03, activeOpacity: 0.8, progressive: 500,
           lineStyle: { width: 1, opacity: lines.length > 300 ? 0.3 : 0.6 },
           data: lines.slice().reverse().map((i) => ({
-            value: varied.map((name) => [null, Infinity].includes(at(this.columns[name], i)) ? "-" : at(this.columns[name], i)),
+            value: varied.map((name) => (!scales[name] ? at(this.columns[name], i) : Number.isFinite(placed(name, i)) ? placed(name, i) : "-")),
             lineStyle: { color: colour(i) },
           })),
         }],
@@ -296,12 +312,9 @@
         const wanted = [];
         varied.forEach((name, k) => {
           const spans = chart.getModel().getComponent("parallelAxis", k).activeIntervals;
-          if (spans.length) wanted.push([this.columns[name], spans]);
+          if (spans.length) wanted.push([name, spans]);
         });
-        const inside = (i) => wanted.every(([column, spans]) => {
-          const v = raw(column, i);
-          return v !== null && spans.some(([a, b]) => v >= a && v <= b);
-        });
+        const inside = (i) => wanted.every(([name, spans]) => spans.some(([a, b]) => placed(name, i) >= a && placed(name, i) <= b));
         this.choose(wanted.length ? inside : null);
       }));
       this.parallel = parallel;
@@ -314,12 +327,12 @@
         const [x, y] = [selectX.value, selectY.value];
         const axis = (name) => {
           const scale = scales[name], place = { name, nameLocation: "middle", nameGap: 30 };
-          if (!scale) return { ...place, type: "category", data: this.columns[name].of };
+          if (!scale) return { ...place, type: "category", data: this.columns[name].of, axisLabel: { formatter: (v) => v || "none" } };
           const ends = scale.log ? { type: "log", min: scale.low / 1.1, max: scale.high * 1.1 } : { type: "value" };
           return { ...place, ...ends, scale: true, axisLabel: { formatter: number } };
         };
         const chosen = this.chosen;
-        const text = (name, i) => { const v = at(this.columns[name], i); return typeof v === "number" ? number(v) : v; };
+        const text = (name, i) => { const v = at(this.columns[name], i); return typeof v === "string" ? v || "none" : number(v); };
         return {
           toolbox: { show: false }, grid: { left: 74, right: 20, top: 16, bottom: 50 }, xAxis: axis(x), yAxis: { ...axis(y), nameGap: 48 },
           brush: {

@@ -19,16 +19,8 @@ from mpitune.errors import UsageError, named, printable, shortened
 from mpitune.storage.arrays import lost_arrays
 from mpitune.storage.files import JOURNAL, job_folders
 from mpitune.storage.lines import blocks, header_of, read_header
-from mpitune.storage.records import (
-    UNREADABLE,
-    EndLine,
-    RunLine,
-    all_checked,
-    checked,
-    read_line,
-    require_checksum,
-)
-from mpitune.trial import Result, Trial
+from mpitune.storage.records import UNREADABLE, EndLine, RunLine, all_checked, checked, read_line, require_checksum
+from mpitune.trial import Outcome, Result, Trial
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +44,11 @@ class History:
     jobs: Mapping[str, History] = field(default_factory=dict)  # what each job found, where some have joined
     begun: bool = False  # it has more than its header
     damaged: list[str] = field(default_factory=list)  # lines that cannot be used, with the reasons
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Its trials with results, in the order of these."""
+        return [Outcome(self.trials[key], result) for key, result in self.results.items()]
 
     @property
     def n_alone(self) -> int:

@@ -147,7 +147,7 @@ def _segments(outcomes: Iterable[Outcome]) -> dict[int, list[Outcome]]:
 def _record(
     number: int, segments: Sequence[Outcome], params_of: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> TrialRecord:
-    trial, result = segments[-1]
+    result = segments[-1].result
     state = state_of(segments)
     results = [outcome.result for outcome in segments]
     steps = {step: values for each in results for step, values in each.ending.steps.items()}
@@ -155,8 +155,7 @@ def _record(
     values = ends[-1].values if ends and state != FAILED else {}
     seconds = sum(each.seconds for each in results)
     attrs = {name: value for each in results for name, value in each.user_attrs.items()}
-    error, chosen = last_line(result.error or result.ending.cause), result.ending.chosen
-    params = params_of(dict(trial.params if chosen is None else chosen))
+    error, params = last_line(result.error or result.ending.cause), params_of(dict(segments[-1].params))
     return TrialRecord(number, params, values, state, steps, seconds, error, attrs, result.ending.constraints)
 
 
@@ -172,11 +171,10 @@ def read(folder: Path) -> ExportedStudy:
 
 def _read(folder: Path) -> ExportedStudy:
     history = read_study(folder)
-    outcomes = [Outcome(history.trials[key], result) for key, result in history.results.items()]
     if history.header.get("kind") == "search":
-        every = [(number, f"t{number:06}", some) for number, some in sorted(_segments(outcomes).items())]
+        every = [(number, f"t{number:06}", some) for number, some in sorted(_segments(history.outcomes).items())]
     else:
-        every = [(number, one.trial.key, [one]) for number, one in enumerate(outcomes)]
+        every = [(number, one.trial.key, [one]) for number, one in enumerate(history.outcomes)]
     trials = [
         ExportedTrial(
             **vars(_record(number, some, dict)),

@@ -107,13 +107,7 @@ def _ray_tune(package: Any) -> None:
     take_over(usual_options(keeps=True, quiet=True), of_script.window(None))
 
 
-DOORS: dict[str, Door] = {
-    "wandb": _wandb,
-    "hyperopt": _hyperopt,
-    "optuna": _optuna,
-    "ray": _ray,
-    "ray.tune": _ray_tune,
-}
+DOORS: dict[str, Door] = {"wandb": _wandb, "hyperopt": _hyperopt, "optuna": _optuna, "ray": _ray, "ray.tune": _ray_tune}
 
 
 def open_doors() -> None:

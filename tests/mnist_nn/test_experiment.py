@@ -45,8 +45,7 @@ def scored(loss: Callable[[Trial], float]) -> Objective:
 
 
 @pytest.mark.parametrize(
-    ("command", "ranks"),
-    [("mnist_nn 1 1", 2), pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow)],
+    ("command", "ranks"), [("mnist_nn 1 1", 2), pytest.param("mnist_nn.ddp", 2, marks=pytest.mark.slow)]
 )
 def test_without_torch_they_say_what_to_install(program: Any, tmp_path: Path, command: str, ranks: int) -> None:
     """torch is hidden as Python hides a module."""

@@ -20,15 +20,7 @@ from sklearn.tree import DecisionTreeClassifier
 import mpitune.joblib  # noqa: F401 - registers the backend
 from mpitune.errors import StudyError, UsageError
 from mpitune.processes.pickles import LARGE_ARRAY
-from tests.mpitune.joblib.work import (
-    Stubborn,
-    pid_beside_another,
-    raise_stubborn,
-    say,
-    seen,
-    write,
-    write_number,
-)
+from tests.mpitune.joblib.work import Stubborn, pid_beside_another, raise_stubborn, say, seen, write, write_number
 from tests.mpitune.sklearn.iris import X, Y
 
 TREE = DecisionTreeClassifier(random_state=0)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune.figures.panels import Bars, HeatMap, Section
+from mpitune.figures.panels import HeatMap, Section
 from mpitune.report.page import page
-from tests.mpitune.report.journals import HOSTILE, many, read, trial_line, write
+from tests.mpitune.report.journals import HOSTILE, header, hostile_section, many, read, trial_line, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -30,6 +30,7 @@ QUIET = (
 )
 CHARTS = (".HeatMap", ".folds", ".Lines", ".Bars", ".parallel", ".scatter")
 COLOURS = "new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
+OPTION = "o = echarts.getInstanceByDom(document.querySelector('%s')).getOption()"
 PATIENCE_MS = 120_000  # for a machine that does much else
 
 
@@ -157,6 +158,43 @@ def test_a_click_or_a_key_sorts_and_words_filter(chromium: Any, shown: Path) -> 
         assert "CUDA out of memory" in visit.column("failure")[0]
 
 
+def test_no_line_crosses_an_axis_at_a_value_that_is_not_there(chromium: Any, tmp_path: Path) -> None:
+    """Even numbers are on no log axis, whichever the space; a space says of few numbers that they are."""
+    own = [{"C": 10.0 ** (n % 5)} if n % 2 else {"kind": "a"} for n in range(60)]
+    lines = [
+        trial_line(f"t{n}", {**params, "z": (n + 1) / 60, "few": 1 + n % 2}, {"loss": n + 1.0}, begin=n, end=n + 1)
+        for n, params in enumerate(own)
+    ]
+    heading = header(space=["C: When(Float(low=1, high=9, log=True), k=1)", "few: Int(low=1, high=2, log=True)"])
+    (tmp_path / "report.html").write_text(page(read(write(tmp_path / "r", lines, heading=heading))))
+    with Visit(chromium, tmp_path / "report.html") as visit:
+        visit.drawn(".parallel")
+        drawn = visit.page.evaluate(
+            f"{OPTION % '.parallel'}; [o.parallelAxis.map(a => [a.name, a.type]), o.series[0].data]"
+        )
+        kinds, curves = dict(drawn[0]), [dict(zip(dict(drawn[0]), curve["value"], strict=True)) for curve in drawn[1]]
+        assert kinds == {"C": "log", "kind": "category", "z": "value", "few": "log", "loss": "value"}
+        without = [curve["C"] for curve in curves if curve["kind"] == "a"]
+        assert len(without) == 30 and all(0 < place < 1 for place in without), "below the least C"
+        x = (60 + 860 * 3 / 4) / 980  # that of C, the fourth of five axes
+        visit.drag(".parallel", (x, 0.9), (x, 0.96))
+        visit.until(lambda: visit.n_shown() == 30)
+        assert set(visit.column("kind")) == {"a"}
+
+
+@pytest.mark.parametrize(("losses", "beyond"), [([0.1, 0.9], ""), ([*range(1, 60), 1e9], ", 1 of 60 dots")])
+def test_a_dot_of_the_history_is_seen_or_counted(
+    chromium: Any, tmp_path: Path, losses: list[float], beyond: str
+) -> None:
+    lines = [trial_line(f"t{n}", {"x": n}, {"loss": loss}, begin=n, end=n + 1) for n, loss in enumerate(losses)]
+    (tmp_path / "report.html").write_text(page(read(write(tmp_path / "r", lines))))
+    with Visit(chromium, tmp_path / "report.html") as visit:
+        assert f"up loss{beyond}" in visit.drawn(".Lines").get_attribute("aria-label")
+        axis = visit.page.evaluate(f"{OPTION % '.Lines'}; o.yAxis[0]")
+        assert axis["min"] < min(losses) and sum(loss < axis["max"] for loss in losses) == len(losses) - bool(beyond)
+        assert not axis["axisLabel"]["showMaxLabel"], "it would stand on the next one"
+
+
 def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
     """It is not in the page, in a drawing, or in a text that appears under the mouse."""
     key = HOSTILE[:190]
@@ -166,21 +204,14 @@ def test_a_hostile_journal_runs_nothing(chromium: Any, tmp_path: Path) -> None:
     ]
     lines.append(trial_line("bad", {HOSTILE: "b", "x": 9}, {}, begin=9, end=10, error=HOSTILE))
     history = write(tmp_path / "r", lines)
-    grid = HeatMap(
-        HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), np.ones((1, 2, 2)), (0, 0), np.ones((2, 2)),
-        [[HOSTILE] * 2] * 2,
-    )  # fmt: skip
-    (tmp_path / "report.html").write_text(
-        page(read(history, [Section(HOSTILE, [grid, Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, 0.5, 1.5)})])]))
-    )
+    (tmp_path / "report.html").write_text(page(read(history, [hostile_section()])))
     with Visit(chromium, tmp_path / "report.html") as visit:
         for selector in CHARTS:
             box = visit.drawn(selector).bounding_box()
             for x in range(10):
                 for y in range(4):
-                    visit.page.mouse.move(
-                        box["x"] + box["width"] * (x + 0.5) / 10, box["y"] + box["height"] * (y + 0.5) / 4
-                    )
+                    at = box["x"] + box["width"] * (x + 0.5) / 10, box["y"] + box["height"] * (y + 0.5) / 4
+                    visit.page.mouse.move(*at)
         assert visit.page.evaluate("window.hacked") is None
         assert visit.complaints == []
-        assert visit.page.locator("img").count() == 0
+        assert visit.page.locator("img").count() == 1, "the drawing"

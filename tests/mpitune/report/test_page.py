@@ -10,20 +10,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mpitune.errors import Exit, StorageError
-from mpitune.figures.panels import Bars, Drawing, Fact, HeatMap, Lines, Note, Section
+from mpitune.figures.panels import Fact, Section
 from mpitune.options import RunOptions
 from mpitune.port import Reporting
 from mpitune.report.page import page
 from mpitune.studies import run_study
 from mpitune.tools.report import main
 from mpitune.tools.status import main as status
-from mpitune.trial import Segment
+from mpitune.trial import FAILED, PRUNED, Ending, Segment
 from tests.helpers import studied
-from tests.mpitune.report.journals import HOSTILE, header, many, read, trial_line, write
+from tests.mpitune.report.journals import HOSTILE, header, hostile_section, many, read, trial_line, write
 from tests.toys import Toy
 
 
@@ -59,14 +58,7 @@ def test_without_javascript_the_page_says_the_main_things(tmp_path: Path) -> Non
         trial_line("a/0", {"x": 1.5}, {"loss": 0.25}, segment=Segment(fold=0), begin=5, end=25),
         trial_line("a/1", {"x": 1.5}, {"loss": 0.35}, segment=Segment(fold=1), begin=25, end=60, attempt=2),
         trial_line(
-            "b/0",
-            {"x": 2.5},
-            {},
-            segment=Segment(fold=0),
-            begin=5,
-            end=9,
-            slot=1,
-            error="Traceback\nValueError: too wide",
+            "b/0", {"x": 2.5}, {}, segment=Segment(fold=0), begin=5, end=9, slot=1, error="E\nValueError: too wide"
         ),
     ]
     history = write(tmp_path, lines)
@@ -89,30 +81,9 @@ def test_no_text_of_a_study_becomes_markup(tmp_path: Path) -> None:
         trial_line(key + "2", {HOSTILE: "b", "y": "c"}, {}, begin=0, end=1, error=HOSTILE),
     ]
     heading = header(**{HOSTILE: HOSTILE, "data_sha256": HOSTILE})
-    bad_run = {
-        "slots": [HOSTILE],
-        "time": HOSTILE,
-        "command": [HOSTILE],
-        "versions": {HOSTILE: HOSTILE},
-    }
+    bad_run = {"slots": [HOSTILE], "time": HOSTILE, "command": [HOSTILE], "versions": {HOSTILE: HOSTILE}}
     history = write(tmp_path / "bad", bad, heading=heading, note=bad_run)
-    ones = np.ones((1, 2, 2))
-    sections = [
-        Section(
-            HOSTILE,
-            [
-                HeatMap(
-                    HOSTILE, HOSTILE, (HOSTILE, [1, 2]), (HOSTILE, [1, 2]), ones, (0, 0), ones[0], [[HOSTILE] * 2] * 2
-                ),
-                Drawing(HOSTILE, HOSTILE, HOSTILE.encode()),
-                Lines(HOSTILE, HOSTILE, HOSTILE, HOSTILE, {HOSTILE: ([1], [1])}),
-                Bars(HOSTILE, HOSTILE, {HOSTILE: (1.0, None, None)}),
-                Note(HOSTILE),
-            ],
-            [Fact(HOSTILE, HOSTILE, HOSTILE)],
-        )
-    ]
-    hostile = page(read(history, sections))
+    hostile = page(read(history, [hostile_section()]))
     seen, harmless = Seen(hostile), Seen(page(read(write(tmp_path / "good", clean))))
     assert seen.tags.count("script") == harmless.tags.count("script") == 3
     assert seen.tags.count("img") == 1 and not [name for name, _ in seen.attributes if name.startswith("on")]
@@ -131,11 +102,6 @@ def test_nothing_is_asked_of_a_network_and_only_our_scripts_may_run(tmp_path: Pa
     assert links and all(link.startswith("#") for link in links)
 
 
-def test_the_same_journal_makes_the_same_page(tmp_path: Path) -> None:
-    history = many(40, tmp_path)
-    assert page(read(history)) == page(read(history))
-
-
 def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
     lines = [
         trial_line("a", {"x": 0.1234564, "act": "relu"}, {"loss": float("inf")}, begin=0, end=1),
@@ -148,6 +114,19 @@ def test_the_data_hold_every_trial_as_it_is(tmp_path: Path) -> None:
     assert trials["loss"] == [float("inf"), None] and trials["failure"]["of"] == ["", "ValueError: x"]
     assert data["charts"] == [], "no loss is finite"
     assert data["goal"] == {"name": "loss", "maximize": False, "percent": False}
+
+
+def test_the_table_has_what_objectives_chose_and_what_became_of_each_trial(tmp_path: Path) -> None:
+    chosen = [{"alpha": 0.5}, {"alpha": 0.25, "beta": "x"}, {"alpha": 0.75}]
+    lines = [
+        trial_line(f"t{n}", {}, {"loss": n} if n else {}, begin=n, end=n + 1, segment=Segment(n), ending=ending)
+        for n, ending in enumerate(map(Ending, (PRUNED, "", FAILED), ("", "", "E\nit diverged"), [{}] * 3, chosen))
+    ]
+    seen = Seen(page(read(write(tmp_path, lines, heading=header(objectives=["minimize loss"])))))
+    trials = seen.data[0]["trials"]
+    assert trials["alpha"] == [0.5, 0.25, 0.75] and trials["beta"] == {"of": ["", "x"], "at": [0, 1, 0]}
+    assert trials["state"]["of"] == ["pruned", "complete", "failed"] and "alpha = 0.75" in seen.text
+    assert trials["failure"]["of"] == ["", "it diverged"]
 
 
 def test_values_and_parameters_may_be_called_as_a_column_of_the_page(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from sklearn.linear_model import LinearRegression
 from mpitune.figures.panels import Lines
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.report.importance import importance_of
-from mpitune.report.page import report_of
-from mpitune.report.parts import learning_of, notes_of
+from mpitune.report.page import page, report_of
+from mpitune.report.parts import front_of, learning_of, notes_of
 from mpitune.storage.history import History, read_study
 from mpitune.trial import Ending, Segment
 from tests.mpitune.report.journals import header, many, trial_line, write
@@ -25,20 +25,11 @@ def read(history: History, goal: Goal | None = LOSS, besides: tuple[str, ...] = 
 
 def test_folds_are_one_candidate_and_its_value_is_their_mean(tmp_path: Path) -> None:
     """None if one failed; infinity never wins, nor does what lacks a fold, and a refit is no candidate."""
-    losses = [
-        (1, 0, 0.5),
-        (1, 1, 0.7),
-        (2, 0, 0.2),
-        (2, 1, 0.4),
-        (3, 0, 0.1),
-        (4, 0, 0.1),
-        (5, 0, float("inf")),
-        (5, 1, 0.1),
-    ]
+    losses = {1: (0.5, 0.7), 2: (0.2, 0.4), 3: (0.1,), 4: (0.1,), 5: (float("inf"), 0.1)}
     lines = [
-        trial_line(f"x{x}/f{fold}", {"x": x}, {"loss": loss}, begin=n, end=n + 1, segment=Segment(fold=fold))
-        for n, (x, fold, loss) in enumerate(losses)
-    ]
+        trial_line(f"x{x}/f{fold}", {"x": x}, {"loss": loss}, begin=x, end=x + 1, segment=Segment(fold=fold))
+        for x, folds in losses.items() for fold, loss in enumerate(folds)
+    ]  # fmt: skip
     lines.append(trial_line("x4/f1", {"x": 4}, {}, begin=8, end=9, segment=Segment(fold=1), error="E\nValueError: no"))
     lines.append(trial_line("refit", {"x": 2}, {"test_error": 0.3}, begin=9, end=10))
     study = read(write(tmp_path, lines))
@@ -110,6 +101,33 @@ def test_importance_is_what_a_regression_on_the_groups_explains(tmp_path: Path) 
     found = importance_of(study.valued, study.parameters)
     assert found == pytest.approx(shares) and list(found) == ["a", "b"] and found["a"] > 0.1
     assert importance_of(study.valued[:19], study.parameters) == {}
+
+
+def test_a_parameter_under_a_condition_is_judged_where_it_is(tmp_path: Path) -> None:
+    """C and junk do nothing, though their branch has other losses; depth decides all of its own; too few have rare."""
+    losses = np.random.default_rng(0).random((60, 3))
+    lines = []
+    for n, (loss, first, second) in enumerate(losses.tolist()):
+        own = {"kind": "tree", "depth": first} if n % 2 else {"kind": "svm", "C": first, "junk": second}
+        params = {**own, **({"rare": n} if n < 19 else {}), "mixed": first if first < 0.5 else "none"}
+        lines.append(trial_line(f"t{n}", params, {"loss": 0.5 + first / 1e6 if n % 2 else loss}, begin=0, end=1))
+    study = read(write(tmp_path, lines))
+    found = importance_of(study.valued, study.parameters)
+    assert found["depth"] > 0.9 and max(found["C"], found["junk"], found["kind"], found["mixed"]) < 0.1, found
+    assert "rare" not in found
+
+
+def test_of_a_long_front_the_ends_and_some_between_are_shown(tmp_path: Path) -> None:
+    values = [{"a": n, "b": n if n < 15 else 0} for n in (7, *range(20))]
+    lines = [
+        trial_line(f"t{n:06}", {"x": n}, both, begin=0, end=1, segment=Segment(n)) for n, both in enumerate(values)
+    ]
+    write(tmp_path, lines, heading=header(objectives=["minimize a", "maximize b"]))
+    study = report_of(tmp_path, read_study(tmp_path), None, None)
+    names, rows = front_of(study)
+    assert names == ["trial", "a", "b", "x"] and [row[1] for row in rows] == "0 1 3 5 6 7 9 10 12 14".split()
+    assert rows[0] == ["t000001", "0", "0", "1"] and "Pareto front of 16: " in notes_of(study)[1]
+    assert "<td>14</td><td>15</td>" in page(study)
 
 
 @pytest.mark.parametrize(("error", "percent"), [(0.5, True), (1.5, False)])

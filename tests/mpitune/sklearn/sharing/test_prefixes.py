@@ -5,11 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn._config import _get_threadlocal_config
-from sklearn.ensemble import (
-    GradientBoostingClassifier,
-    HistGradientBoostingClassifier,
-    RandomForestClassifier,
-)
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 from mpitune.sklearn.sharing import family_of

@@ -182,7 +182,7 @@ def _seed_and_window(study: Study, window: int | None, options: RunOptions) -> t
 
 def _experiment(leader: Leader, function: bytes, collects: bool, seed: int, window: int, space: str) -> Optimizing:
     study = leader.study
-    several = [f"value {number}" for number in range(len(study.directions))]
+    several = [f"values_{number}" for number in range(len(study.directions))]
     names = study.metric_names or (["value"] if len(several) == 1 else several)
     goals = [f"{way.name.lower()} {name}" for way, name in zip(study.directions, names, strict=True)]
     name = "" if study.study_name.startswith("no-name-") else study.study_name

@@ -357,7 +357,7 @@ DECLARED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_search_of_a_declared_space_is_the_same_study(name: str) -> None:
+def test_a_search_of_a_declared_space_is_the_same_study(name: str, tmp_path: Path) -> None:
     """With reports and values to be maximized."""
     ways = ["minimize", "maximize"] if name == "two goals" else ["maximize"]
 
@@ -371,7 +371,9 @@ def test_a_search_of_a_declared_space_is_the_same_study(name: str) -> None:
         return objective(trial, {"x": trial.suggest_float("x", -1, 1), "n": trial.suggest_int("n", 1, 9, step=2)})
 
     study = new(sampler=DECLARED[name](seed=1), directions=ways)
-    optimize(study, suggesting, 14, window=3, options=HERE)
+    optimize(study, suggesting, 14, window=3, options=replace(HERE, results=tmp_path))
+    columns = "value_values_0,value_values_1" if len(ways) > 1 else "value_value"  # as Optuna's own table has them
+    assert (tmp_path / "trials.csv").read_text().startswith(f"number,state,param_x,param_n,{columns},error\n")
     found = search(
         lambda trial: dict(zip("ab"[-len(ways) :], objective(trial, trial.params), strict=True)),
         {"x": Float(-1, 1), "n": Int(1, 9, step=2)}, strategy=DECLARED[name](), n_trials=14,

@@ -142,7 +142,6 @@ add = _lanewise(None, lambda builder, a, b: builder.fadd(a, b))
 sub = _lanewise(None, lambda builder, a, b: builder.fsub(a, b))
 mul = _lanewise(None, lambda builder, a, b: builder.fmul(a, b))
 less = _lanewise(MASK, lambda builder, a, b: builder.fcmp_ordered("<", a, b))
-both = _lanewise(MASK, lambda builder, a, b: builder.and_(a, b))
 div = _lanewise(None, lambda builder, a, b: builder.fdiv(a, b))
 
 

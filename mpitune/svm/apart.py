@@ -19,12 +19,12 @@ LATER = 2.0  # seconds: a search that ends before needs no solver, and its scrip
 NAMES = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # lines that say what a processor can do
 
 
-def is_compiled() -> bool:
-    """Whether everything has been compiled, by these versions and for this processor; True where it cannot be kept."""
+def is_compiled(*, unkept: bool = True) -> bool:
+    """Whether all has been compiled, by these versions and for this processor; `unkept` where it cannot be kept."""
     try:
         return proof().exists()
-    except OSError:
-        return True
+    except OSError:  # no folder can be written
+        return unkept
 
 
 def is_ready() -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from mpitune._jit import WIDE
 from mpitune.folders import private_folder
 from mpitune.locks import locked
-from mpitune.svm.apart import proof
+from mpitune.svm.apart import is_compiled, proof
 from mpitune.svm.decide.multiclass import Solutions, binary_problems, choose_classes, in_doubt, keep
 from mpitune.svm.decide.sources import RbfSource
 from mpitune.svm.kernel.rbf import Samples, kernel_minus_one, prepare
@@ -39,11 +39,11 @@ def warm_up() -> None:
     Of several processes one compiles; the others wait, then find it in numba's cache. Where no cache folder can be
     written, each compiles for itself. Who compiles says so first.
     """
-    if not _is_kept():
+    if not is_compiled(unkept=False):
         with ExitStack() as held:
             with suppress(OSError):  # no folder can be written
                 held.enter_context(locked(private_folder(local=True) / COMPILES))
-            if not _is_kept():
+            if not is_compiled(unkept=False):
                 log.warning(COMPILING)
                 compile_all()
                 with suppress(ImportError):  # SciPy and scikit-learn, which `mnist_svm` lacks, as it does LIBSVM
@@ -51,13 +51,6 @@ def warm_up() -> None:
                 with suppress(OSError):
                     proof().touch()
     compile_all()  # or read it
-
-
-def _is_kept() -> bool:
-    try:
-        return proof().exists()
-    except OSError:  # no folder can be written
-        return False
 
 
 def give_way() -> None:

@@ -18,7 +18,9 @@ from mpitune._jit.simd import fma, load, mul, part, splat, store, sub, total_of
 from mpitune.svm.solver.smo import add_rows, aligned_doubles
 
 MOST = 1000  # multipliers that are moved together at most
-RIDGE = 1e-7  # of the largest diagonal element, added to all: about what float32 has lost of the matrix
+# Of the largest diagonal element, added to all: about what float32 has lost of the matrix. Where it has lost more, and
+# a matrix of samples with few features has no factor, ten times as much is tried, up to the second.
+RIDGE, MOST_RIDGE = 1e-7, 1e-5
 
 
 class Free(NamedTuple):
@@ -68,9 +70,11 @@ def newton_step(own):
         aligned_doubles(count * stride).reshape(count, stride), kept, origin, scale, aligned_doubles(stride),
         aligned_doubles(stride), aligned_doubles(stride),
     )  # fmt: skip
-    work = count * count * count // 3
-    if not _factor(own, free, count):
-        return work
+    work, ridge = count * count * count // 3, RIDGE
+    while not _factor(own, free, count, ridge):
+        ridge *= 10.0
+        if ridge > MOST_RIDGE:
+            return work
     target, step, change = own.beta.copy(), aligned_doubles(n), aligned_doubles(n)
     for p in range(count):
         free.values[p] = -own.f[kept[p]]
@@ -84,8 +88,8 @@ def newton_step(own):
 
 
 @part
-def _factor(own, free, count):
-    """Write the factor; False where it fails."""
+def _factor(own, free, count, ridge):
+    """Write the factor of the matrix with a ridge; False where it fails."""
     matrix, columns, factor, kept = own.rows, own.columns, free.factor, free.kept
     stride, width, origin = factor.shape[1], -(-count // LANES) * LANES, columns[free.origin]
     for p in range(count):
@@ -93,7 +97,7 @@ def _factor(own, free, count):
         for q in range(p, count):
             j = columns[kept[q]]
             factor[p, q] = np.float64(matrix[i, j]) - matrix[origin, i] - matrix[origin, j] + free.scale
-        factor[p, p] += RIDGE * free.scale
+        factor[p, p] += ridge * free.scale
     for k in range(count):
         row, begin, fours = k * stride, k // LANES * LANES, k // 4 * 4
         for p in range(0, fours, 4):

@@ -39,7 +39,6 @@ Arrays of the compiled functions here and in `walk`, all contiguous:
     up, low      uint8 (lanes,)                YES where beta may rise, or fall, else 0
     extremes     float64 (2,)                  min f over ``up``, max f over ``low``
     penalties    float64 (n_penalties,)        C, ascending
-    state        int64 (6,)                    progress of a path: AT, STAGE, DONE ... of `walk`
     betas        float64 (n_penalties, lanes)  solutions
     rhos, iterations, converged                float64, int64 and bool (n_penalties,)
 """

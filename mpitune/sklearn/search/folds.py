@@ -15,8 +15,6 @@ import sklearn
 from joblib.parallel import get_active_backend
 from sklearn.metrics._scorer import _MultimetricScorer
 
-from mpitune import svm
-from mpitune.engine import worker
 from mpitune.errors import UsageError
 from mpitune.experiment import Data, Experiment, Objective, WorkerContext
 from mpitune.identity import header_text, identity, require_identity
@@ -28,6 +26,7 @@ from mpitune.sklearn.fits.costs import costs_of, parts_of, shared_cost_of
 from mpitune.sklearn.fits.evaluator import Config, Evaluator
 from mpitune.sklearn.fits.grouping import Grouping, Way
 from mpitune.sklearn.fits.task import Task
+from mpitune.sklearn.search.place import modules_of
 from mpitune.sklearn.search.race import FoldRace, counts
 from mpitune.sklearn.search.winner import Careful, score_name
 from mpitune.storage.lines import read_header
@@ -220,21 +219,6 @@ class Folds(Experiment):
         data = worker.data
         buffers = [data[name] for name in sorted(data) if name.startswith("buffer")]
         return Evaluator(*pickle.loads(data["tasks"].data, buffers=buffers))
-
-
-def modules_of(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """What evaluates tasks, and the modules of the estimator's parts that are of known libraries.
-
-    A server of these, which begins before the study, serves the study as well: it lacks nothing that workers need.
-    """
-    modules = {"mpitune.sklearn.fits.evaluator", worker.__name__, __name__}  # the first imports all that evaluates
-    for task in tasks[:1]:
-        parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
-        modules.update(type(part).__module__ for part in parts)
-    own = {name for name in modules if name.split(".")[0] in ("sklearn", "lightgbm", "xgboost", "mpitune")}
-    if any(name.startswith("sklearn.svm.") for name in own) and svm.is_compiled():
-        own.add("mpitune.svm.loaded")
-    return tuple(sorted(own))
 
 
 def _digest(things: Any, code: bool = True) -> str:

@@ -17,6 +17,7 @@ from mpitune.processes.fork_server import server_for
 from mpitune.processes.process import in_child
 from mpitune.ranks.launch import launched
 from mpitune.sklearn.fits.grouping import Grouping
+from mpitune.sklearn.fits.task import Task
 
 # CPU seconds of fits in this process, as those of the clock tell how busy the machine is:
 LONG_S = 0.25  # after which the server of workers starts: it imports meanwhile
@@ -64,6 +65,18 @@ def place_of(search: Any, grouping: Grouping) -> Place:
     parts = [estimator, *(part for part in estimator.get_params().values() if hasattr(part, "fit"))]
     others = any(type(part).__module__.partition(".")[0] not in KNOWN_LIBRARIES for part in parts)
     return "workers" if replaced or others else "here first"
+
+
+def modules_of(tasks: Sequence[Task]) -> tuple[str, ...]:
+    """What workers need: what evaluates tasks, and the modules of the estimator's parts that are of known libraries."""
+    modules = {"mpitune.sklearn.fits.evaluator", "mpitune.engine.worker", "mpitune.sklearn.search.folds"}
+    for task in tasks[:1]:
+        parts = [task.estimator, *task.estimator.get_params(deep=True).values()]
+        modules.update(type(part).__module__ for part in parts)
+    own = {name for name in modules if name.split(".")[0] in KNOWN_LIBRARIES}
+    if any(name.startswith("sklearn.svm.") for name in own) and svm.is_compiled():
+        own.add("mpitune.svm.loaded")
+    return tuple(sorted(own))
 
 
 class FirstSeconds:

@@ -41,13 +41,12 @@ from mpitune.sklearn.fits.grids import refitted_as_solved
 from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
 from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
-from mpitune.sklearn.search.folds import Folds, modules_of
-from mpitune.sklearn.search.place import FirstSeconds, all_here, inside, is_small, place_of
-from mpitune.sklearn.search.race import FoldRace, check
-from mpitune.sklearn.search.ranks import on_all_ranks
+from mpitune.sklearn.search.place import FirstSeconds, all_here, inside, is_small, modules_of, place_of
 from mpitune.sklearn.search.signature import documented
 from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
-from mpitune.studies import join, run_study
+
+if TYPE_CHECKING:
+    from mpitune.sklearn.search.race import FoldRace
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +70,12 @@ class OnEngine(_search.BaseSearchCV):
         with errors_in_one_line(Caller.ARGUMENTS):
             if self.results is not None and inside(self):
                 warnings.warn(NOT_KEPT.format(self.results), UserWarning, stacklevel=2)
-            together = every_rank_runs() and not all_here(self)
-            transport = join(RunOptions(heartbeat_timeout=0.0)) if together else None
-            if transport is None or transport.size == 1:
+            if not every_rank_runs() or all_here(self):
+                return self._fit(X, y, params)
+            from mpitune.sklearn.search.ranks import on_all_ranks  # studies, which a small search does not need
+            from mpitune.studies import join
+
+            if (transport := join(RunOptions(heartbeat_timeout=0.0))).size == 1:
                 return self._fit(X, y, params)
             on_all_ranks(transport, self, lambda: self._fit(X, y, params))
             return self
@@ -90,6 +92,8 @@ class OnEngine(_search.BaseSearchCV):
         if self._halves and self.default:
             raise UsageError("default=True is for searches in one round: give this one [{}, grid] as its grid")
         if self.race is not None:
+            from mpitune.sklearn.search.race import check
+
             check(self)
         if hear_of_what_fits_do(self):
             warnings.warn(NOT_SENT, UserWarning, stacklevel=3)
@@ -188,7 +192,11 @@ class OnEngine(_search.BaseSearchCV):
             print(grouping.plan, file=sys.stderr)
         if any(map(grouping.is_early, grouping.first.values())):
             log.warning("fits are single ones until the solver of grids is compiled, which is done once per machine")
-        race = None if self.race is None else FoldRace(self, grouping)
+        race = None
+        if self.race is not None:
+            from mpitune.sklearn.search.race import FoldRace
+
+            race = FoldRace(self, grouping)
         answers: dict[str, Answer] = {}
 
         def done(task: Task, what: Mapping[str, Any]) -> None:
@@ -232,6 +240,9 @@ class OnEngine(_search.BaseSearchCV):
         print(f"stopped by {limit.reached}: {whole} of {len(evaluated)} candidates have all splits", file=sys.stderr)
 
     def _answers_of_study(self, grouping: Grouping, limit: SearchLimit, race: FoldRace | None) -> dict[str, Answer]:
+        from mpitune.sklearn.search.folds import Folds
+        from mpitune.studies import run_study
+
         study = Folds.of(self, grouping, limit, race)
         if self.results is not None:
             study.require_identity()

@@ -140,7 +140,7 @@ def test_workers_do_what_this_process_did_not_end_in_time(
         given.append(len(folds.tasks))
         return run_study(folds, replace(options, workers=1))
 
-    monkeypatch.setattr("mpitune.sklearn.search.searches.run_study", study)
+    monkeypatch.setattr("mpitune.studies.run_study", study)
     monkeypatch.setattr("mpitune.sklearn.search.place.ALONE_S", soon)
     monkeypatch.setattr(
         "mpitune.sklearn.search.place.time", SimpleNamespace(monotonic=int, process_time=count().__next__)

@@ -56,6 +56,7 @@ def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], lau
             raise UsageError("all ranks of this program run it: start it by python, without -m mpitune")
         namespace = parser.parse_args(list(arguments))
         settings = from_namespace(experiment, namespace)
+        namespace.results = namespace.results or Path("results", name)
         options = from_namespace(RunOptions, namespace)
         start_logging(launch.rank, options)
         stops.hold()  # a rank that has begun MPI and ends by itself would wait for the others, which wait for it

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from mpitune.errors import UsageError
-from mpitune.settings import MOST_SECONDS, require_numbers, setting
+from mpitune.errors import UsageError, is_kept
+from mpitune.settings import MOST_SECONDS, Parser, add_settings, require_numbers, setting
 
 seconds = partial(setting, low=0, high=MOST_SECONDS, metavar="S", advanced=True)
 
@@ -71,6 +73,10 @@ class RunOptions:
     debug: bool = False  # of Python alone: as workers=0, and what an objective raises is raised, for a debugger
 
     def __post_init__(self) -> None:
+        for name, value in of_job().items():
+            shared = name != "join" or (self.results is not None and is_kept())
+            if shared and name not in ("gpu", "workers") and getattr(self, name) == getattr(RunOptions, name):
+                object.__setattr__(self, name, value)
         if self.debug and self.workers:
             raise UsageError(f"debug runs everything in this process: leave workers={self.workers} out")
         if self.debug:
@@ -78,8 +84,7 @@ class RunOptions:
         require_numbers(self, workers=0)  # in Python 0 is for none: everything in this process
         if self.adapt and self.restart:
             raise UsageError("adapt uses the results of the old study, restart uses none: give one of them")
-        if self.join and (self.restart or self.retry_failed or self.adapt):
-            name = "restart" if self.restart else "adapt" if self.adapt else "retry_failed"
+        if self.join and (name := next(filter(partial(getattr, self), ("restart", "adapt", "retry_failed")), "")):
             raise UsageError(f"join and {name} exclude each other: other jobs may be at work in the results folder")
         object.__setattr__(self, "track", _trackers(self.track))
         names = (self.changed,) if isinstance(self.changed, str) else self.changed
@@ -90,10 +95,18 @@ class RunOptions:
             object.__setattr__(self, "gpu", str(self.gpu))
         if not isinstance(self.gpu, str | None):
             raise UsageError(f'gpu={self.gpu!r}: give a position such as 0, or a text such as "0,1", "all" or "none"')
-        if isinstance(self.worker_folders, str):
-            object.__setattr__(self, "worker_folders", Path(self.worker_folders))
-        if isinstance(self.results, str):
-            object.__setattr__(self, "results", Path(self.results))
+        for name in ("worker_folders", "results"):
+            if isinstance(path := getattr(self, name), str):
+                object.__setattr__(self, name, Path(path))
+
+
+@cache
+def of_job() -> dict[str, Any]:
+    """MPITUNE_OPTIONS, options of a batch job for what no call says. Workers and what they start do not see them."""
+    parser = Parser(prog="MPITUNE_OPTIONS")
+    add_settings(parser, RunOptions)
+    said = parser.parse_args(shlex.split(os.environ.pop("MPITUNE_OPTIONS", "")))
+    return {name: getattr(said, name) for name in vars(said).get("given", ())}
 
 
 @dataclass

@@ -1,12 +1,10 @@
 # shellcheck shell=bash disable=SC2034  # the batch scripts use what is set here
-# What the batch scripts share; they read it from the folder in which sbatch was called. It takes the script's arguments
-# (-m mnist_svm --folds 5 24, or ridge.py 50) apart and defines how a study is run and continued.
+# What the batch scripts share; they read it from the folder in which sbatch was called. Their arguments are those of
+# python, and reach it as they are. What a job adds is in the environment, and counts where the command does not say it:
 #
-#     python     how Python is called: in $IMAGE if that is set
-#     program    -m mnist_svm, or ridge.py
-#     options    what a job adds: the devices that Slurm gave it, unless --gpu says otherwise, and a longer grace
-#     $@         all other arguments
-#     RESULTS    results folder, as given or results/ and the program's name
+#     python             how Python is called: in $IMAGE if that is set
+#     MPITUNE_OPTIONS    the devices that Slurm gave the job, and a longer grace; what it has already stays
+#     MPITUNE_PROGRESS   a file that the program makes once it has kept a finished trial
 
 refuse() {
     echo "$1" >&2
@@ -16,66 +14,59 @@ refuse() {
 python=(python)
 [ -z "${IMAGE:-}" ] || python=(apptainer run --nv "$IMAGE")
 
-if [ "${1:-}" = -m ] && [ $# -gt 1 ]; then
-    name=$2 program=(-m "$2")
-    shift 2
-elif [ $# -gt 0 ] && [ "$1" != -m ]; then
-    name=$(basename "$1" .py) program=("$1")
-    shift
-else
+if [ $# -eq 0 ] || [ "$*" = -m ]; then
     refuse "no program: write it after the batch script, as in sbatch slurm/search.sbatch -m mnist_svm 24"
 fi
-arguments=" $* "
 
-given() { # whether option $1 is among the arguments
-    [[ $arguments == *" $1 "* || $arguments == *" $1="* ]]
+said=" ${MPITUNE_OPTIONS:-} $* "
+
+given() { # whether option $1 is said
+    [[ $said == *" $1 "* || $said == *" $1="* ]]
 }
 
-if given --results; then
-    refuse "--results: set RESULTS=folder for sbatch instead, since the batch script needs to know the folder too"
-fi
-RESULTS=${RESULTS:-results/$name}
+add() { # an option, unless it is said
+    given "$1" || export MPITUNE_OPTIONS="${MPITUNE_OPTIONS:+$MPITUNE_OPTIONS }$*"
+}
 
-options=()
-if ! given --gpu; then
-    if [ "${SLURM_GPUS_ON_NODE:-0}" != 0 ]; then # it is 0 in a job that asked for none
-        options+=(--gpu all)
-    else
-        options+=(--gpu none)
-        given --workers || options+=(--workers "${SLURM_CPUS_PER_TASK:-1}")
-    fi
+if [ "${SLURM_GPUS_ON_NODE:-0}" != 0 ]; then # it is 0 in a job that asked for none
+    add --gpu all
+elif ! given --gpu; then
+    add --gpu none
+    add --workers "${SLURM_CPUS_PER_TASK:-1}"
 fi
 # Slurm sends USR1 two to three minutes before the end. After scancel it kills in KillWait seconds, 30 as a rule.
-given --grace || options+=(--grace 90)
+add --grace 90
 
-# Run a command and hand USR1 on to it: srun and mpirun pass it to every rank, and trials that run may finish.
+# Run a command, and end with its status: 0 to 3 say that it is done, or what is wrong. After 75, and where a rank or a
+# node was lost, the job goes back into the queue. One that has kept no trial would do so for ever.
 run() {
     local job status
+    export MPITUNE_PROGRESS=$PWD/.job-${SLURM_JOB_ID:-$$}
+    rm -f "$MPITUNE_PROGRESS"
+    echo "for what the command does not say itself: $MPITUNE_OPTIONS" >&2
     "$@" &
     job=$!
-    trap 'kill -USR1 '$job USR1
+    trap 'kill -USR1 '$job USR1 # srun and mpirun pass it to every rank, and trials that run may finish
     wait $job
     status=$?
     while kill -0 $job 2>/dev/null; do # it was the signal that ended the wait
         wait $job
         status=$?
     done
-    trap - USR1
-    return $status
+    trap '' USR1
+    if rm "$MPITUNE_PROGRESS" 2>/dev/null; then
+        [ $status -le 3 ] || requeue
+    elif [ $status -gt 3 ]; then
+        echo "not requeued, as no trial was kept: see above; give the search a results folder, or the job more --time" >&2
+    fi
+    exit $status
 }
 
-finished() { # number of trials in results folder $1, 0 if it holds no study
-    "${python[@]}" -m mpitune status "$1" 2>/dev/null | awk '$1 == "trials" { n = $2 } END { print n + 0 }'
-}
-
-# Put this job back into the queue, to continue the study in folder $1, which had $2 trials when the job started. A job
-# that finished none would do so for ever. Returns only where the job does not continue.
-requeue() {
+requeue() { # returns only where the job does not continue
     local job=$SLURM_JOB_ID
+    [ "${goes_on:-}" != next ] || return
     [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-    if [ "$(finished "$1")" = "$2" ]; then
-        echo "not requeued, as no trial was finished: see above, or give the job more --time" >&2
-    elif scontrol requeue "$job"; then
+    if scontrol requeue "$job"; then
         exit 75
     else
         echo "not requeued, as Slurm refuses it: submit the job again to continue" >&2

@@ -15,6 +15,7 @@ from mpitune._jit.limits import cores_allowed
 from mpitune._jit.limits import free_memory as free_memory
 from mpitune.errors import UsageError, typed
 from mpitune.folders import safe_caches
+from mpitune.options import of_job
 from mpitune.processes.fork_server import THREADS
 from mpitune.processes.process import WORKERS_HERE
 
@@ -138,6 +139,9 @@ def choose(
     Raises:
         UsageError: a GPU that was asked for is not there.
     """
+    job = of_job()
+    if gpu is None and (workers is None or job.get("gpu") == "none"):
+        gpu, workers = job.get("gpu"), workers or job.get("workers")
     cpus = [CPU] * (workers or max(1, usable_cores() // threads))
     if gpu == "none":
         return cpus, ""

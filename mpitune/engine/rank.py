@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 def run(
     experiment: Experiment, name: str, *, options: RunOptions, transport: Transport, finish: Finish | None
 ) -> Ended:
-    """One rank's part of the study called `name`, of which results/NAME is the folder by default.
+    """One rank's part of the study called `name`; rank 0 needs its folder in `options`.
 
     `finish` is called when a study is done; None: the study makes no tables and figures.
 

@@ -66,7 +66,8 @@ class RankPart:
     @property
     def folder(self) -> Path:
         """Of the study; that of the journal lies in it where jobs join."""
-        return self.options.results or Path("results") / self.name
+        assert self.options.results is not None
+        return self.options.results
 
 
 @dataclass(frozen=True)

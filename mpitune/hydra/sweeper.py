@@ -58,9 +58,14 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
     random.setstate(before)
     line = {n: None if n in space else f"{n}={each.get_value_element_as_str()}" for n, each in last.items()}
     study = _study(keys)
+    options = RunOptions(
+        results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
+        workers=keys["workers"], gpu=None if keys["gpu"] is None else str(keys["gpu"]),
+        trial_timeout=keys["trial_timeout"], track=keys["track"] or (),
+    )  # fmt: skip
     job = HydraJob(
         plugin.hydra_context, plugin.task, config, {name: part for name, (part, _) in space.items()}, line,
-        len(study.directions) == 1 and is_whole, Singleton.get_state(), os.urandom(4).hex() if keys["join"] else "",
+        len(study.directions) == 1 and is_whole, Singleton.get_state(), os.urandom(4).hex() if options.join else "",
     )  # fmt: skip
     folder = Path(str(config.hydra.sweep.dir))
     try:
@@ -69,11 +74,6 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror}): give another hydra.sweep.dir") from error
     job.check()
-    options = RunOptions(
-        results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
-        workers=keys["workers"], gpu=None if keys["gpu"] is None else str(keys["gpu"]),
-        trial_timeout=keys["trial_timeout"], track=keys["track"] or (),
-    )  # fmt: skip
     own = OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"]))
     digest = f"(configuration {hashlib.sha256(own.encode()).hexdigest()[:8]})"  # of the app's own
     rate = float(keys["max_failure_rate"])

@@ -19,8 +19,8 @@ from mpitune.engine import preflight
 from mpitune.engine.preflight import Finding, Node
 from mpitune.errors import Exit, UsageError, print_error
 from mpitune.options import RunOptions
-from mpitune.ranks.launch import Launch, connect, launched
-from mpitune.ranks.transport import LocalTransport, Transport
+from mpitune.ranks.launch import connect, launched
+from mpitune.ranks.transport import LocalTransport
 from mpitune.settings import Parser, add_settings, from_namespace
 from mpitune.storage.provenance import code_and_libraries
 from mpitune.trial import Place
@@ -88,15 +88,6 @@ def check_cores(nodes: Sequence[Node]) -> Iterator[Finding]:
             )
 
 
-def mpi_of(launch: Launch, transport: Transport) -> str:
-    """Which MPI library carries the messages, and what has started the ranks."""
-    if isinstance(transport, LocalTransport):
-        return "not used by one process"
-    from mpitune.ranks.mpi import library
-
-    return f"{library()}, {transport.size} rank{'s' * (transport.size > 1)} started by {launch.launcher or 'a shell'}"
-
-
 def table(examined: Iterable[Examined]) -> str:
     """A row per rank and device: host, rank, device, workers, GPU and its memory, cores, memory."""
     rows = [("host", "rank", "device", "workers", "GPU", "GPU memory", "cores", "memory")]
@@ -130,14 +121,6 @@ def report(examined: Sequence[Examined], mpi: str, options: RunOptions) -> Exit:
     return Exit.USAGE if fatal else Exit.DONE
 
 
-def run(transport: Transport, launch: Launch, options: RunOptions) -> Exit:
-    """One rank's part; rank 0 speaks for all."""
-    examined = transport.gather(examine(transport.rank, options))
-    status = report(examined, mpi_of(launch, transport), options) if transport.rank == 0 else Exit.DONE
-    transport.close()
-    return status
-
-
 def main(arguments: Sequence[str] | None = None) -> Exit:
     """The command line. Returns the exit status of this rank."""
     launch = launched()
@@ -150,7 +133,16 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
         return print_error(PROG, error, launch.rank)
     try:
         preflight.widen_binding(transport, launch.launcher)  # as the run will do
-        return run(transport, launch, options)
+        examined = transport.gather(examine(transport.rank, options))
+        mpi = "not used by one process"
+        if not isinstance(transport, LocalTransport):
+            from mpitune.ranks.mpi import library
+
+            started = f"rank{'s' * (transport.size > 1)} started by {launch.launcher or 'a shell'}"
+            mpi = f"{library()}, {transport.size} {started}"
+        status = report(examined, mpi, options) if transport.rank == 0 else Exit.DONE
+        transport.close()
+        return status
     except Exception:
         traceback.print_exc()
         transport.abort(Exit.ERROR)  # the other ranks wait for this one

@@ -143,10 +143,7 @@ def described(status: Status) -> list[str]:
         f"trials     {status.finished}{of} finished, {len(status.failures)} of them failed{missing}",
         f"runs       {status.runs}",
     ]
-    if status.order:
-        lines.append(f"order      {status.order}")
-    if status.mixed:
-        lines.append(f"mixed      {status.mixed}")
+    lines += [f"{name:10} {said}" for name, said in (("order", status.order), ("mixed", status.mixed)) if said]
     if status.seen is not None:
         lines.append(f"now        {now(status.seen)}")
         lines += [

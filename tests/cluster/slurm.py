@@ -2,8 +2,7 @@
 
     with Hosts(4, shared=folder) as hosts, Slurm(hosts) as slurm:
         slurm.run("srun", "--nodes=3", "hostname").stdout
-        job = slurm.sbatch("--nodes=3", "--gpus-per-node=2", script)
-        slurm.wait(job)["JobState"]                      # "COMPLETED"
+        slurm.wait(1)["JobState"]                        # "COMPLETED", of a job that sbatch has numbered
 
 A fake GPU is a device node that does nothing: Slurm counts it and sets CUDA_VISIBLE_DEVICES, and no library finds a
 device behind it. There are no cgroups: a job's processes are found by their ancestry (proctrack/linuxproc), and cores
@@ -108,15 +107,6 @@ class Slurm:
         """Cancel all jobs and wait until every node is idle. Raises TimeoutError."""
         self.run("scancel", "--user=root", check=False)
         _until(lambda: self._states() == {"idle"}, timeout, lambda: f"nodes are {self._states()}: see {self.folder}")
-
-    def sbatch(self, *options: str | Path, script: str = "", cwd: Path | None = None) -> int:
-        """Submit a job and return its number; `script` is the batch script's text, unless `options` end in its path."""
-        folder = cwd or self.folder
-        if script:
-            path = folder / f"batch-{time.monotonic_ns()}.sh"
-            path.write_text(script)
-            options = (*options, path)
-        return int(self.run("sbatch", "--parsable", *options, cwd=folder).stdout)
 
     def job(self, number: int) -> dict[str, str]:
         """What `scontrol show job` tells: JobState, ExitCode ("75:0"), Reason, NodeList, Restarts, StdOut and so on."""

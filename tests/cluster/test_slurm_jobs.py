@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,64 @@ from .slurm import Slurm
 
 TOYS = ("-m", "tests.toys")
 CPU = ("--gpu", "none", "--workers", "2")
-ONE = ("--gpu", "none", "--workers", "1")  # where a worker takes seconds to import PyTorch, or many jobs run
 THREE = ("--nodes=3", "--gpus-per-node=0", "--cpus-per-task=2")
 AS_ROOT = {
     name: "1"
     for library in ("OMPI", "PRTE")
     for name in (f"{library}_ALLOW_RUN_AS_ROOT", f"{library}_ALLOW_RUN_AS_ROOT_CONFIRM")
 }
+
+
+FILES = {
+    "search.py": """
+import sys, time
+from mpitune import Float, search
+search(lambda t: time.sleep(SECONDS) or {"loss": t.params["x"]}, {"x": Float(0, 1)}, n_trials=24, minimize="loss",
+       strategy="random", results=sys.argv[1])
+""",
+    "asks.py": """
+import time, optuna
+study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+study.optimize(lambda trial: time.sleep(SECONDS) or trial.suggest_float("x", 0, 1), n_trials=24)
+""",
+    "sweep.yaml": """
+{command: [python, -c, 'import time; time.sleep(SECONDS); print("{\\"loss\\": 1}")'], method: random, run_cap: 24,
+ metric: {name: loss, goal: minimize}, parameters: {x: {min: 0.0, max: 1.0}}}
+""",
+    "gangs.py": """
+import sys
+from mpitune import Command, Int, RunOptions, search
+program = '''import json, os, sys
+open(f"{{sys.argv[1]}}/{{os.environ['SLURM_PROCID']}}.host", "w").write(os.uname()[1])
+print(json.dumps({{"loss": float(sys.argv[2])}}))'''
+command = Command([sys.executable, "-c", program, "{folder}", "{nodes}.{x}"])
+study = search(command, {"x": Int(0, 3)}, strategy="grid", minimize="loss", nodes=lambda params: 1 + params["x"] % 2,
+               workers=1, results=sys.argv[1], options=RunOptions(quiet=True))
+print([trial.values.get("loss") for trial in study.trials], [trial.error for trial in study.trials], flush=True)
+""",
+    "app.py": """
+import hydra, time
+@hydra.main(version_base=None, config_path=None)
+def app(config): return time.sleep(SECONDS) or float(config.x)
+app()
+""",
+}
+HYDRA = "hydra/sweeper=mpitune +x=interval(0,1) hydra.sweeper.n_trials=24 hydra.sweep.dir=FOLDER/sweep"
+KINDS = {  # of commands, 24 trials each
+    "experiment": "-m tests.toys 12 --rounds 2 --seconds SECONDS --array-size 3 --results FOLDER/results",
+    "search": "FOLDER/search.py FOLDER/results",
+    "optuna": "-m mpitune --results FOLDER/results FOLDER/asks.py",
+    "sweep": "-m mpitune run FOLDER/sweep.yaml --results FOLDER/results",
+    "hydra": f"FOLDER/app.py --multirun {HYDRA} hydra.sweeper.results=FOLDER/results",
+}
+
+
+def command_of(kind: str, folder: Path, seconds: str = "0.3") -> list[str]:
+    """Of that kind, with its files and its results in `folder`, and trials that take so long."""
+    filled = {n: t.replace("FOLDER", str(folder)).replace("SECONDS", seconds) for n, t in (FILES | KINDS).items()}
+    for name in FILES:
+        (folder / name).write_text(filled[name])
+    return filled[kind].split()
 
 
 class Jobs:
@@ -37,9 +89,10 @@ class Jobs:
 
     def submit(self, script: str, *arguments: Any, options: tuple[str, ...] = THREE, **environ: str) -> int:
         output = f"--output={self.folder}/%x-%j.out"
-        environ = {"RESULTS": str(self.results)} | AS_ROOT | environ
+        if str(self.results) not in " ".join(map(str, arguments)):
+            arguments = (*arguments, "--results", self.results)
         command = ("sbatch", "--parsable", output, *options, f"slurm/{script}", *map(str, arguments))
-        return int(self.slurm.run(*command, cwd=ROOT, env=environ).stdout)
+        return int(self.slurm.run(*command, cwd=ROOT, env=AS_ROOT | environ).stdout)
 
     def wait(self, job: int, status: int = 0) -> str:
         """What the job printed; it must end with this exit status."""
@@ -49,8 +102,7 @@ class Jobs:
         return said
 
     def until_trials(self, n: int) -> None:
-        journal = self.results / "journal.jsonl"
-        assert wait_until(lambda: journal.exists() and len(journal_lines(self.results)) >= n), "no progress"
+        assert wait_until(lambda: (self.results / "journal.jsonl").exists() and len(journal_lines(self.results)) >= n)
 
 
 @pytest.fixture
@@ -60,9 +112,10 @@ def jobs(slurm: Slurm, tmp_path: Path) -> Jobs:
 
 @pytest.fixture
 def stubs(tmp_path: Path) -> dict[str, str]:
-    """An environment whose nvidia-smi lists four GPUs, and whose apptainer runs the command in place of an image."""
+    """An environment whose nvidia-smi lists four GPUs; apptainer runs the command in no image; scontrol takes notes."""
     commands = {
         "nvidia-smi": "for n in 0 1 2 3; do echo \"GPU $n: Fake (UUID: GPU-$n)\"; done",
+        "scontrol": f'echo "$@" >> {tmp_path}/scontrol.log',
         "apptainer": f'echo "$*" >> {tmp_path}/apptainer.log; shift 3; exec python "$@"',
     }  # fmt: skip
     (tmp_path / "bin").mkdir()
@@ -72,52 +125,21 @@ def stubs(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{tmp_path}/bin:{environment()['PATH']}"}
 
 
-SEARCHES = {
-    "mnist_svm": "3 --train-size 400",
-    "mnist_nn": "2 3 --train-size 400 --epochs 2 --max-channels 8 --max-hidden-layer 32 --plot 1",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("search", "launch"), [("mnist_svm", "srun"), ("mnist_nn", "mpirun")])
-def test_a_search_on_three_nodes_is_that_of_one_process(jobs: Jobs, program: Any, search: str, launch: str) -> None:
-    command = ("-m", search, *SEARCHES[search].split(), "--dataset", "digits")
-    one = jobs.folder / "one"
-    program(*command, *ONE, "--results", one)
-    said = jobs.wait(jobs.submit("search.sbatch", *command, *ONE, LAUNCH=launch))  # with code that is compiled by now
-    assert "3 slots on 3 nodes" in said and ": complete" in said
-    for table in ("results.csv", "trials.csv"):
-        if (one / table).exists():
-            assert table_without_run(jobs.results / table) == table_without_run(one / table)
-    assert {line["place"][0] for line in journal_lines(jobs.results)} == {"node1", "node2", "node3"}
-
-
 DEVICES = """
-import os, socket, time
-from dataclasses import dataclass
+import os, socket, sys, time
 from pathlib import Path
-from mpitune.cli import run
-from mpitune.experiment import Experiment, one_round, per_trial
-from mpitune.trial import Trial
+from mpitune import Int, search
 
-@dataclass(frozen=True)
-class Devices(Experiment):
-    def searches(self):
-        yield one_round(Trial(f"t{i}", {}) for i in range(24))
+def objective(trial):  # ends once there is a trial on each of the six
+    seen = Path("FOLDER") / "seen"
+    seen.mkdir(exist_ok=True)
+    (seen / (socket.gethostname() + os.environ["CUDA_VISIBLE_DEVICES"])).touch()
+    end = time.monotonic() + 300
+    while len(list(seen.iterdir())) < 6 and time.monotonic() < end:
+        time.sleep(0.05)
+    return {"visible": int(os.environ["CUDA_VISIBLE_DEVICES"])}
 
-    def objective(self, worker):
-        def objective(trial):  # ends once there is a trial on each of the six
-            seen = Path(__file__).parent / "seen"
-            seen.mkdir(exist_ok=True)
-            (seen / (socket.gethostname() + os.environ["CUDA_VISIBLE_DEVICES"])).touch()
-            end = time.monotonic() + 300
-            while len(list(seen.iterdir())) < 6 and time.monotonic() < end:
-                time.sleep(0.05)
-            return {"visible": int(os.environ["CUDA_VISIBLE_DEVICES"])}
-        return per_trial(objective)
-
-if __name__ == "__main__":
-    run(Devices)
+search(objective, {"x": Int(0, 23)}, strategy="grid", minimize="visible", results=sys.argv[1])
 """
 
 
@@ -126,12 +148,12 @@ def test_each_worker_sees_one_of_the_gpus_of_its_job(
     jobs: Jobs, stubs: dict[str, str], launch: str, image: str
 ) -> None:
     """Two GPUs on each of three nodes, which are others on node1, where another job has the first one."""
-    other = jobs.slurm.sbatch("--nodelist=node1", "--gpus=1", script="#!/bin/sh\nsleep 1000\n", cwd=jobs.folder)
-    jobs.slurm.wait(other, {"RUNNING"})
+    other = jobs.slurm.run("sbatch", "--parsable", "--nodelist=node1", "--gpus=1", "-o/dev/null", "--wrap=sleep 1000")
+    jobs.slurm.wait(int(other.stdout), {"RUNNING"})
     script = jobs.folder / "devices.py"
-    script.write_text(DEVICES)
+    script.write_text(DEVICES.replace("FOLDER", str(jobs.folder)))
     options = ("--nodes=3", "--gpus-per-node=2", "--cpus-per-task=2")
-    jobs.wait(jobs.submit("search.sbatch", script, options=options, LAUNCH=launch, IMAGE=image, **stubs))
+    jobs.wait(jobs.submit("search.sbatch", script, jobs.results, options=options, LAUNCH=launch, IMAGE=image, **stubs))
     lines = journal_lines(jobs.results)
     assert {(line["place"][0], line["place"][3]) for line in lines} == {
         *(("node1", f"cuda:{gpu}") for gpu in (1, 2)),
@@ -141,7 +163,7 @@ def test_each_worker_sees_one_of_the_gpus_of_its_job(
     if image:
         calls = (jobs.folder / "apptainer.log").read_text().splitlines()
         ranks = [call for call in calls if "devices.py" in call]
-        assert len(ranks) == 3 and all(call.startswith(f"run --nv {image} {script} --gpu all ") for call in ranks)
+        assert len(ranks) == 3 and all(call.startswith(f"run --nv {image} {script} ") for call in ranks)
 
 
 def test_scancel_leaves_no_process(slurm: Slurm, tmp_path: Path) -> None:
@@ -177,8 +199,7 @@ def test_signals_to_srun(slurm: Slurm, tmp_path: Path) -> None:
         assert wait_until(lambda: slurm.processes() == {}), slurm.processes()
         return status
 
-    goes_on = "run the same command to continue"
-    assert interrupt(signal.SIGUSR1) == Exit.STOPPED and goes_on in log.read_text()
+    assert interrupt(signal.SIGUSR1) == Exit.STOPPED and "run the same command to continue" in log.read_text()
     for number in (signal.SIGTERM, signal.SIGINT):  # most times 137, on a loaded machine also 14
         assert interrupt(number) not in (Exit.DONE, Exit.STOPPED)
     keys = [line["key"] for line in journal_lines(folder)]
@@ -186,8 +207,7 @@ def test_signals_to_srun(slurm: Slurm, tmp_path: Path) -> None:
 
 
 def tell_of_the_end(jobs: Jobs, job: int) -> None:
-    """What Slurm does before the time limit."""
-    jobs.slurm.cancel(job, "--batch", "--signal=USR1")
+    jobs.slurm.cancel(job, "--batch", "--signal=USR1")  # as Slurm does before the time limit
 
 
 def kill_a_rank(jobs: Jobs, job: int) -> None:
@@ -196,33 +216,34 @@ def kill_a_rank(jobs: Jobs, job: int) -> None:
 
 
 EARLY_ENDS = [
-    ("srun", tell_of_the_end, "SIGUSR1: running trials may finish"),
-    ("mpirun", tell_of_the_end, "SIGUSR1: running trials may finish"),
-    ("srun", kill_a_rank, ""),  # who says what first, Slurm, mpirun or another rank's MPI, is chance
-    ("mpirun", kill_a_rank, ""),
+    *(("srun", kind, tell_of_the_end) for kind in ("experiment", "search", "optuna", "sweep")),
+    ("mpirun", "experiment", tell_of_the_end),
+    ("srun", "experiment", kill_a_rank),  # who says what first, Slurm, mpirun or another rank's MPI, is chance
+    ("mpirun", "experiment", kill_a_rank),
 ]
 
 
 @pytest.mark.slow
 def test_a_job_that_ended_early_continues_by_itself(slurm: Slurm, program: Any, tmp_path: Path) -> None:
-    """Four jobs at once; each becomes the same study as one process runs."""
-    study = (*TOYS, "30", "--rounds", "2", "--array-size", "3")
+    """All at once; each experiment becomes the same study as one process runs."""
     every = [Jobs(slurm, tmp_path / str(number)) for number in range(len(EARLY_ENDS))]
     numbers = [
-        jobs.submit("search.sbatch", *study, "--seconds", "0.4", *ONE, LAUNCH=launch)
-        for jobs, (launch, _, _) in zip(every, EARLY_ENDS, strict=True)
+        jobs.submit("search.sbatch", *command_of(kind, jobs.folder, "1"), options=(*THREE[:2], "-c1"), LAUNCH=launch)
+        for jobs, (launch, kind, _) in zip(every, EARLY_ENDS, strict=True)
     ]
-    for jobs, job, (_, event, _) in zip(every, numbers, EARLY_ENDS, strict=True):
-        jobs.until_trials(10)
+    for jobs, job, (_, _, event) in zip(every, numbers, EARLY_ENDS, strict=True):
+        jobs.until_trials(4)
         event(jobs, job)
-    program(*study, *CPU, "--results", tmp_path / "one")
-    for jobs, job, (_, _, last_words) in zip(every, numbers, EARLY_ENDS, strict=True):
+    program(*command_of("experiment", tmp_path))
+    for jobs, job, (_, kind, event) in zip(every, numbers, EARLY_ENDS, strict=True):
         said = jobs.wait(job)
-        assert slurm.job(job)["Restarts"] == "1"
-        assert last_words in said and said.index(last_words) < said.index(": complete")
+        assert slurm.job(job)["Restarts"] == "1", said
         keys = [line["key"] for line in journal_lines(jobs.results)]
-        assert len(keys) == len(set(keys)) == 60
-        assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
+        assert len(keys) == len(set(keys)) == 24
+        if kind == "experiment":
+            assert event is kill_a_rank or "SIGUSR1: running trials may finish within 90 s" in said
+            assert {line["place"][0] for line in journal_lines(jobs.results)} == {"node1", "node2", "node3"}
+            assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "results/trials.csv")
 
 
 def test_srun_without_pmix_is_refused_with_the_fix(jobs: Jobs) -> None:
@@ -234,9 +255,7 @@ def test_srun_without_pmix_is_refused_with_the_fix(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "text"),
     [
-        ((), {}, "no program: write it after the batch script"),
         (("-m",), {}, "no program: write it after the batch script"),
-        ((*TOYS, "5", "--results=here"), {}, "--results: set RESULTS=folder"),
         ((*TOYS, "5"), {"LAUNCH": "ssh"}, "LAUNCH=ssh: give srun or mpirun"),
     ],
 )
@@ -247,20 +266,34 @@ def test_mistakes_are_refused_in_a_line(tmp_path: Path, arguments: tuple[str, ..
     assert done.returncode == 2 and text in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("environ", "options"),
-    [
-        ({}, "--gpu none --workers 1 --grace 90"),
-        ({"SLURM_GPUS_ON_NODE": "0", "SLURM_CPUS_PER_TASK": "3"}, "--gpu none --workers 3 --grace 90"),
-        ({"SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_PER_TASK": "3"}, "--gpu all --grace 90"),
-    ],
-)
-def test_a_job_without_gpus_uses_its_cores(environ: dict[str, str], options: str) -> None:
-    """Slurm says that there are 0 in a job that asked for none, on nodes that have some."""
-    script = ["bash", "-c", '. slurm/job.sh; echo "${options[@]}"', "search.sbatch", *TOYS, "5"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    done = subprocess.run(script, cwd=ROOT, env=kept | environ, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == options
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("optuna", "sweep", "hydra")]
+
+
+@pytest.mark.parametrize("kind", ["experiment", "search", *SLOW])
+def test_a_job_reaches_every_kind_of_command(tmp_path: Path, stubs: dict[str, str], kind: str) -> None:
+    """Without Slurm: its devices, --join and USR1, after which the job goes back and ends what it has begun."""
+    results, calls = tmp_path / "results", tmp_path / "scontrol.log"
+    job = {"SLURM_JOB_ID": "17", "SLURM_CPUS_PER_TASK": "3", **stubs}
+    command = ["bash", "slurm/array.sbatch", *command_of(kind, tmp_path)]
+    begin = partial(subprocess.Popen, command, cwd=ROOT, env=os.environ | job, stderr=subprocess.PIPE, text=True)
+    first = begin()
+    assert wait_until(lambda: (results / "journal.jsonl").exists() and len(journal_lines(results)) >= 3)
+    first.send_signal(signal.SIGUSR1)
+    said = first.communicate(timeout=PATIENCE)[1]
+    assert first.returncode == Exit.STOPPED and calls.read_text() == "requeue 17\n", said
+    assert said.startswith("for what the command does not say itself: --gpu none --workers 3 --grace 90 --join\n")
+    assert len({line["place"][2] for line in journal_lines(results)}) == 3 and 3 <= len(journal_lines(results)) < 24
+    said = (second := begin()).communicate(timeout=PATIENCE)[1]
+    assert second.returncode == 0 and calls.read_text() == "requeue 17\n", said
+    assert len({line["key"] for line in journal_lines(results)}) == len(journal_lines(results)) == 24
+    assert len(list(results.glob("jobs/*/journal.jsonl"))) == 2
+
+
+def test_a_job_that_kept_nothing_is_not_requeued() -> None:
+    command = "SLURM_GPUS_ON_NODE=2 MPITUNE_OPTIONS='--grace 9' bash slurm/array.sbatch -c 'import sys; sys.exit(75)'"
+    done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True)
+    assert done.returncode == Exit.STOPPED and "not requeued, as no trial was kept" in done.stderr
+    assert "itself: --grace 9 --gpu all --join\n" in done.stderr
 
 
 @pytest.mark.slow
@@ -270,8 +303,7 @@ def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -
     """
     joined, turns = Jobs(slurm, tmp_path / "joined"), Jobs(slurm, tmp_path / "turns")
     study = (*TOYS, "10", "--courses", "3", "--rounds", "2", "--batch-trials", "2", "--array-size", "4")
-    command, one_node = (*study, "--seconds", "0.6"), THREE[1:]
-    soon = ("--heartbeat-timeout", "2")
+    command, one_node, soon = (*study, "--seconds", "0.6"), THREE[1:], ("--heartbeat-timeout", "2")
     array = joined.submit("array.sbatch", *command, *soon, options=(*one_node, "--array=1-3"))
     in_turn = turns.submit("search.sbatch", *command, *CPU, options=(*THREE, "--array=1-2%1"))
 
@@ -294,13 +326,13 @@ def test_job_arrays(slurm: Slurm, program: Callable[..., Any], tmp_path: Path) -
         assert table_without_run(jobs.results / "trials.csv") == table_without_run(tmp_path / "one" / "trials.csv")
 
 
-def test_search_under_srun_starts_trials_of_several_nodes(slurm: Slurm, tmp_path: Path) -> None:
+def test_search_under_srun_starts_trials_of_several_nodes(jobs: Jobs) -> None:
     """Rank 0 and the job's own srun: a trial of two nodes has a process on each, and every rank gets the study."""
-    command = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python", "-m")
-    results = tmp_path / "results"
-    done = slurm.run(*command, "tests.mpitune.optimize.slurm_gangs", results, cwd=ROOT)
+    command_of("search", jobs.folder)  # which writes all files
+    launch = ("srun", "--nodes=3", "--ntasks-per-node=1", "--mpi=pmix", "python")
+    done = jobs.slurm.run(*launch, jobs.folder / "gangs.py", jobs.results, cwd=ROOT)
     said = [line for line in done.stdout.splitlines() if line[0] == "["]
     assert said == ["[1.0, 2.1, 1.2, 2.3] ['', '', '', '']"] * 3, done.stdout + done.stderr
     for number in range(4):
-        hosts = [path.read_text() for path in (results / "trials" / f"t{number:06}").glob("*.host")]
+        hosts = [path.read_text() for path in (jobs.results / "trials" / f"t{number:06}").glob("*.host")]
         assert len(set(hosts)) == len(hosts) == 1 + number % 2

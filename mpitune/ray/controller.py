@@ -45,7 +45,7 @@ from mpitune.source import is_own
 from mpitune.trial import Gang, Result, Trial, seed_of
 
 CONTINUE, STOP, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.STOP, TrialScheduler.PAUSE
-# Of searchers, no settings:
+# Of searchers, no settings; nor is `_space` where hyperopt has it sorted in `domain`:
 STATE = "_uuid_prefix", "_finished", "_total_samples", "_experiment", "_iterators", "_trial_generator", "searcher"
 
 
@@ -319,7 +319,6 @@ def _of_space(value: Any) -> str:
 
 def _settings_of(part: Any) -> str:
     """A text of a searcher or scheduler: its settings that are numbers and texts, and digits of all that it is."""
-    # hyperopt sorts a space, which a package may have made of a set.
     state = {n: v for n, v in vars(part).items() if n not in STATE and (n != "_space" or not hasattr(part, "domain"))}
     settings = {n: v for n, v in state.items() if isinstance(v, str | int | float)}
     settings |= {n: v for n, v in state.get("_mpitune_arguments", {}).items() if "seed" in n}

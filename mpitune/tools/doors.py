@@ -87,8 +87,7 @@ def _wandb(package: Any) -> None:
             except package.errors.UsageError as error:
                 raise UsageError(f"wandb.Api needs W&B's server: {error} Runs of sweeps lie in wandb/") from error
 
-    for name in ("sweep", "agent"):
-        setattr(package, name, _taken_over(getattr(package, name), "mpitune.sweeps.agents"))
+    package.sweep, package.agent = (_taken_over(own, "mpitune.sweeps.agents") for own in (package.sweep, package.agent))
     package.login, package.init = login_or_offline, init_or_offline
     package.controller, package.Api = controller, Api
 

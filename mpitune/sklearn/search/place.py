@@ -119,9 +119,7 @@ class FirstSeconds:
 
     def are_over(self) -> bool:
         """Asked after each fit."""
-        seconds = time.process_time() - self._begun
-        if self._waits:
-            return False
+        seconds = 0.0 if self._waits else time.process_time() - self._begun
         if seconds > LONG_S and self._modules:
             with environment(CPU, 1):
                 server_for(self._modules, os.environ)

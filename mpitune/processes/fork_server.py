@@ -59,7 +59,8 @@ class ForkServer(forkserver.ForkServer):
         self.modules = frozenset(modules)
         self.exitcode: int | None = None
         self.set_forkserver_preload(["mpitune.processes.preloaded"])
-        order = os.getpid(), util.get_temp_dir(), sorted({__name__, *self.modules})
+        folder = util.get_temp_dir()  # which a worker, as any child of multiprocessing, has from who began it
+        order = os.getpid(), folder * (multiprocessing.parent_process() is None), sorted({__name__, *self.modules})
         start_resource_tracker()  # which would else be started with the server, and let signals to stop through to it
         before = dict(os.environ)
         own = {PRELOAD_VARIABLE: json.dumps(order), "PYTHONPATH": os.pathsep.join(sys.path)}

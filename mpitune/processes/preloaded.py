@@ -18,7 +18,7 @@ from types import FrameType
 
 from mpitune.processes.process import STOPS, die_with, of_this_process
 
-PRELOAD_VARIABLE = "MPITUNE_PRELOAD"  # the rank's process, its folder for sockets, the modules, as JSON
+PRELOAD_VARIABLE = "MPITUNE_PRELOAD"  # the rank's process, its own folder for sockets or "", the modules, as JSON
 THREADED = 113  # exit status of a server that cannot fork, since a module has started threads
 THREAD_ENDED = signal.SIGRTMIN + 1  # the thread that the server belongs to has ended, and perhaps the rank
 
@@ -27,7 +27,7 @@ def _serve(rank: int, folder: str, modules: list[str]) -> None:
     """Import modules, and see to it that the server ends with its rank."""
 
     def remove() -> None:
-        if os.getppid() != rank:  # it was killed, so it has not done so itself
+        if folder and os.getppid() != rank:  # it was killed, so it has not done so itself
             shutil.rmtree(folder, ignore_errors=True)
 
     def hear(number: int, frame: FrameType | None) -> None:

@@ -38,7 +38,7 @@ def is_ready() -> bool:
 def proof() -> Path:
     """A file that is there when everything has been compiled. Raises OSError where no folder can be written."""
     words = [importlib.metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME", ""), digest_of(__file__)]
-    words.append(os.environ.get("NUMBA_CPU_FEATURES", ""))
+    words += [os.environ.get("NUMBA_CPU_FEATURES", ""), __file__, str(os.path.getmtime(__file__))]  # as numba has them
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         words += dict.fromkeys(line for line in lines if line.startswith(NAMES))  # several processors say the same

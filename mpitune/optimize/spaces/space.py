@@ -131,10 +131,11 @@ class Space:
                 whole[name] = part
         return whole
 
-    def drawn(self, values: Mapping[str, Any], rest: Iterable[float]) -> Point:
+    def drawn(self, values: Mapping[str, Any], numbers: Callable[[], Iterable[float]]) -> Point:
         """A point of a user's own, completed by numbers in [0, 1). Raises UsageError if it is not in the space.
 
-        A number may be beside the steps of its range. Parameters whose condition fails are left out.
+        A number may be beside the steps of its range. Parameters whose condition fails are left out. Of several points
+        it is the first that fulfils the constraints.
         """
         for name, value in values.items():
             if name in self.constants:
@@ -149,13 +150,16 @@ class Space:
             if not (part := self.parts[name]).takes(value):
                 fix = "give one of these" if isinstance(part, Choice) else f"give one from {part.low} to {part.high}"
                 raise UsageError(f"a point to begin with has {name} = {shown(value)}, which is not in {part}: {fix}")
-        point: Point = {}
-        for (name, part), u in zip(self.parts.items(), rest, strict=True):
-            if self.is_active(name, point):
-                point[name] = part.drawn(values[name]) if name in values else part.at(float(u))
-        if not self.allows(point):
-            raise UsageError(f"a point to begin with does not fulfil the constraints: {self.params_of(point)}")
-        return point
+        for _ in range(self.TRIES if self.constraints else 1):
+            point: Point = {}
+            for (name, part), u in zip(self.parts.items(), numbers(), strict=True):
+                if self.is_active(name, point):
+                    point[name] = part.drawn(values[name]) if name in values else part.at(float(u))
+            if self.allows(point):
+                return point
+            if point.keys() <= values.keys():
+                break
+        raise UsageError(f"a point to begin with does not fulfil the constraints: {dict(values)}")
 
     def held(self, values: Mapping[str, Parameter]) -> Point | None:
         """The point that has these values and no others; None where the space has no such point."""

@@ -52,11 +52,12 @@ class Problem:
 
     def enqueued_points(self) -> list[Point]:
         """The points to begin with, with all their parameters. Raises UsageError for one that is not in the space."""
-        rngs = (self.rng(f"enqueued/{n}") for n in range(len(self.enqueued)))
-        return [
-            self.space.drawn(values, rng.random(self.space.dimensions))
-            for values, rng in zip(self.enqueued, rngs, strict=True)
-        ]
+        return [self.completed(values, f"enqueued/{n}") for n, values in enumerate(self.enqueued)]
+
+    def completed(self, values: Mapping[str, Any], key: str) -> Point:
+        """The point of these values, and of numbers of the stream `key` for what they lack. Raises UsageError."""
+        rng, dimensions = self.rng(key), self.space.dimensions
+        return self.space.drawn(values, lambda: rng.random(dimensions))
 
     def losses(self, values: Mapping[str, float]) -> tuple[float, ...]:
         """The objectives, all to be minimized."""

@@ -40,8 +40,7 @@ class Points:
         self._enqueued = problem.enqueued_points()
         for n, (point, feedback, again) in enumerate(problem.known() if sampler.adaptive else ()):
             if again and not staged:
-                rest = problem.rng(f"known/{n}").random(problem.space.dimensions)
-                self._enqueued.append(problem.space.drawn(problem.space.params_of(point), rest))
+                self._enqueued.append(problem.completed(problem.space.params_of(point), f"known/{n}"))
             else:
                 sampler.tell(-1, point, feedback)
         self._next = 0

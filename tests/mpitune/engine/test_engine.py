@@ -1,15 +1,10 @@
 """The engine from outside: real processes, real mpirun, real deaths."""
 
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mpitune.errors import Exit
-from tests.helpers import PATIENCE, TOYS, about, family, journal_lines, start, table_without_run, wait_until
+from tests.helpers import TOYS, journal_lines, table_without_run
 
 # What happens to a trial, and what the table of failures must say.
 FAULTS = {
@@ -62,32 +57,3 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
     # Failed trials are evaluated again when that is asked for.
     program(*quiet, "--results", tmp_path / "r", "--retry-failed")
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "once" / "trials.csv")
-
-
-@pytest.mark.slow
-def test_an_idle_rank_costs_little(tmp_path: Path) -> None:
-    """Ranks that wait for one long trial use under 3 % of a core each."""
-    job = start(tmp_path, "1", "--seconds", "600", ranks=2)
-    ticks_per_second = os.sysconf("SC_CLK_TCK")
-
-    def used() -> list[int]:
-        """CPU ticks of each rank."""
-        lines = {pid: line.split("\0") for pid, line in about(family(job.pid), "cmdline").items()}
-        ranks = {pid for pid, words in lines.items() if "python" in words[0] and "tests.toys" in words}
-        return [sum(map(int, stat.rsplit(")", 1)[1].split()[11:13])) for stat in about(ranks, "stat").values()]
-
-    def share() -> float:
-        """Of a core, that the busier rank takes in a second; 1 while there are not two."""
-        before, begin = used(), time.monotonic()
-        time.sleep(1.0)
-        ticks = (time.monotonic() - begin) * ticks_per_second
-        after = used()
-        return max(map(int.__sub__, after, before)) / ticks if len(before) == len(after) == 2 else 1.0
-
-    try:
-        assert wait_until(lambda: share() < 0.1), "the ranks never came to rest"  # after imports and the start
-        measured = min(share() for _ in range(6))  # other load only adds
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.communicate(timeout=PATIENCE)
-    assert measured < 0.03 + 2 / ticks_per_second, measured  # two ticks: the clock's resolution

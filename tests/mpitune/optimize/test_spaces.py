@@ -126,6 +126,9 @@ def test_constraints_hold_and_impossible_ones_are_told() -> None:
     rng = np.random.default_rng(1)
     assert all(p["a"] < p["b"] for p in (space.draw(lambda: rng.random(2)) for _ in range(50)))  # type: ignore[operator]
     assert len(list(space.grid(None))) == 45
+    assert all(space.drawn({"a": 8}, lambda: rng.random(2)) == {"a": 8, "b": 9} for _ in range(5))
+    with pytest.raises(UsageError, match=re.escape("does not fulfil the constraints: {'a': 9}")):
+        space.drawn({"a": 9}, lambda: rng.random(2))
     with pytest.raises(UsageError, match="none of 10000 points fulfils the constraints: relax them"):
         Space({"a": Int(0, 9)}, [lambda p: False]).draw(lambda: rng.random(1))
 

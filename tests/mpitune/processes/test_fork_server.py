@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import util
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from threading import Barrier, Thread
@@ -46,6 +47,10 @@ def report(what: Any, pipe: Any) -> None:
 
 def silent(what: Any, pipe: Any) -> None:
     os._exit(what)
+
+
+def serves(what: Any, pipe: Any) -> None:
+    pipe.send(ForkServer((), os.environ).pid)
 
 
 @contextmanager
@@ -94,6 +99,8 @@ def test_workers_have_their_own_environment_random_numbers_threads_and_status() 
         os.kill(fork.pid, signal.SIGKILL)
         fork.join(PATIENCE)
         assert fork.exitcode == -signal.SIGKILL
+        wait_for_the_end_of({forked(server, None, serves)[1].recv()})
+        assert Path(util.get_temp_dir()).exists(), "the folder is not a worker's"
 
 
 def test_workers_end_with_their_server() -> None:

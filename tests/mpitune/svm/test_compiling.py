@@ -1,6 +1,7 @@
 """Compilation: who does it, and who says so."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -92,6 +93,16 @@ def test_no_process_is_started_while_another_compiles(monkeypatch: pytest.Monkey
     assert started == []
     apart.compile_apart.__wrapped__()
     assert started == [1]
+
+
+def test_what_is_compiled_is_that_of_one_installation(tmp_path: Path) -> None:
+    """Numba has a folder for each path of a file, and for each time of it what is in there."""
+    shutil.copytree(ROOT / "mpitune", tmp_path / "mpitune")
+    code = "from mpitune.svm.apart import proof; print(proof().name)"
+    there = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert (
+        subprocess.check_output([sys.executable, "-P", "-c", code], env=there, text=True).strip() != apart.proof().name
+    )
 
 
 @pytest.mark.slow  # it gives way, so beside other work it takes minutes

@@ -27,7 +27,7 @@ from mpitune.optimize.plain import changed, plain
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.ray import core
-from mpitune.trial import FAILED, PRUNED, Batch, Ending, Evaluation, Trial
+from mpitune.trial import FAILED, Batch, Ending, Evaluation, Trial
 
 FINISHED, STOPPED, PAUSED, RAISED = "finished", "stopped", "paused", "raised"  # how a stage ends
 # By Ray, to results:
@@ -119,7 +119,7 @@ def _evaluated(trial: Trial, stage: Stage, trainables: Mapping[str, Any], stoppe
     messages = packed((trial.key, raised, results if can_be_sent(results) else None))
     last = own_metrics(results[-1][0]) if results else {}
     steps = {int(r[of_ray.TRAINING_ITERATION]): own for r, _ in results if (own := own_metrics(r))}
-    ending = Ending({STOPPED: PRUNED, RAISED: FAILED}.get(end, ""), cause, steps, for_door=kept)
+    ending = Ending(FAILED if end == RAISED else "", cause, steps, for_door=kept)  # to Ray, what was stopped is whole
     return Evaluation(trial.key, {} if cause else last, messages=messages, ending=ending)
 
 

@@ -17,6 +17,7 @@ from ray import tune
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.experimental.output import TuneReporterBase
 from ray.tune.impl.tuner_internal import TunerInternal
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.tune import run as run_of_ray
 from ray.tune.tune_config import ResumeConfig
@@ -88,6 +89,11 @@ def take_over(options: RunOptions, window: int | None) -> None:
     def started(reporter: Any, **how: Any) -> None:
         begin(reporter, **{**how, "tensorboard_path": how.get("tensorboard_path") and how["experiment_path"]})
 
+    def set_goal(scheduler: TrialScheduler, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        scheduler._mode = mode or getattr(scheduler, "_mode", None)  # which FIFO forgets, and the report asks for
+        return set_metric(scheduler, metric, mode, **spec)
+
+    set_metric, TrialScheduler.set_search_properties = TrialScheduler.set_search_properties, set_goal
     own_file, begin = RayTrial.error_file, TuneReporterBase.experiment_started
     RayTrial.error_file, TuneReporterBase.experiment_started = property(error_file), started
     state_of, set_space = TunerInternal.__getstate__, TunerInternal._set_param_space_on_restore

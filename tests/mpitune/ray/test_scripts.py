@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mpitune.report.page import report_of
+from mpitune.storage.history import read_study
 from tests.helpers import journal_lines
 
 # Its scripts import it: to do so in each process that collects tests takes seconds.
@@ -277,6 +279,9 @@ def test_named_studies_go_on_and_what_cannot_be_honoured_is_one_line(program: An
     assert said["named"] == said["restored"] and len(said["named"]) == 4
     assert said["bands"] == said["bands again"]
     assert len(journal_lines(tmp_path / "storage/mine/mpitune")) == 4, "the restored study has run trials again"
+    for name, folder in (("named", tmp_path / "storage/mine/mpitune"), ("bands", tmp_path / "storage/bands/mpitune")):
+        report = report_of(folder, read_study(folder), None, None)
+        assert report.best and report.best.value == min(row[1] for row in said[name])
     lines = [line for line in errors.splitlines() if line.startswith("script.py: ")]
     assert all(words in line for line, words in zip(lines, SAID, strict=True)), lines
     assert said["own"] == said["changed"] and "data, held (was 1, is 2) changed since the known results (2)" in errors

@@ -105,7 +105,7 @@ class RankZero:
         if complete and (beside := len(journal.history.results) - study.n_done) > 0:  # of fewer trials, for instance
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
         failed = [outcome for outcome in outcomes if failure_of(outcome.result) is not None]
-        ending: dict[str, Any] = self._all_of(study) if complete else {"complete": False}
+        ending: dict[str, Any] = self._all_of(study, outcomes) if complete else {"complete": False}
         if finish:
             doing = "tables and figures are made"
             status.write(doing, coordinator.overview())
@@ -129,12 +129,13 @@ class RankZero:
             log.error("failed: trial %s at %s%s: %s", first.key, first.place, more, last_line(first.error))
         return Ended(Exit.FAILED_TRIALS if failed and complete else Exit.DONE, outcomes)
 
-    def _all_of(self, study: Study) -> dict[str, object]:
+    def _all_of(self, study: Study, outcomes: Sequence[Outcome]) -> dict[str, object]:
         """What makes a study complete, for readers of all journals: the results there, of trials asked for or not."""
         history = self.journal.history
         keys = {*study.results, *history.trials}
         n_alone = history.n_alone + (not self.part.options.join)
-        return {"complete": True, **counted(n_alone, keys - (history.lost - study.results.keys()))}
+        last = max((trial.segment.number or 0 for trial, _ in outcomes), default=0)
+        return {"complete": True, "last": last, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends. Returns the seconds it took."""

@@ -69,13 +69,7 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls,
-        setup: worker.Setup,
-        device: Device,
-        *,
-        threads: int,
-        n_workers: int,
-        preload: Sequence[str] = (),
+        cls, setup: worker.Setup, device: Device, *, threads: int, n_workers: int, preload: Sequence[str] = ()
     ) -> WorkerProcess:
         """A new process: a fork of a server that has imported some modules, or spawned.
 

@@ -100,7 +100,8 @@ def jobs_of(folder: Path, histories: Mapping[str, History]) -> list[JoinedJob]:
 
 def status_of(folder: Path, history: History, running: bool) -> Status:
     """The study of this journal; `running` where a job holds the folder now."""
-    total, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder, history.jobs)
+    asked, jobs = history.runs[-1].get("n_trials") if history.runs else None, jobs_of(folder, history.jobs)
+    total = len(history.results) if history.complete and asked else asked
     segments = [trial.segment for trial in history.trials.values()]
     return Status(
         folder=folder,

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitune import Choice, Command, Float, Int, Space, When
+from mpitune import Choice, Command, Float, Int, Space, When, load
 from mpitune.engine import slots
 from mpitune.errors import StudyError, UsageError
 from mpitune.optimize.strategies import ASHA, Grid, Halving
 from mpitune.settings import window_of
-from mpitune.storage.history import read_study
+from mpitune.storage.history import read_journal, read_study
 from mpitune.storage.journal import Journal
-from mpitune.tools.status import described, status_of
+from mpitune.tools.status import described, look, status_of
 from tests.helpers import end_searches_with, journal_lines, wait_until
 from tests.mpitune.optimize.objectives import SPACE, searched
 
@@ -132,9 +132,11 @@ def test_a_search_ends_by_its_time_or_its_results_and_goes_on(
     second = searched(slow, space, **how, callbacks=calls)
     assert len(first) + 3 <= len(second) < 200 and (order or len(second) == len(first) + 3)
     assert read_study(tmp_path / "r").stopped == "" and read_study(tmp_path / "r").complete
-    begun = read_study(tmp_path / "r").results.keys()
+    assert described(look(tmp_path / "r"))[1].startswith(f"trials     {len(second)} finished, 0 of them failed, 0 miss")
+    begun = read_journal(tmp_path / "r").results.keys()
     assert len(searched(slow, space, **how, callbacks=calls)) == len(second), "the same call begins nothing"
-    assert read_study(tmp_path / "r").results.keys() == begun
+    assert read_journal(tmp_path / "r").results.keys() == begun and (order or len(begun) > len(second))
+    assert len(load(tmp_path / "r").trials) == len(second)
     over.unlink()
     how = dict(n_trials=len(second), results=tmp_path / "whole")
     how |= {"strategy": "tpe", "window": 4} if "strategy" in order else {}

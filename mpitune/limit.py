@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SearchLimit:
-    """Of one search, as it goes on; see `Port.on_results`.
-
-    Attributes:
-        timeout: seconds since `began`, by the monotonic clock.
-        began: when the search did.
-        reached: what it was that has stopped the search; "" for nothing.
-    """
+    """Seconds that a search may take since it `began`, by the monotonic clock; `reached`: what has stopped it."""
 
     timeout: float | None = None
     began: float = field(default_factory=time.monotonic)

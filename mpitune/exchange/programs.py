@@ -26,16 +26,12 @@ def experiment_of(history: History) -> Experiment | None:
         from mpitune.sklearn.search.folds import Folds
 
         return Folds()
-    program = settings["experiment"]
-    if (
-        kind != "experiment"
-        or root is None
-        or program not in {path.parent.name for path in root.glob("*/experiment.py")}
-    ):
+    programs = {path.parent.name for path in root.glob("*/experiment.py")} if root else ()
+    if kind != "experiment" or root is None or settings["experiment"] not in programs:
         return None
     if str(root) not in sys.path:  # the console script lies elsewhere
         sys.path.insert(0, str(root))
-    module = importlib.import_module(f"{program}.experiment")
+    module = importlib.import_module(f"{settings['experiment']}.experiment")
     for _, cls in inspect.getmembers(module, inspect.isclass):
         if cls.__module__ == module.__name__ and issubclass(cls, Experiment) and not inspect.isabstract(cls):
             return restored(cls, settings)

@@ -59,8 +59,8 @@ class ForkServer(forkserver.ForkServer):
         self.modules = frozenset(modules)
         self.exitcode: int | None = None
         self.set_forkserver_preload(["mpitune.processes.preloaded"])
-        folder = util.get_temp_dir()  # which a worker, as any child of multiprocessing, has from who began it
-        order = os.getpid(), folder * (multiprocessing.parent_process() is None), sorted({__name__, *self.modules})
+        folder = "" if multiprocessing.parent_process() else util.get_temp_dir()  # which a child has from its parent
+        order = os.getpid(), folder, sorted({__name__, *self.modules})
         start_resource_tracker()  # which would else be started with the server, and let signals to stop through to it
         before = dict(os.environ)
         own = {PRELOAD_VARIABLE: json.dumps(order), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -120,13 +120,7 @@ class Pair:
         return rows, diagonal
 
     def solved(
-        self,
-        indices: np.ndarray,
-        first: int,
-        bounds: np.ndarray,
-        tolerance: float,
-        shrinking: bool,
-        limit: int = -1,
+        self, indices: np.ndarray, first: int, bounds: np.ndarray, tolerance: float, shrinking: bool, limit: int = -1
     ) -> tuple[np.ndarray, float, int, bool]:
         """LIBSVM's solution, as it has it among more classes.
 

@@ -134,8 +134,7 @@ class Space:
     def drawn(self, values: Mapping[str, Any], numbers: Callable[[], Iterable[float]]) -> Point:
         """A point of a user's own, completed by numbers in [0, 1). Raises UsageError if it is not in the space.
 
-        A number may be beside the steps of its range. Parameters whose condition fails are left out. Of several points
-        it is the first that fulfils the constraints.
+        A number may be beside the steps of its range. Parameters whose condition fails are left out. Constraints hold.
         """
         for name, value in values.items():
             if name in self.constants:

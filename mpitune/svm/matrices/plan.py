@@ -135,12 +135,7 @@ class Matrices:
 
 
 def keep(
-    samples: Samples,
-    multiclass: str,
-    n_points: int,
-    memory: int,
-    shared: NodeMemory | None = None,
-    sharers: int = 1,
+    samples: Samples, multiclass: str, n_points: int, memory: int, shared: NodeMemory | None = None, sharers: int = 1
 ) -> Matrices:
     """The matrices of the fastest plan for `memory` bytes per process.
 

@@ -152,7 +152,7 @@ def choose(
     if gpu is None:
         if not gpus:
             workers_ = f"{len(cpus)} CPU worker{'s' * (len(cpus) > 1)}"
-            return cpus, f"no GPU is visible{why_no_gpu()}: using {workers_} ({typed('gpu', 'none')} says so)"
+            return cpus, f"no GPU is visible{why_no_gpu()}: using {workers_} ({typed('gpu', 'none')} hides this line)"
         return [_device(gpus[0])], ""
     if gpu == "all":
         if not gpus:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from mpitune.errors import Caller, UsageError, called_from
+from mpitune.errors import Caller, UsageError, called_from, needs
 from mpitune.options import of_script, usual_options
 from mpitune.processes.process import OnImport
 from mpitune.studies import leads, stays
@@ -40,8 +40,8 @@ def _optuna(package: Any) -> None:
     def optimize(
         self: Any, func: Any, n_trials: Any = None, timeout: Any = None, n_jobs: Any = None, *args: Any, **more: Any
     ) -> None:
-        from mpitune.optuna import optimize as on_engine
-
+        with needs("Optuna 4 or newer", '"mpitune[search]"'):
+            from mpitune.optuna.optimizing import optimize as on_engine
         if stays():
             own(self, func, n_trials, timeout, 1 if leads() else n_jobs or 1, *args, **more)
         else:

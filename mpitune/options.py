@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -105,7 +104,7 @@ def of_job() -> dict[str, Any]:
     """MPITUNE_OPTIONS, options of a batch job for what no call says. Workers and what they start do not see them."""
     parser = Parser(prog="MPITUNE_OPTIONS")
     add_settings(parser, RunOptions)
-    said = parser.parse_args(shlex.split(os.environ.pop("MPITUNE_OPTIONS", "")))
+    said = parser.parse_args(os.environ.pop("MPITUNE_OPTIONS", "").split())
     return {name: getattr(said, name) for name in vars(said).get("given", ())}
 
 

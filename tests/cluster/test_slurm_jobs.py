@@ -273,11 +273,12 @@ SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("optuna", "sweep
 def test_a_job_reaches_every_kind_of_command(tmp_path: Path, stubs: dict[str, str], kind: str) -> None:
     """Without Slurm: its devices, --join and USR1, after which the job goes back and ends what it has begun."""
     results, calls = tmp_path / "results", tmp_path / "scontrol.log"
-    job = {"SLURM_JOB_ID": "17", "SLURM_CPUS_PER_TASK": "3", **stubs}
+    job = {"PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "17", "SLURM_CPUS_PER_TASK": "3", **stubs}
     command = ["bash", "slurm/array.sbatch", *command_of(kind, tmp_path)]
     begin = partial(subprocess.Popen, command, cwd=ROOT, env=os.environ | job, stderr=subprocess.PIPE, text=True)
     first = begin()
-    assert wait_until(lambda: (results / "journal.jsonl").exists() and len(journal_lines(results)) >= 3)
+    begun = lambda: (results / "journal.jsonl").exists() and len(journal_lines(results)) >= 3  # noqa: E731
+    assert wait_until(lambda: first.poll() is not None or begun())
     first.send_signal(signal.SIGUSR1)
     said = first.communicate(timeout=PATIENCE)[1]
     assert first.returncode == Exit.STOPPED and calls.read_text() == "requeue 17\n", said

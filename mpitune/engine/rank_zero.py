@@ -134,8 +134,8 @@ class RankZero:
         history = self.journal.history
         keys = {*study.results, *history.trials}
         n_alone = history.n_alone + (not self.part.options.join)
-        last = max((trial.segment.number or 0 for trial, _ in outcomes), default=0)
-        return {"complete": True, "last": last, **counted(n_alone, keys - (history.lost - study.results.keys()))}
+        last = {"last": max(trial.segment.number or 0 for trial, _ in outcomes)} if outcomes else {}
+        return {"complete": True, **last, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends. Returns the seconds it took."""

@@ -104,7 +104,7 @@ def _study(study: ReportedStudy) -> dict[str, Any]:
         "n_failures": len(study.failures),
         "facts": parts.facts_of(study),
         "notes": parts.notes_of(study),
-        "front": parts.front_of(study),
+        "front": parts.front_table(study),
         "sections": sections,
         "candidates": [_panel(panel, charts) for panel in [*candidates, parts.importance(study)]],
         "failures": parts.failures_of(study),

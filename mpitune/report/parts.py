@@ -111,7 +111,7 @@ def notes_of(study: ReportedStudy) -> list[str]:
     return notes
 
 
-def front_of(study: ReportedStudy) -> tuple[list[str], list[list[str]]]:
+def front_table(study: ReportedStudy) -> tuple[list[str], list[list[str]]]:
     """Names and rows of a table of the Pareto front; of many from one end to the other."""
     front, goals = study.front, study.history.goals
     last, most = len(front) - 1, MOST_OF_FRONT - 1

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -254,8 +255,8 @@ def read_study(folder: Path) -> History:
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
     ends = [each.ends[-1] for each in history.jobs.values() or [history] if each.ends] if history.complete else []
-    lasts = [end["last"] for end in ends if "last" in end]
-    for key in [key for key, trial in history.trials.items() if lasts and (trial.segment.number or 0) > max(lasts)]:
+    last = max((end["last"] for end in ends if "last" in end), default=sys.maxsize)
+    for key in [key for key, trial in history.trials.items() if (trial.segment.number or 0) > last]:
         del history.trials[key], history.results[key]
     return history
 

@@ -153,7 +153,8 @@ class Journal:
                 sync_folder(self.folder / "arrays")
             self._write(b"".join(lines))
         if self._durable and (told := os.environ.pop("MPITUNE_PROGRESS", "")):  # by which a batch job knows that it
-            Path(told).touch()  # gets further when it is run again
+            with suppress(OSError):  # gets further when it is run again
+                Path(told).touch()
         self._in_vain = self._in_vain and all(result.failed for result in stored)
         return stored
 

@@ -239,15 +239,18 @@ def test_a_folder_has_one_study_with_all_trials_of_its_script(tmp_path: Path) ->
     assert run() == 10 == run(restart=True), "what an earlier process found is set aside, and nothing of this one"
 
 
-def test_a_callback_may_enqueue_with_a_window_of_one_and_end_the_study() -> None:
+def test_a_callback_may_enqueue_with_a_window_of_one_and_end_the_study(tmp_path: Path) -> None:
     def callback(study: optuna.Study, trial: Any) -> None:
         if trial.number == 1:
             study.enqueue_trial({"x": 0.75})
         if trial.number == 3:
             study.stop()
 
-    optimize(study := new(), square, 9, callbacks=[callback], window=1, options=TWO)
+    how: dict[str, Any] = {"window": 1, "options": replace(TWO, results=tmp_path / "r")}
+    optimize(study := new(), square, 9, callbacks=[callback], **how)
     assert study.trials[2].params == {"x": 0.75} and states(study) == "CCCC"
+    optimize(study, square, 0, **how)
+    assert len(read_study(tmp_path / "r").results) == 4, "a call that asks for nothing hides no trial"
     with pytest.raises(UsageError, match="a callback adds trial 2"):
         optimize(new(), square, 9, callbacks=[callback], window=4, options=TWO)
 

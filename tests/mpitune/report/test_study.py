@@ -10,7 +10,7 @@ from mpitune.figures.panels import Lines
 from mpitune.report.candidates import Goal, ReportedStudy, read_candidates
 from mpitune.report.importance import importance_of
 from mpitune.report.page import page, report_of
-from mpitune.report.parts import front_of, learning_of, notes_of
+from mpitune.report.parts import front_table, learning_of, notes_of
 from mpitune.storage.history import History, read_study
 from mpitune.trial import Ending, Segment
 from tests.mpitune.report.journals import header, many, trial_line, write
@@ -124,7 +124,7 @@ def test_of_a_long_front_the_ends_and_some_between_are_shown(tmp_path: Path) -> 
     ]
     write(tmp_path, lines, heading=header(objectives=["minimize a", "maximize b"]))
     study = report_of(tmp_path, read_study(tmp_path), None, None)
-    names, rows = front_of(study)
+    names, rows = front_table(study)
     assert names == ["trial", "a", "b", "x"] and [row[1] for row in rows] == "0 1 3 5 6 7 9 10 12 14".split()
     assert rows[0] == ["t000001", "0", "0", "1"] and "Pareto front of 16: " in notes_of(study)[1]
     assert "<td>14</td><td>15</td>" in page(study)

@@ -10,7 +10,7 @@ round yields a *window* instead. What it returns is its conclusion.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -296,6 +296,11 @@ def failure_of(result: Evaluation) -> str | None:
     if result.error is not None:
         return result.error
     return result.ending.cause if result.ending.state == FAILED else None
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those whose trial has failed."""
+    return [outcome for outcome in outcomes if failure_of(outcome.result) is not None]
 
 
 def state_of(outcomes: Sequence[Outcome]) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from mpitune.earlier.studies import KnownBefore, code_note
 from mpitune.engine.agent import Agent
@@ -32,7 +31,7 @@ from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import versions
 from mpitune.storage.table import kind_of, last_line
 from mpitune.track.tracker import Tracker, close
-from mpitune.trial import Outcome, Result, failure_of
+from mpitune.trial import Outcome, Result, failures
 
 log = logging.getLogger(__name__)
 
@@ -104,17 +103,13 @@ class RankZero:
         journal.verify()
         if complete and (beside := len(journal.history.results) - study.n_done) > 0:  # of fewer trials, for instance
             log.warning("%d more results are known, of trials that are not asked for now: they are left out", beside)
-        failed = [outcome for outcome in outcomes if failure_of(outcome.result) is not None]
-        ending: dict[str, Any] = self._all_of(study, outcomes) if complete else {"complete": False}
+        failed = failures(outcomes)
+        ending = self._all_of(study, outcomes) if complete else {"complete": False, "stopped": coordinator.ended_by}
         if finish:
-            doing = "tables and figures are made"
-            status.write(doing, coordinator.overview())
+            status.write("tables and figures are made", coordinator.overview())
             with written_into(folder):
                 self.part.experiment.report(outcomes, study.conclusions(), self.data, folder)
-        if not complete:
-            ending["stopped"] = coordinator.ended_by
-        ending["failed"] = len(failed)
-        seconds = self._note_end(**ending)
+        seconds = self._note_end(**ending, failed=len(failed))
         if finish:
             stream = sys.stderr if self.part.scheduling.prints_plainly else sys.stdout  # which is the trials' own
             print(f"time taken: {duration(seconds)}", file=stream)

@@ -21,7 +21,7 @@ from optuna.trial import Trial as OptunaTrial
 
 from mpitune.errors import own_traceback
 from mpitune.experiment import Data
-from mpitune.optimize.plain import plain, whole
+from mpitune.optimize.plain import is_json, plain, whole
 from mpitune.optimize.strategies.from_optuna import finite
 from mpitune.optimize.strategies.view import View, ViewedStudy, running
 from mpitune.optimize.values import FolderFault
@@ -100,7 +100,8 @@ class InWorker:
         ended.datetime_complete, news = datetime.now(), self.view.new_attrs(before)
         kept = kept_of(ended, values, state, cause, of_optuna.study._stop_flag, news)
         messages = b""
-        if raised or not says_all([ended, news]):
+        exact = is_json([ended.user_attrs, ended.system_attrs, news])
+        if raised or not (exact and all(map(says_all, ended.distributions.values()))):
             ended.user_attrs, news = (as_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))
             messages = packed((ended.number, raised, ended, news))
         states = {TrialState.COMPLETE: "", TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}

@@ -13,7 +13,7 @@ from mpitune.figures.panels import Section
 from mpitune.figures.winner import Winner, best_of, front_of, mean_of, winner_among
 from mpitune.identity import texts_of
 from mpitune.storage.history import History
-from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, failure_of, state_of
+from mpitune.trial import COMPLETE, FAILED, INFEASIBLE, PRUNED, Outcome, Parameter, failures, state_of
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class ReportedStudy:
     @cached_property
     def failures(self) -> list[Outcome]:
         """Failed trials, in the journal's order."""
-        return [outcome for outcome in self.history.outcomes if failure_of(outcome.result) is not None]
+        return failures(self.history.outcomes)
 
     @property
     def state(self) -> str:

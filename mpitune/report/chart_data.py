@@ -51,10 +51,10 @@ def chart_of(panel: Panel) -> dict[str, Any] | None:
 
 def study_json(study: ReportedStudy, charts: Sequence[Mapping[str, Any]]) -> str:
     """The study as JSON. A column is a list of numbers, or {"of": [texts], "at": [indices]}; null is no value."""
-    trials, header = study.history.outcomes, study.history.header
-    params = list(dict.fromkeys(name for outcome in trials for name in outcome.params))
+    trials, header, goal = study.history.outcomes, study.history.header, study.goal
+    points = [outcome.params for outcome in trials]
+    params = list(dict.fromkeys(name for point in points for name in point))
     values = list(dict.fromkeys(name for _, result in trials for name in result.values))
-    goal = study.goal
     number = {trial.key: n for n, candidate in enumerate(study.candidates) for trial, _ in candidate.parts}
     states = [study.candidates[number[trial.key]].state if trial.key in number else None for trial, _ in trials]
     own_columns: dict[str, Any] = {
@@ -67,7 +67,7 @@ def study_json(study: ReportedStudy, charts: Sequence[Mapping[str, Any]]) -> str
         "failure": _texts(last_line(failure_of(result))[:MOST_ERRORS] for _, result in trials),
     }
     columns: dict[str, Any] = {"trial": _texts(trial.key for trial, _ in trials)}
-    cells = [("parameter", name, _options(study, (outcome.params.get(name) for outcome in trials))) for name in params]
+    cells = [("parameter", name, _options(study, (point.get(name) for point in points))) for name in params]
     cells += [("value", name, _column([result.values.get(name) for _, result in trials])) for name in values]
     for kind, name, column in cells:
         columns[f"{name} ({kind})" if name in columns or name in own_columns else name] = column

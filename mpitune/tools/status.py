@@ -25,7 +25,7 @@ from mpitune.storage.files import JOBS
 from mpitune.storage.history import History, read_study, studies_in
 from mpitune.storage.journal import is_running
 from mpitune.storage.table import last_line
-from mpitune.trial import failure_of
+from mpitune.trial import failure_of, failures
 
 STUDY_COMPLETE, STUDY_STOPPED = "complete", "stopped"
 FAILURES_SHOWN = 20  # running trials
@@ -111,9 +111,8 @@ def status_of(folder: Path, history: History, running: bool) -> Status:
         finished=len(history.results) - len(history.lost),
         total=total if isinstance(total, int) and total >= len(history.results) else None,  # it may be of the last call
         failures=[
-            {"key": r.key, "place": str(r.place), "error": last_line(why)}
-            for r in history.results.values()
-            if (why := failure_of(r)) is not None
+            {"key": r.key, "place": str(r.place), "error": last_line(failure_of(r))}
+            for _, r in failures(history.outcomes)
         ],
         runs=len(history.runs),
         seen=read_status_file(folder) if running and not any(job.running for job in jobs) else None,

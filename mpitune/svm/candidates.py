@@ -123,8 +123,7 @@ class _Models:
     """Unfitted models of candidates. Values that candidates share are checked once, as that takes a millisecond."""
 
     def __init__(self, estimator: Any) -> None:
-        self._estimator = clone(estimator)
-        self._params = self._estimator.get_params()
+        self._estimator, self._params = estimator, estimator.get_params()
         self._checked: dict[frozenset[str], Exception | None] = {}  # the rest of the values, by names of a candidate's
 
     def __call__(self, candidate: Mapping[str, Any]) -> SVC | Exception:
@@ -138,7 +137,7 @@ class _Models:
     def _wrong(self, values: Mapping[str, Any]) -> Exception | None:
         try:
             if unknown := values.keys() - self._params.keys():
-                self._estimator.set_params(**{name: values[name] for name in sorted(unknown)})
+                clone(self._estimator).set_params(**{name: values[name] for name in sorted(unknown)})
             validate_parameter_constraints(SVC._parameter_constraints, dict(values), caller_name="SVC")
             if callable(values.get("kernel")):
                 raise ValueError("a kernel that is a Python function is not solved as a grid")

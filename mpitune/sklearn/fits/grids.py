@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,18 +30,40 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 log = logging.getLogger(__name__)
 
 
-def method_of(estimator: Any, kept: dict[str, Any] | None = None) -> Callable[..., Iterator[Any]] | None:
+class Kept:
+    """What the grids of one search have in common in a process."""
+
+    def __init__(self) -> None:
+        self.of_solver: dict[str, Any] = {}  # as `mpitune.svm.fit_grid` keeps it
+        self._splits: dict[tuple[int, bool], tuple[Any, Any]] = {}
+
+    @cached_property
+    def memory(self) -> int:
+        """This process's part of the bytes that were free when the first grid began."""
+        return free_memory() // 2 // workers_here()
+
+    def split(self, task: Task) -> tuple[Any, Any]:
+        """Samples of a task's split, and their labels: each those of its training and of its validation part."""
+        key = task.split, task.parameters.get("kernel", task.estimator.kernel) == "precomputed"
+        if key not in self._splits:
+            (X, y), train, test = task.args[:2], task.kwargs["train"], task.kwargs["test"]
+            example = clone(task.estimator).set_params(**cloned(task.parameters))
+            X_train, y_train = _safe_split(example, X, y, train)
+            X_test, y_test = _safe_split(example, X, y, test, train)
+            self._splits[key] = (X_train, X_test), (y_train, y_test)
+        return self._splits[key]
+
+
+def method_of(estimator: Any, kept: Kept | None = None) -> Callable[..., Iterator[Any]] | None:
     """What fits a grid of this estimator, see `mpitune.svm.fit_grid`; None for one that is no SVC."""
     own = sys.modules.get("mpitune.svm.svc")  # an estimator of that class has imported it; numba takes half a second
     if type(estimator) is SVC or (own is not None and type(estimator) is own.SVC):
-        return partial(_fit_grid_here, estimator, kept=kept)
+        return partial(_fit_grid_here, Kept() if kept is None else kept, estimator)
     return None
 
 
-def _fit_grid_here(estimator: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-    """`mpitune.svm.fit_grid` with this worker's part of the memory that is free now."""
-    options["memory"] = free_memory() // 2 // workers_here()
-    return svm.fit_grid(estimator, *arguments, **options)
+def _fit_grid_here(kept: Kept, *arguments: Any, **options: Any) -> Iterator[Any]:
+    return svm.fit_grid(*arguments, **{**options, "memory": kept.memory, "kept": kept.of_solver})
 
 
 def why_no_grid(task: Task) -> str | None:
@@ -97,27 +119,19 @@ def parted(task: Task) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     return steps, None if steps.keys() & {"steps", *names} else last
 
 
-def solved(tasks: Sequence[Task], kept: dict[str, Any]) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """(task, scikit-learn's answer) of the tasks of one "grid"; what is not solved is left out. kept: of `fit_grid`."""
-    first = tasks[0]
-    X, y = first.args[:2]
-    splits = {task.split: (task.kwargs["train"], task.kwargs["test"]) for task in tasks}
+def solved(tasks: Sequence[Task], kept: Kept) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """(task, scikit-learn's answer) of the tasks of one "grid"; what is not solved is left out."""
+    first, begin = tasks[0], time.perf_counter()
+    by_split = {task.split: task for task in tasks}
     candidates = {task.candidate: task.parameters for task in tasks}
     task_of = {(task.candidate, task.split): task for task in tasks}
-    estimator, begin = clone(first.estimator), time.perf_counter()
-    parts, labels = [], []
-    example = clone(estimator).set_params(**cloned(first.parameters))
-    for train, test in splits.values():
-        X_train, y_train = _safe_split(example, X, y, train)
-        X_test, y_test = _safe_split(example, X, y, test, train)
-        parts.append((X_train, X_test))
-        labels.append((y_train, y_test))
+    parts, labels = zip(*map(kept.split, by_split.values()), strict=True)
+    splits = [(task.kwargs["train"], task.kwargs["test"]) for task in by_split.values()]
     weight = first.kwargs["fit_params"].get("sample_weight")
     shared_seconds = (time.perf_counter() - begin) / len(tasks)
-    method, numbers = method_of(estimator, kept), list(candidates)
+    method, numbers, names = method_of(first.estimator, kept), list(candidates), list(by_split)
     assert method is not None
-    names = list(splits)
-    for fitted in method(list(candidates.values()), X, y, list(splits.values()), sample_weight=weight, parts=parts):
+    for fitted in method(list(candidates.values()), *first.args[:2], splits, sample_weight=weight, parts=parts):
         task = task_of.get((numbers[fitted.candidate], names[fitted.split]))
         if task is not None:
             result = FittedModel(fitted.model, fitted.error, fitted.seconds + shared_seconds)

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +25,7 @@ from sklearn.experimental import enable_halving_search_cv  # noqa: F401 - withou
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import _search
 from sklearn.utils.validation import _num_samples
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from mpitune.devices.choose import usable_cores
 from mpitune.errors import Caller, UsageError
@@ -55,6 +56,12 @@ NOT_SENT = (
     "without results, timeout and race"
 )
 NOT_KEPT = "results={} keeps nothing of a search in a process that a rank has started: search in the ranks themselves"
+
+
+@lru_cache(1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """Libraries with threads, of so many modules: who loads another library imports one. To find them takes 3 ms."""
+    return ThreadpoolController()
 
 
 class OnEngine(_search.BaseSearchCV):
@@ -204,7 +211,7 @@ class OnEngine(_search.BaseSearchCV):
             if race is not None:
                 race.add(task, what["test_scores"])
 
-        with threadpool_limits(1):  # as in workers, so it changes no result who makes a fit
+        with _libraries(len(sys.modules)).limit(limits=1):  # as in workers, so it changes no result who makes a fit
             if place != "workers":
                 # Asked after each fit in this process, whether it was the last one here.
                 seconds = FirstSeconds(grouping, modules_of(grouping.tasks))

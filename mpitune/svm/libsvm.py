@@ -12,9 +12,10 @@
   or multipliers are so large that what is lost of the kernel moves decision values by more than the default tolerance,
   or so small that their sums with 1 lose them;
 - else single pairs of classes whose threshold is not determined: no multiplier is between its bounds, and more
-  thresholds than the tolerance allows are optimal, so LIBSVM's depends on how it rounds along its way; or the threshold
-  is 0 within the tolerance, which then decides the labels of samples that have little to do with others. In a grid
-  they are left to it where a label or an attribute asks for them; see `share`.
+  thresholds than the tolerance allows are optimal, so LIBSVM's depends on how it rounds along its way, unless no solver
+  can end elsewhere (see `solver/walk.py`); or the threshold is 0 within the tolerance, which then decides the labels of
+  samples that have little to do with others. In a grid they are left to it where a label or an attribute asks for them;
+  see `share`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LEAST, MOST = 1e-30, 1e30  # of squared lengths, kernel values and gamma: float3
 FLAT = 1e-4  # of the largest kernel value: how far values must be apart, which is a thousand times float32's rounding
 SOME = 200  # samples of which that is computed
 ROUNDING = 2.0**-25  # of the largest kernel value: what float32 loses of one
-CACHED = 1 << 17  # bytes of kernel values that are computed at a time
+CACHED = 1 << 19  # bytes of kernel values that are computed at a time
 FAINT = 1e-9  # the least length of the vector of multipliers, times the largest kernel value
 
 

@@ -40,8 +40,8 @@ class LibsvmShare:
     def settle(self, parts: Sequence[KnownPart]) -> None:
         """Have LIBSVM's solutions where a label of samples may depend on how far LIBSVM goes."""
         # First where a whole interval of thresholds is optimal: LIBSVM's is in it.
-        self._replace(parts, [self._doubts(part, part.solved.gaps / 2) for part in parts], open_only=True)
-        doubts = [self._doubts(part, 0.0) for part in parts]
+        self._replace(parts, [self._doubts(part, open_=True) for part in parts], open_only=True)
+        doubts = [self._doubts(part, open_=False) for part in parts]
         self._replace(parts, doubts, open_only=False)
         self._pairs.clear()
         double = DoubleSource(self._data.samples, self._function, self._data.x)
@@ -50,9 +50,12 @@ class LibsvmShare:
             if some:
                 part.sharpen(some, double, ROUNDING * self._largest)
 
-    def _doubts(self, part: KnownPart, open_: np.ndarray | float) -> dict[tuple[int, int], np.ndarray]:
-        """Samples whose label is in doubt where LIBSVM's value may be so far from ours, beside its tolerance."""
-        return part.doubtful(np.zeros(part.solved.gaps.shape) + open_ + DOUBT * self._tolerance)
+    def _doubts(self, part: KnownPart, *, open_: bool) -> dict[tuple[int, int], np.ndarray]:
+        """Samples whose label is in doubt where LIBSVM's value may be so far from ours; if its threshold is, too."""
+        gaps = part.solved.gaps
+        rounded = -gaps * libsvm.ROUNDING * max(1.0, self._largest)
+        beside = np.maximum(gaps, 0) / 2 if open_ else 0.0
+        return part.doubtful(np.where(gaps < 0, rounded, beside + DOUBT * self._tolerance))
 
     def _replace(
         self, parts: Sequence[KnownPart], doubts: Sequence[dict[tuple[int, int], np.ndarray]], *, open_only: bool
@@ -88,7 +91,8 @@ class LibsvmShare:
             latest._pairs.clear()
         for q, m in enumerate(own.numbers):
             zero = abs(solutions.rhos[m][solutions.solution_of[m][c]]) <= self._tolerance
-            asked = solutions.ended[m][c] and (every or zero or own.gaps[q, c] > self._tolerance)
+            open_ = own.gaps[q, c] > self._tolerance or own.gaps[q, c] < 0  # as a sample to come may be on the border
+            asked = solutions.ended[m][c] and (every or zero or open_)
             if asked and not own.left[c] and (solutions.problems[m], c) not in own.exact:
                 result += self._solved(own, q, [c])
         return result

@@ -15,16 +15,19 @@ from __future__ import annotations
 import numpy as np
 
 from mpitune._jit import LANES
-from mpitune._jit.simd import compiled, part
+from mpitune._jit.simd import add, choose, compiled, fma, less, load, mul, part, splat, sub, total_of, widen
 from mpitune.svm.solver.binary import Path, one_of
 from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
-from mpitune.svm.solver.smo import CONVERGED, iterate, set_masks
+from mpitune.svm.solver.smo import CONVERGED, aligned_doubles, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
+SURE = 1.99  # of 2, see `_spread`: what is left is more than any tolerance and what float32 loses
+ULPS = 8.0  # halves of the last place of float32 that may be lost of a value of K - 1
+SOME = 16  # blocks of a row, from which its mean is estimated
 
 
 @part
@@ -138,6 +141,53 @@ def _intercept(own):
 
 
 @part
+def _is_full(own):
+    """Whether all multipliers are at one bound, and so as many samples are of each class."""
+    bound = own.bounds.max()
+    for t in range(own.sign.size):
+        if own.sign[t] != 0 and (own.bounds[t] != bound or abs(own.beta[t]) < bound - EDGE * bound):
+            return False
+    return True
+
+
+@part
+def _spread(own):
+    """What sums of y * K of a full problem (see `_is_full`) may be, for each unit of C.
+
+    Returns how far they are apart at most, wherever the multipliers are; and up to which size their terms add up.
+
+    As sum(y alpha) = 0, a number c in a row of K changes no f_i = sum_j y_j alpha_j (K_ij - c) - y_i. So with
+    0 <= alpha <= C, y_i f_i <= C W_i - 1, where W_i = sum_j max(y_i y_j (K_ij - c), 0). Wherever a multiplier of one
+    class is below C, one of the other is, too, and these two violate the conditions by 2 - C (W_i + W_j) at least. If
+    that is more than the tolerance, all multipliers are C wherever any solver ends. c is about the row's mean.
+    """
+    rows, sign, columns = own.rows, own.sign, own.columns
+    labels, step = aligned_doubles(sign.size), LANES * max(1, sign.size // (SOME * LANES))
+    for t in range(sign.size):
+        labels[t] = sign[t]
+    zero, positive, negative, largest = splat(0.0), 0.0, 0.0, 0.0
+    for t in range(sign.size):
+        if sign[t] == 0:
+            continue
+        start, total, count, apart, size = columns[t] * rows.shape[1], zero, zero, zero, zero
+        for at in range(0, sign.size, step):
+            there = mul(load(labels, at), load(labels, at))
+            total, count = fma(there, widen(load(rows, start + columns[at])), total), add(count, there)
+        mean, own_label = splat(total_of(total) / max(total_of(count), 1.0)), splat(labels[t])
+        for at in range(0, sign.size, LANES):
+            label, value = load(labels, at), widen(load(rows, start + columns[at]))
+            size = sub(size, mul(mul(label, label), value))  # no value is above 0
+            value = mul(mul(own_label, label), sub(value, mean))
+            apart = add(apart, choose(less(zero, value), value, zero))
+        largest = max(largest, total_of(size))
+        if sign[t] > 0:
+            positive = max(positive, total_of(apart))
+        else:
+            negative = max(negative, total_of(apart))
+    return positive + negative, largest
+
+
+@part
 def _leave_out(solved, first, lanes):
     """No solutions from C number ``first`` on."""
     for c in range(first, solved.rhos.size):
@@ -155,7 +205,7 @@ def _row(paths, p):
 @part
 def _solve_all(problem, weights, penalties, count, ending, solved):
     """Solve a problem for its first ``count`` penalties, from the smallest on."""
-    lanes = problem.f.size
+    lanes, spread, size = problem.f.size, -1.0, 0.0
     for c in range(count):
         for t in range(lanes):
             problem.bounds[t] = penalties[c] * weights[t]
@@ -175,6 +225,12 @@ def _solve_all(problem, weights, penalties, count, ending, solved):
             solved.betas[c, t] = problem.beta[t]
         solved.rhos[c], solved.gaps[c] = _intercept(problem)
         solved.converged[c], solved.iterations[c] = status == CONVERGED, done
+        if solved.gaps[c] > ending.tolerance and _is_full(problem):
+            if spread < 0.0:
+                spread, size = _spread(problem)
+            bound = problem.bounds.max()
+            if bound * spread < SURE:
+                solved.gaps[c] = -bound * (ULPS * size + lanes)
         if ending.give_up and not solved.converged[c]:
             _leave_out(solved, c + 1, lanes)
             break

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from mpitune.svm import libsvm
+from mpitune.svm.data import Data, TrainingSet
 from mpitune.svm.kernel.functions import KernelFunction
 from mpitune.svm.libsvm import Pair
+from mpitune.svm.solved import solve
 from mpitune.svm.solver.replica import products_of
 
 KERNELS = {
@@ -50,6 +52,33 @@ def test_samples_that_are_left_out_are_gathered_away():
     ours, theirs = (Pair(x, every, KERNELS["rbf"], own).solved(*arguments) for own in (products_of(x), None))
     np.testing.assert_array_equal(ours[0], theirs[0])
     assert ours[1:3] == theirs[1:3] and ours[2] > 2500
+
+
+def test_what_every_solver_ends_at_libsvm_ends_at_too():
+    """All multipliers at one bound, proved by sums of the kernel: LIBSVM finds the same on its own way from zero.
+
+    The last C where all of them may be there are looked at closely: where it can hardly be told, nothing is proved.
+    """
+    random, proved = np.random.default_rng(0), 0
+    for turn in range(100):
+        every, ends = np.arange(n := 2 * int(random.integers(2, 40 if turn < 10 else 8))), (1e-3, 1e2)
+        first = n // 2 - (turn % 4 == 0)
+        x, gamma = random.normal(size=(n, 1 + turn % 3)).round(turn % 2), 10 ** random.uniform(-3, 1)
+        data, function = Data(x, every >= first, "rbf"), KernelFunction.of("rbf", gamma, 0, 0.0)
+        training, source = TrainingSet.without_weights(every, 2), data.source(function, 300, 1)
+        for _ in range(2):
+            penalties = np.geomspace(*ends, 300)
+            solved = solve(data, source, penalties, [training], libsvm=False)[0].solutions
+            last = int((np.abs(solved.gaps[0]) <= 1e-3).argmax()) or 299
+            known = np.flatnonzero(solved.gaps[0] < 0)
+            for c in (*known[:5], *known[known < last][-20:]):
+                bounds = np.full(n, penalties[c])
+                betas, rho, *_ = Pair(x, every, function, None).solved(every, first, bounds, 1e-3, True)
+                np.testing.assert_array_equal(np.abs(betas), bounds)
+                assert abs(rho - solved.rhos[0][solved.solution_of[0][c]]) < -solved.gaps[0][c] * libsvm.ROUNDING
+                proved += 1
+            ends = penalties[[last - 1, last]]
+    assert proved > 500
 
 
 def test_a_machine_that_rounds_otherwise_asks_libsvm_itself(monkeypatch):

@@ -15,10 +15,24 @@ from __future__ import annotations
 import numpy as np
 
 from mpitune._jit import LANES
-from mpitune._jit.simd import add, choose, compiled, fma, less, load, mul, part, splat, sub, total_of, widen
+from mpitune._jit.simd import (
+    add,
+    choose,
+    compiled,
+    fma,
+    less,
+    load,
+    mul,
+    part,
+    prefetch,
+    splat,
+    sub,
+    total_of,
+    widen,
+)
 from mpitune.svm.solver.binary import Path, one_of
 from mpitune.svm.solver.gathered import CHECK, GATHER, MAX_ACTIVE, WORKING, active, most_violating, solve_gathered
-from mpitune.svm.solver.smo import CONVERGED, aligned_doubles, iterate, set_masks
+from mpitune.svm.solver.smo import CONVERGED, FAR, aligned_doubles, iterate, set_masks
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
@@ -162,9 +176,9 @@ def _spread(own):
     that is more than the tolerance, all multipliers are C wherever any solver ends. c is about the row's mean.
     """
     rows, sign, columns = own.rows, own.sign, own.columns
-    labels, step = aligned_doubles(sign.size), LANES * max(1, sign.size // (SOME * LANES))
+    labels, step = aligned_doubles(2 * sign.size), LANES * max(1, sign.size // (SOME * LANES))
     for t in range(sign.size):
-        labels[t] = sign[t]
+        labels[t], labels[sign.size + t] = sign[t], -sign[t]
     zero, positive, negative, largest = splat(0.0), 0.0, 0.0, 0.0
     for t in range(sign.size):
         if sign[t] == 0:
@@ -173,11 +187,12 @@ def _spread(own):
         for at in range(0, sign.size, step):
             there = mul(load(labels, at), load(labels, at))
             total, count = fma(there, widen(load(rows, start + columns[at])), total), add(count, there)
-        mean, own_label = splat(total_of(total) / max(total_of(count), 1.0)), splat(labels[t])
+        mean, own_labels = splat(total_of(total) / max(total_of(count), 1.0)), 0 if sign[t] > 0 else sign.size
         for at in range(0, sign.size, LANES):
-            label, value = load(labels, at), widen(load(rows, start + columns[at]))
-            size = sub(size, mul(mul(label, label), value))  # no value is above 0
-            value = mul(mul(own_label, label), sub(value, mean))
+            prefetch(rows, start + columns[at] + FAR * LANES)
+            value = widen(load(rows, start + columns[at]))
+            size = sub(size, value)  # none is above 0, and those of other samples do no harm
+            value = mul(load(labels, own_labels + at), sub(value, mean))
             apart = add(apart, choose(less(zero, value), value, zero))
         largest = max(largest, total_of(size))
         if sign[t] > 0:

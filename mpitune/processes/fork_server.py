@@ -132,7 +132,7 @@ class _Popen(popen_forkserver.Popen):
             set_spawning_popen(None)
         self.sentinel, written = self._server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         parent = os.dup(written)  # by which the child knows that this process lives
-        self.finalizer = util.Finalize(self, _close, (parent, self.sentinel))
+        self.finalizer = util.Finalize(self, util.close_fds, (parent, self.sentinel))  # type: ignore[attr-defined]
         with open(written, "wb") as file:
             file.write(content.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
@@ -143,11 +143,6 @@ class _Popen(popen_forkserver.Popen):
         if self.returncode is None and flag == os.WNOHANG and not self._news.poll(0):
             return None
         return super().poll(flag)
-
-
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 _lock = threading.Lock()  # of these, as searches of several threads ask

@@ -200,13 +200,6 @@ def installed_modules_of(pickled: bytes) -> list[str]:
     return sorted(word for word, file in files.items() if file and file.startswith(folders))
 
 
-class RemoteTraceback(Exception):
-    """The traceback of an exception as text, from the process that raised it: the cause of the exception here."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
-
-
 class _Error:
     """An exception by its class, arguments and attributes."""
 
@@ -237,8 +230,10 @@ def packed_error(error: BaseException, text: str) -> bytes:
 
 def unpacked_error(content: bytes) -> Any:
     """The exception that `packed_error` has packed in a process of this job, caused by its traceback there."""
+    from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
+
     error, text = pickle.loads(content)
-    error.__cause__ = RemoteTraceback(text)
+    error.__cause__ = RemoteTraceback(f'\n"""\n{text}"""')
     return error
 
 

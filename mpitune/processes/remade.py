@@ -58,10 +58,6 @@ def _saved(thing: Any) -> np.ndarray:
         return np.fromfile(path, np.uint8)
 
 
-def _dmatrix(matrix: Any) -> Any:
-    return _loaded, (type(matrix), _saved(matrix))
-
-
 def _dataset(dataset: Any) -> Any:
     """LightGBM's Dataset, which is without the data it is made of once it is constructed."""
     if dataset._handle is None:
@@ -86,7 +82,7 @@ _OF: dict[type, Callable[[Any], Any]] = {
     **dict.fromkeys((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), _file),
 }
 _OF_LIBRARIES: dict[str, Callable[[Any], Any]] = {
-    "xgboost.DMatrix": _dmatrix,
+    "xgboost.DMatrix": lambda matrix: (_loaded, (type(matrix), _saved(matrix))),
     "lightgbm.Dataset": _dataset,
     # A worker ends without a word to its writers, so these keep nothing back.
     "torch.SummaryWriter": lambda writer: (partial(writer.__class__, flush_secs=0), (writer.log_dir,)),

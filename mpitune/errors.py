@@ -116,11 +116,9 @@ def printable(text: str) -> str:
 
     So is half a surrogate pair, such as Python makes of a file's name that is not UTF-8.
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:

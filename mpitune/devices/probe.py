@@ -100,16 +100,11 @@ def library(name: str) -> dict[str, object]:
     return {"installed": True}
 
 
-def answer_to(what: str) -> dict[str, object]:
-    """The answer to "gpu", or the name of a library."""
-    return described() if what == "gpu" else library(what)
-
-
 def main(parent: int, what: str) -> None:
-    """Print the answer as JSON."""
+    """Print the answer to "gpu", or the name of a library, as JSON."""
     die_with(parent)
     try:
-        print(json.dumps(answer_to(what)), flush=True)
+        print(json.dumps(described() if what == "gpu" else library(what)), flush=True)
     except Exception as error:  # whatever a broken installation raises is the answer
         print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}), flush=True)
     os._exit(0)  # as a worker ends

@@ -211,7 +211,7 @@ class Agent:
         process = WorkerProcess.start(
             setup, device, threads=threads, n_workers=len(self.slots) // n_slots, preload=self._preload
         )
-        for thing in process.waitables:
+        for thing in (process.results, process.output, process.handle.sentinel):
             self._selector.register(thing, EVENT_READ, (slot, process))
         return process
 

@@ -80,7 +80,8 @@ class Coordinator:
         no_room = self.dispatch.left_open and not self._study.has_more
         waits = self._study.waits and not (self._is_over or self.dispatch.n_too_long or no_room)
         at_rest = not self.dispatch.slots or (self.dispatch.at_rest and not waits)
-        return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or self._out_of_time)
+        late = self._stop_at is not None and time.monotonic() >= self._stop_at
+        return not self._fresh and not self.is_behind and (self._study.n_open == 0 or at_rest or late)
 
     @property
     def _is_over(self) -> bool:
@@ -112,10 +113,6 @@ class Coordinator:
         total = self._scheduling.n_trials
         through = total is not None and self._study.n_asked >= total
         return (through and self._study.sound is None) or self._study.others_succeed
-
-    @property
-    def _out_of_time(self) -> bool:
-        return self._stop_at is not None and time.monotonic() >= self._stop_at
 
     def why_over(self) -> str:
         """Why the study cannot go on, now that no slot is left."""

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 from mpitune.engine.gangs import Gangs
 from mpitune.engine.messages import Lend, Run
@@ -49,20 +50,11 @@ class Dispatch:
 
     # -- what waits
 
-    def add(
-        self,
-        batch: Batch,
-        attempt: int = 1,
-        *,
-        avoid: SlotId | None = None,
-        no_room: frozenset[Kind] = frozenset(),
-        halved: bool = False,
-    ) -> None:
-        """Add a batch; after `stop` it is forgotten. The arguments are the fields of `QueuedBatch`."""
-        if self._stopped:
-            return
-        queue = self.queue if self._gangs.of(batch) is None else self._gangs.queue
-        queue.push(batch, attempt, avoid=avoid, no_room=no_room, halved=halved)
+    def add(self, batch: Batch, attempt: int = 1, **how: Any) -> None:
+        """Add a batch, as `Queue.push`; after `stop` it is forgotten."""
+        if not self._stopped:
+            queue = self.queue if self._gangs.of(batch) is None else self._gangs.queue
+            queue.push(batch, attempt, **how)
 
     def put_back(self, assigned: Iterable[Assigned]) -> None:
         """Add again what has not returned of batches that a slot had."""

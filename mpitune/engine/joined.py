@@ -198,10 +198,6 @@ class JoinedStudy(Study):
         cost = sum(map(self._cost, self._open[name].values()))
         heapq.heappush(self._order, (-cost, next(self._numbers), name))
 
-    def _wanted(self) -> int:
-        """How many more batches this job should have: one for each slot, and more where they are short."""
-        return self._n_slots + self._ahead - self._n_at_work
-
     @property
     def _ahead(self) -> int:
         """How many short batches the slots evaluate between two claims."""
@@ -222,8 +218,8 @@ class JoinedStudy(Study):
         return 1 + sum(not other.ended for other in self._others.values())
 
     def _claim(self, now: float) -> list[Batch]:
-        """Claim what this job's slots need."""
-        if self.finished or not self._open or (wanted := self._wanted()) <= 0:
+        """Claim what this job's slots need: a batch for each slot, and more where they are short."""
+        if self.finished or not self._open or (wanted := self._n_slots + self._ahead - self._n_at_work) <= 0:
             return []
         self._next_claim = now + self._pause
         if not self._free and self._n_at_work < self._n_slots:

@@ -120,8 +120,9 @@ def problems(nodes: Sequence[Node], options: RunOptions, environ: Mapping[str, s
     unlimited = [] if options.workers else on_cpu
     pinned = [node for node in nodes if node.pinned and (cores_wanted(node) > 1 or node in unlimited)]
     if pinned:
+        hosts = _a_few([node.host for node in pinned])
         findings.append(Finding(
-            f"{_hosts(pinned)}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
+            f"{hosts}: the rank and all its workers are bound to one of {pinned[0].cores_there} cores: "
             "give mpirun --bind-to none, or srun --cpus-per-task"
         ))  # fmt: skip
     return findings
@@ -138,10 +139,6 @@ def check(nodes: Sequence[Node], options: RunOptions) -> None:
 def cores_wanted(node: Node) -> int:
     """Cores that the slots of a rank would keep busy."""
     return len(node.places) * node.threads
-
-
-def _hosts(nodes: Sequence[Node]) -> str:
-    return _a_few([node.host for node in nodes])
 
 
 def _a_few(hosts: Sequence[str]) -> str:

@@ -60,8 +60,8 @@ def run(
         stack.push(partial(_settle, transport))
         part = _RankSteps(experiment, name, options, transport, time.monotonic(), host, stack, kept)
         if transport.size > 1:
-            versions_here = code_and_libraries(*_modules_of(type(experiment)))
-            agree_on_versions(transport, host, versions_here)
+            modules = [kind.__module__ for kind in type(experiment).__mro__ if issubclass(kind, Experiment)]
+            agree_on_versions(transport, host, code_and_libraries(*modules))
         devices, packed, wait = part.prepare()
         places = [Place(host, transport.rank, slot, device.name) for slot, device in enumerate(devices)]
         preload = part.preload(packed)
@@ -111,11 +111,6 @@ def _settle(transport: Transport, kind: type[BaseException] | None, *_: object) 
     """All ranks have closed what they had open, unless the study breaks off: then the others might wait for ever."""
     if kind is None or issubclass(kind, UsageError):
         transport.settle()
-
-
-def _modules_of(kind: type[Experiment]) -> list[str]:
-    """Where an experiment is defined, and the classes that it is made of."""
-    return [base.__module__ for base in kind.__mro__ if issubclass(base, Experiment)]
 
 
 @dataclass(frozen=True)

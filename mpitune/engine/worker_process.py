@@ -103,11 +103,6 @@ class WorkerProcess:
         """Note the process of the worker itself, which is known once it runs, and 0 before."""
         self.pid, self.peak = pid, worker.Peak(pid)
 
-    @property
-    def waitables(self) -> tuple[Connection, Connection, int]:
-        """What its results, its output and its end make readable."""
-        return self.results, self.output, self.handle.sentinel
-
     def send(self, run: Run, now: float, told: Sequence[bytes] = ()) -> bool:
         """Send a batch, unless it must wait until the socket has room for it. Returns whether it was sent.
 

@@ -34,11 +34,6 @@ def is_json(thing: Any) -> bool:
     return all(map(is_json, thing)) if type(thing) is list else thing is None or type(thing) in (str, int, float, bool)
 
 
-def as_json(thing: Any) -> tuple[Any, bool]:
-    """What JSON can say of a thing, and whether it says all of it."""
-    return plain(thing), is_json(thing)
-
-
 def changed(things: Mapping[str, Any]) -> list[str]:
     """The names of those that JSON has as lists and texts. A number of NumPy is a number there."""
     return [name for name, value in things.items() if not (isinstance(value, np.generic) or is_json(value))]

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mpitune.errors import UsageError
 from mpitune.identity import without_address
-from mpitune.optimize.plain import as_json, whole
+from mpitune.optimize.plain import is_json, plain, whole
 from mpitune.optimize.strategies.view import View, is_optunas, name_of, running, seed_in
 from mpitune.optuna.records import JOINT, packed_params, says_all, unpacked_params
 from mpitune.processes.process import can_be_sent, packed
@@ -130,11 +130,11 @@ class Asking:
         self._attrs[number] = dict(self._view.get_study_system_attrs(self._view.study_id))
         joint = {"params": packed_params(params, space), "attrs": sorted(trial.system_attrs)}
         seen = {"user_attrs": trial.user_attrs, "system_attrs": {**trial.system_attrs, JOINT: joint}}
-        proposal, says_this = as_json({"number": number, "known": self._n_known + len(self._news), **seen})
+        proposal = plain({"number": number, "known": self._n_known + len(self._news), **seen})
         trial.system_attrs = {**trial.system_attrs, JOINT: proposal["system_attrs"][JOINT]}
         if number in self.raised:
             proposal["raised"] = without_address(repr(self.raised[number]))
-        if not (says_this and all(map(says_all, space.values()))):
+        if not (is_json(seen) and all(map(says_all, space.values()))):
             content = packed((params, space, trial.user_attrs, trial.system_attrs))
             proposal["pickled"] = base64.b64encode(content).decode()
         return Trial(f"t{number:06}", {}, Segment(number, for_objective=proposal))

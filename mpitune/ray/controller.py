@@ -26,7 +26,7 @@ from ray.tune.experiment import Trial as RayTrial
 from ray.tune.experiment.trial import _get_trainable_kwargs
 from ray.tune.registry import get_trainable_cls
 from ray.tune.result import EXPR_ERROR_FILE, RESULT_DUPLICATE
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain
 from ray.tune.stopper import ExperimentPlateauStopper, TimeoutStopper
@@ -60,7 +60,7 @@ class Controller(TuneController):
         super().__init__(**{**how, "resume_config": None})  # the journal knows what was done
         self.is_restored = how["resume_config"] is not None
         self.scheduler, stopper = how["scheduler"], how["stopper"]
-        if schedulers.decides_in_worker(self.scheduler):
+        if isinstance(self.scheduler, AsyncHyperBandScheduler | MedianStoppingRule):  # which stop trials in workers
             self._scheduler_alg = schedulers.Decided(self.scheduler)
         parts = [] if stopper is None else getattr(stopper, "_stoppers", [stopper])
         self._deciding = [part for part in parts if not isinstance(part, TimeoutStopper)]  # by numbers

@@ -35,11 +35,6 @@ def require_possible(scheduler: TrialScheduler) -> None:
         )
 
 
-def decides_in_worker(scheduler: TrialScheduler) -> bool:
-    """Whether it stops trials, by what a worker knows."""
-    return isinstance(scheduler, of_ray.AsyncHyperBandScheduler | of_ray.MedianStoppingRule)
-
-
 class Decided:
     """A scheduler on rank 0 that hears what its copies in workers have decided: that counts."""
 

@@ -95,12 +95,12 @@ class Space:
             for other, allowed in self.conditions.get(name, {}).items()
         )
 
-    def at(self, numbers: Iterable[float]) -> Point:
-        """The point of numbers in [0, 1), one for each parameter, also for those that are not there."""
+    def at(self, numbers: Iterable[float], values: Mapping[str, Any] = {}) -> Point:
+        """The point of numbers in [0, 1), one for each parameter, also for those that are not there or have a value."""
         point: Point = {}
         for (name, part), u in zip(self.parts.items(), numbers, strict=True):
             if self.is_active(name, point):
-                point[name] = part.at(float(u))
+                point[name] = part.drawn(values[name]) if name in values else part.at(float(u))
         return point
 
     def draw(self, numbers: Callable[[], Iterable[float]]) -> Point:
@@ -150,11 +150,7 @@ class Space:
                 fix = "give one of these" if isinstance(part, Choice) else f"give one from {part.low} to {part.high}"
                 raise UsageError(f"a point to begin with has {name} = {shown(value)}, which is not in {part}: {fix}")
         for _ in range(self.TRIES if self.constraints else 1):
-            point: Point = {}
-            for (name, part), u in zip(self.parts.items(), numbers(), strict=True):
-                if self.is_active(name, point):
-                    point[name] = part.drawn(values[name]) if name in values else part.at(float(u))
-            if self.allows(point):
+            if self.allows(point := self.at(numbers(), values)):
                 return point
             if point.keys() <= values.keys():
                 break

@@ -29,6 +29,7 @@ from mpitune.trial import PRUNED, Result, Segment, Trial, seed_of
 
 OPTUNA = ("optuna.samplers", "optuna.pruners", "optuna.search_space")
 OWN_FIELDS = ("_seed", "_mpitune")  # attributes that are no settings
+RANDOM = ("LazyRandomState", "RandomState", "Generator", "Random")  # nor are those of these classes
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,6 @@ class Problem:
     def rng(self, key: str) -> np.random.Generator:
         """The random stream of the thing called `key`."""
         return np.random.default_rng(seed_of(self.seed, key))
-
-    def enqueued_points(self) -> list[Point]:
-        """The points to begin with, with all their parameters. Raises UsageError for one that is not in the space."""
-        return [self.completed(values, f"enqueued/{n}") for n, values in enumerate(self.enqueued)]
 
     def completed(self, values: Mapping[str, Any], key: str) -> Point:
         """The point of these values, and of numbers of the stream `key` for what they lack. Raises UsageError."""
@@ -148,12 +145,8 @@ def _settings(part: Any) -> dict[str, str]:
     return {
         n: said_of(value)
         for n, value in sorted(vars(part).items())
-        if not n.startswith(OWN_FIELDS) and not _is_random(value)
+        if not n.startswith(OWN_FIELDS) and type(value).__name__ not in RANDOM
     }
-
-
-def _is_random(value: Any) -> bool:
-    return type(value).__name__ in ("LazyRandomState", "RandomState", "Generator", "Random")
 
 
 class Sampler(ABC):

@@ -185,7 +185,7 @@ class _Promoting(TrialScheduler):
             trial = self._onward()
             if trial is None and (new := self._points.take(1)):
                 trial = _staged(*new[0], 0, self._rungs)
-            if trial is None and not self._open and not self._any_complete():
+            if trial is None and not self._open and all(told.losses is None for _, told in self._feedback[-1]):
                 trial = self._onward(1)
             if trial is None:
                 break
@@ -206,9 +206,6 @@ class _Promoting(TrialScheduler):
                 self._promoted[stage].add(number_of(trial))
                 return _staged(number_of(trial), trial.params, stage + 1, self._rungs)
         return None
-
-    def _any_complete(self) -> bool:
-        return any(feedback.losses is not None for _, feedback in self._feedback[-1])
 
     def _best(self, stage: int, most: int) -> list[Trial]:
         """Those among the first `most` of a stage that have not gone on and may."""

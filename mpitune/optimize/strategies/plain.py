@@ -37,7 +37,7 @@ class Points:
 
     def __init__(self, sampler: Sampler, problem: Problem, staged: bool = False):
         self.sampler, self.n_trials = sampler, problem.n_trials
-        self._enqueued = problem.enqueued_points()
+        self._enqueued = [problem.completed(values, f"enqueued/{n}") for n, values in enumerate(problem.enqueued)]
         for n, (point, feedback, again) in enumerate(problem.known() if sampler.adaptive else ()):
             if again and not staged:
                 self._enqueued.append(problem.completed(problem.space.params_of(point), f"known/{n}"))

@@ -133,10 +133,12 @@ class Folds(Experiment):
             race.hear((yield [tuple(trials[key] for key in group.keys) for group in self.grouping.groups_of(wanted)]))
 
     def scheduling(self) -> Scheduling:
+        # A batch of shared fits that is divided too early computes its dearest fit again.
+        shares = any(group.way == "shared" for group in self.grouping.groups)
         return Scheduling(
             n_trials=None if self.race else len(self.tasks) or None,
             cost=self.cost,
-            cost_uncertainty=self._cost_uncertainty(),
+            cost_uncertainty=1.0 if shares else COST_UNCERTAINTY,
             split_batch=self.split_batch,
             shared_cost=self.shared_cost,
             preload=modules_of(self.tasks),
@@ -210,10 +212,6 @@ class Folds(Experiment):
         if way != "shared":
             return max(map(self.cost, batch))
         return shared_cost_of(members, self.grouping)
-
-    def _cost_uncertainty(self) -> float:
-        """1 where fits are shared: a batch that is divided too early computes its dearest fit again."""
-        return 1.0 if any(group.way == "shared" for group in self.grouping.groups) else COST_UNCERTAINTY
 
     def objective(self, worker: WorkerContext) -> Objective:
         data = worker.data

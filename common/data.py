@@ -112,7 +112,7 @@ def load(name: str, root: Path, train_size: int | None = None, test_size: int | 
         UsageError: a file is not what its name says, a size is above what there is, or a data set is not there and
             cannot be downloaded.
     """
-    if name != "digits" and not is_present(name, root):
+    if name in SOURCES and not all(_find(root / SOURCES[name].folder / "raw", file) for file in _FILES.values()):
         _download(name, root)
     arrays = _digits() if name == "digits" else _read(root / SOURCES[name].folder / "raw")
     for part, size in (("train", train_size), ("test", test_size)):
@@ -121,11 +121,6 @@ def load(name: str, root: Path, train_size: int | None = None, test_size: int | 
             raise UsageError(f"--{part}-size {size} is too large: {name} has {n} {part} images")
     sizes = {"train": train_size, "test": test_size}
     return {array: values[: sizes[array.partition("_")[0]]] for array, values in arrays.items()}
-
-
-def is_present(name: str, root: Path) -> bool:
-    """Whether the files of a data set are there; `load` says whether they are whole."""
-    return name not in SOURCES or all(_find(root / SOURCES[name].folder / "raw", file) for file in _FILES.values())
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:

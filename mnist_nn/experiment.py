@@ -14,7 +14,7 @@ from common.data import N_CLASSES
 from common.images import ImageSettings
 from mnist_nn.images import no_digit
 from mnist_nn.keys import WEIGHT, refit_key, sample_of
-from mnist_nn.shapes import Params, memory_bytes, weights_of
+from mnist_nn.shapes import memory_bytes, weights_of
 from mnist_nn.summary import network_row, print_ensemble, print_networks
 from mnist_nn.tuning import HYPERPARAMETERS, Ranges, drawn
 from mpitune.devices import probe
@@ -115,19 +115,12 @@ class Bagging(ImageSettings):
     def _refit_key(self, sample: int) -> str:
         return refit_key(sample, self.save_models)
 
-    @property
-    def _ranges(self) -> Ranges:
-        largest_kernel = min(self.max_kernel_size, *self.image_shape)
-        return Ranges((1, self.max_conv_layer), (2, largest_kernel), (1, self.max_hidden_layer))
-
     def _draw(self, sample: int, tuning: int) -> dict[str, float | int | str]:
         """The parameters of a set, for any fold."""
-        params = drawn(self._ranges, self.seed, f"b{sample}/t{tuning}")
+        largest_kernel = min(self.max_kernel_size, *self.image_shape)
+        ranges = Ranges((1, self.max_conv_layer), (2, largest_kernel), (1, self.max_hidden_layer))
+        params = drawn(ranges, self.seed, f"b{sample}/t{tuning}")
         return {"bootstrap": sample, "tuning": tuning, **params}
-
-    def n_weights(self, params: Params) -> int:
-        """Number of weights of the network of these parameters."""
-        return weights_of(params, self.image_shape, N_CLASSES)
 
     def objective(self, worker: WorkerContext) -> Objective:
         from mnist_nn.objective import BaggingObjective
@@ -139,7 +132,8 @@ class Bagging(ImageSettings):
 
     def cost(self, trial: Trial) -> float:
         """Weights moved in an epoch: of the network, times the share of the images that it learns from."""
-        return self.n_weights(trial.params) * ((self.folds - 1) / self.folds if trial.segment.fold is not None else 1.0)
+        share = (self.folds - 1) / self.folds if trial.segment.fold is not None else 1.0
+        return weights_of(trial.params, self.image_shape, N_CLASSES) * share
 
     def memory_bytes(self, trial: Trial) -> int:
         """See `mnist_nn.shapes.memory_bytes`."""

@@ -20,7 +20,10 @@ def sections_of(grid: SvmGrid, results: Mapping[str, Result]) -> list[Section]:
     """The sections of a report; results may be missing."""
     errors = grid.errors(results)
     summary, point = summarised(grid, results, errors), best_point(errors)
-    return [Section("Grid", [_map(grid, results, errors, point), *_missing(errors)], _facts(summary))]
+    panels: list[Panel] = [_map(grid, results, errors, point)]
+    if n := int(np.isnan(errors).sum()):
+        panels.append(Note(f"{n} of {errors.size} fits have failed or are not there yet: their points have no colour."))
+    return [Section("Grid", panels, _facts(summary))]
 
 
 def _map(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray, point: tuple[int, int] | None) -> HeatMap:
@@ -38,11 +41,6 @@ def _map(grid: SvmGrid, results: Mapping[str, Result], errors: np.ndarray, point
         seconds,
         [[places_of(folds) for folds in row] for row in there],
     )
-
-
-def _missing(errors: np.ndarray) -> list[Panel]:
-    n = int(np.isnan(errors).sum())
-    return [Note(f"{n} of {errors.size} fits have failed or are not there yet: their points have no colour.")] * (n > 0)
 
 
 def _facts(summary: Mapping[str, Any]) -> list[Fact]:

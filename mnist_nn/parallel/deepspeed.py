@@ -94,15 +94,10 @@ def _is_known(name: str) -> bool:
     return name in VALUES or name in OPTION_NAMES or name.startswith(UNUSED)
 
 
-def _is_off(name: str, section: Mapping[str, Any]) -> bool:
-    """Whether DeepSpeed does not read what else is in a section."""
-    return section.get("enabled", name not in SWITCHED) is False or section.get("device") == "none"
-
-
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The entries of nested objects that are not off, as optimizer.params.lr."""
     for name, value in content.items():
         if not isinstance(value, dict):
             yield prefix + name, value
-        elif not _is_off(name, value):
+        elif value.get("enabled", name not in SWITCHED) is not False and value.get("device") != "none":
             yield from _flat(value, f"{prefix}{name}.")

@@ -171,12 +171,9 @@ class DistributedTraining:
         return loss.detach()
 
     def _logits(self, pixels: Tensor) -> Tensor:
-        with self._precision():
-            return self.network(pixels).float()
-
-    def _precision(self) -> Any:
         kind = self.settings.amp
-        return torch.autocast(self.device.type, AMP[kind]) if kind else nullcontext()
+        with torch.autocast(self.device.type, AMP[kind]) if kind else nullcontext():
+            return self.network(pixels).float()
 
     def _figures(self, part: Part) -> dict[str, Any]:
         """What is logged beside the loss: the last learning rate, and statistics where they are wanted.

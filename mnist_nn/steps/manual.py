@@ -176,7 +176,13 @@ class ManualStep:
         new = weights["conv.bias"].new_zeros
 
         # All weights but the hidden layer's lie in one vector, to be updated by one operation.
-        shapes = shapes_side_by_side(channels, kernel, units, n_classes)
+        shapes = {
+            "conv.weight": (channels, kernel * kernel),
+            "conv.bias": (channels,),
+            "hidden.bias": (units,),
+            "output.weight": (n_classes, units),
+            "output.bias": (n_classes,),
+        }
         self._weights, self._velocity = (new(sum(map(math.prod, shapes.values()))) for _ in range(2))
         self._weight_of, self._velocity_of = (views(flat, shapes) for flat in (self._weights, self._velocity))
         self._take(weights)
@@ -267,17 +273,6 @@ class ManualStep:
             "output.weight": weight["output.weight"][:, :n],
             "output.bias": weight["output.bias"],
         }
-
-
-def shapes_side_by_side(channels: int, kernel: int, units: int, n_classes: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of all weights but the hidden layer's, in the order in which they lie in one vector."""
-    return {
-        "conv.weight": (channels, kernel * kernel),
-        "conv.bias": (channels,),
-        "hidden.bias": (units,),
-        "output.weight": (n_classes, units),
-        "output.bias": (n_classes,),
-    }
 
 
 def views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -137,13 +137,10 @@ def add_settings(parser: Parser, cls: type, group: str = "") -> None:
             if field.default is not None and field.default is not False and field.default != ():
                 options["help"] += f" (default {field.default})"
             name = meta["flag"] or "--" + field.name.replace("_", "-")
-            _add_option(parser, name.split("/"), meta, group, dest=field.name, default=field.default, **options)
-
-
-def _add_option(parser: Parser, names: Sequence[str], meta: Mapping[str, Any], group: str, **options: Any) -> None:
-    action = parser.group(meta["group"] or group).add_argument(*names, **options)
-    if meta["advanced"]:
-        parser.hidden[action], action.help = options["help"], argparse.SUPPRESS
+            options |= {"dest": field.name, "default": field.default}
+            action = parser.group(meta["group"] or group).add_argument(*name.split("/"), **options)
+            if meta["advanced"]:
+                parser.hidden[action], action.help = options["help"], argparse.SUPPRESS
 
 
 def from_namespace(cls: type, namespace: argparse.Namespace) -> Any:

@@ -68,7 +68,8 @@ def page(study: ReportedStudy) -> str:
     """The page as HTML; the same journal makes the same page."""
     compressed = (HERE / "echarts" / "echarts.min.js.gz").read_bytes()
     script = (HERE / "report.js").read_text(encoding="utf-8")
-    hashes = " ".join(f"'sha256-{_sha(text)}'" for text in (gzip.decompress(compressed), script.encode()))
+    digests = (hashlib.sha256(text).digest() for text in (gzip.decompress(compressed), script.encode()))
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     licence = "\n\n".join(
         (HERE / "echarts" / name).read_text(encoding="utf-8") for name in ("NOTICE", "LICENSE", "LICENSE-d3")
     )
@@ -85,10 +86,6 @@ def page(study: ReportedStudy) -> str:
         licence=licence,
         study=_study(study),
     )
-
-
-def _sha(text: bytes) -> str:
-    return base64.b64encode(hashlib.sha256(text).digest()).decode()
 
 
 def _study(study: ReportedStudy) -> dict[str, Any]:

@@ -55,20 +55,17 @@ def write_trials(path: Path, outcomes: Sequence[Outcome]) -> None:
     for trial, result in outcomes:
         fold = "" if trial.segment.fold is None else trial.segment.fold
         missing = float("nan") if result.failed else ""
+        peak = "" if result.peak_bytes is None else f"{result.peak_bytes / (1 << 20):.0f}"
         rows.append(
             {"key": trial.key, **({"fold": fold} if folds else {})}
             | named_columns(
                 {name: trial.params.get(name, "") for name in params},
                 {name: result.values.get(name, missing) for name in values},
             )
-            | {"seconds": f"{result.seconds:.6g}", "peak_mib": _mib(result.peak_bytes)}
+            | {"seconds": f"{result.seconds:.6g}", "peak_mib": peak}
             | {"place": str(result.place), "attempt": result.attempt, "error": last_line(result.error)}
         )
     write_table(path, rows)
-
-
-def _mib(n_bytes: int | None) -> str:
-    return "" if n_bytes is None else f"{n_bytes / (1 << 20):.0f}"
 
 
 def last_line(error: str | None) -> str:

@@ -151,28 +151,20 @@ def _run(execute: Callable[[], None]) -> int:
     try:
         execute()
     except SystemExit as end:
-        return _status(end)
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return Exit.ERROR
     except UsageError as error:
         print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
         return Exit.USAGE
     except BaseException as error:
-        inside = _without_this_file(error.__traceback__)
+        inside = error.__traceback__
+        while inside is not None and inside.tb_frame.f_code.co_filename in (__file__, RUNPY):
+            inside = inside.tb_next
         sys.excepthook(type(error), error.with_traceback(inside), inside)
         if not isinstance(error, KeyboardInterrupt):
             return Exit.ERROR
         sys.excepthook = lambda *raised: None
         raise  # which ends Python by the signal
     return Exit.DONE
-
-
-def _without_this_file(trace: types.TracebackType | None) -> types.TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, RUNPY):
-        trace = trace.tb_next
-    return trace
-
-
-def _status(end: SystemExit) -> int:
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return Exit.ERROR

@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 from mpitune.engine.dispatch import Dispatch
 from mpitune.engine.messages import Died, Drain, Drained, Interrupted, Returned, Stepped, ToCoordinator
@@ -30,6 +29,7 @@ from mpitune.engine.slots import IN_A_ROW, Assigned, Resources, SlotState
 from mpitune.engine.study import Study
 from mpitune.errors import UsageError, how_to_go_on, own_lines
 from mpitune.port import Scheduling
+from mpitune.storage.journal import Journal
 from mpitune.storage.table import kind_of, last_line
 from mpitune.trial import Batch, NoRoom, Outcome, Result, Trial, failure_of, halves, is_group
 
@@ -39,18 +39,10 @@ ATTEMPTS = 2
 IN_VAIN = 16  # deaths of all slots after which nothing works, if no trial has succeeded: eight trials, each tried twice
 
 
-class KeepsResults(Protocol):
-    """What the coordinator asks of a journal."""
-
-    def append(self, outcomes: Sequence[tuple[Trial, Result]]) -> list[Result]: ...
-
-    def note(self, **record: Any) -> None: ...
-
-
 class Coordinator:
     """Runs one study to its end."""
 
-    def __init__(self, study: Study, journal: KeepsResults, scheduling: Scheduling, resources: Resources):
+    def __init__(self, study: Study, journal: Journal, scheduling: Scheduling, resources: Resources):
         self._study, self._journal, self._scheduling, self._resources = study, journal, scheduling, resources
         self._tell, self._clock = resources.tell, resources.clock
         self.dispatch = Dispatch(scheduling, resources)

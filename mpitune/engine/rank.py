@@ -68,7 +68,9 @@ def run(
         if preload:
             with environment(devices[0], 1, len(devices)):
                 server_for(preload, os.environ)  # it imports while the data are loaded
-        part.end_check(wait)
+        with transport.refusing_together(host):
+            if wait is not None:
+                wait()
         nodes = transport.gather(survey(places, options.threads))
         journal, shared = part.load_and_share(nodes, durable=finish is not None)
         agent = part.make_agent(devices, places, packed, shared, preload)
@@ -149,12 +151,6 @@ class _RankSteps(RankPart):
         if note and leads:
             log.info(note)
         return devices, packed, wait
-
-    def end_check(self, wait: Callable[[], None] | None) -> None:
-        """Wait for the end of the experiment's check, if it goes on. If one rank fails, all raise UsageError."""
-        with self.transport.refusing_together(self.host):
-            if wait is not None:
-                wait()
 
     def preload(self, packed: bytes) -> list[str]:
         """Modules for the server that forks workers: those that the experiment and its pickle name."""

@@ -67,11 +67,6 @@ class Candidate:
     def failed(self) -> bool:
         return any(result.error is not None for _, result in self.parts)
 
-    @property
-    def ended(self) -> float:
-        """Unix time at which its last part was done; 0 where that is not known."""
-        return max(result.ended for _, result in self.parts)
-
     def rank_by(self, goal: Goal | None) -> float:
         """By which candidates are sorted, the best first; those that cannot be it are the last."""
         if self.value is None or self.state == INFEASIBLE or math.isnan(self.value):
@@ -199,7 +194,7 @@ class ReportedStudy:
     @property
     def in_time(self) -> list[Candidate]:
         """Those with a value, in the order in which they ended."""
-        return sorted(self.valued, key=lambda candidate: candidate.ended)
+        return sorted(self.valued, key=lambda candidate: max(result.ended for _, result in candidate.parts))
 
 
 def read_candidates(

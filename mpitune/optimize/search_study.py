@@ -51,7 +51,8 @@ class SearchStudy:
         """
         if len(self.objectives) > 1:
             raise UsageError(f"there is no best trial for {' and '.join(self.objectives)} together: use study.pareto")
-        best = best_of(self.trials, self._losses)
+        ((name, maximized),) = self.objectives.items()
+        best = best_of(self.trials, lambda trial: -trial.values[name] if maximized else trial.values[name])
         if best is None and any(trial.state == INFEASIBLE for trial in self.trials):
             raise UsageError("no complete trial fulfils the constraints: give more trials, or weaker constraints")
         if best is None:
@@ -121,6 +122,3 @@ class SearchStudy:
         if first is not None and len(states) > states.count(FAILED):  # else the search raises, and says it
             lines.append(f"the first that failed, trial {first.number}: {first.error}")
         return "\n".join([*lines, self.window] if self.window else lines)
-
-    def _losses(self, trial: TrialRecord) -> tuple[float, ...]:
-        return tuple(-trial.values[name] if up else trial.values[name] for name, up in self.objectives.items())

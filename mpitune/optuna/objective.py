@@ -105,8 +105,10 @@ class InWorker:
             ended.user_attrs, news = (as_sent(ended.number, attrs) for attrs in (ended.user_attrs, news))
             messages = packed((ended.number, raised, ended, news))
         states = {TrialState.COMPLETE: "", TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
+        reports = ended.intermediate_values.items()
+        steps = {step: {self.names[0]: value} for step, value in reports if not math.isnan(value)}
         ending = Ending(
-            states[state], cause, _steps(ended, self.names[0]), plain(ended.params),
+            states[state], cause, steps, plain(ended.params),
             self._constraints(ended) if values else (), for_door=kept,
         )  # fmt: skip
         shown = dict(zip(self.names, values or (), strict=False))
@@ -135,8 +137,3 @@ class InWorker:
         with suppress(Exception):  # which rank 0 raises when the trial is told
             constraints = constraints or list(self.constraints(trial) if self.constraints else ())
         return finite(constraints)
-
-
-def _steps(trial: FrozenTrial, name: str) -> dict[int, dict[str, float]]:
-    """Its reports, as trials of a search have them."""
-    return {step: {name: value} for step, value in trial.intermediate_values.items() if not math.isnan(value)}

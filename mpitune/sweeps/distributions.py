@@ -95,9 +95,12 @@ def part_of(keys: Mapping[str, Any], method: str) -> Any:
             raise UsageError(f"values is {shown(values)}: give a list with one value or more")
         if kind == "categorical":
             return Choice(values)
-        if method == "bayes" or not _are_probabilities(arguments["probabilities"], len(values)):
+        weights = arguments["probabilities"]
+        numbers = isinstance(weights, list) and all(isinstance(weight, int | float) for weight in weights)
+        right = numbers and len(weights) == len(values) and min(weights) >= 0 and math.isclose(sum(weights), 1)
+        if method == "bayes" or not right:
             raise UsageError("give a probability for each value, 1 together, and method: random")
-        return Weighted(values, arguments["probabilities"])
+        return Weighted(values, weights)
     for name, value in arguments.items():
         least = name in ("q", "sigma") or kind.endswith("values")
         if not isinstance(value, int | float) or isinstance(value, bool) or (least and value <= 0):
@@ -117,8 +120,3 @@ def _kind(keys: Mapping[str, Any]) -> str:
     if "value" in keys or "values" in keys:
         return "constant" if "value" in keys else "categorical" + "_w_probabilities" * ("probabilities" in keys)
     return "int_uniform" if all(isinstance(keys.get(end, 0), int) for end in ("min", "max")) else "uniform"
-
-
-def _are_probabilities(weights: Any, n: int) -> bool:
-    are_numbers = isinstance(weights, list) and all(isinstance(weight, int | float) for weight in weights)
-    return are_numbers and len(weights) == n and min(weights) >= 0 and math.isclose(sum(weights), 1)

@@ -51,7 +51,8 @@ class Points:
         """The next at most `most` numbers with their points."""
         taken: list[tuple[int, Point]] = []
         while len(taken) < most and (self.n_trials is None or self._next < self.n_trials):
-            if (point := self._point(self._next)) is None:
+            index = self.index_of(self._next)
+            if (point := self._enqueued[self._next] if index < 0 else self.sampler.point(index)) is None:
                 break
             taken.append((self._next, point))
             self._next += 1
@@ -64,10 +65,6 @@ class Points:
     def index_of(self, number: int) -> int:
         """By which the sampler knows a trial: below 0 for one that was enqueued."""
         return number - len(self._enqueued)
-
-    def _point(self, number: int) -> Point | None:
-        index = self.index_of(number)
-        return self._enqueued[number] if index < 0 else self.sampler.point(index)
 
 
 class WholeTrials(TrialScheduler):

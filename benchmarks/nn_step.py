@@ -70,7 +70,7 @@ def manual(images: Tensor, labels: Tensor, params: Params) -> Iterator[None]:
         learn = make_step(net.initial_weights(params, shape, CLASSES, **drawn), shape, **sgd)
     while True:
         for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
-            pixels = net.normalised(images[block], 255.0)
+            pixels = net.Images(images[block]).normalised()
             for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
                 learn(x, y)
                 yield
@@ -107,7 +107,7 @@ def pytorch(name: str, images: Tensor, labels: Tensor, params: Params) -> Iterat
     total = torch.zeros((), device=images.device)
     while True:
         for block in torch.randperm(len(images), device=images.device).split(BATCH_SIZE * training.BATCHES_PER_BLOCK):
-            pixels = net.normalised(images[block], 255.0)
+            pixels = net.Images(images[block]).normalised()
             for x, y in zip(pixels.split(BATCH_SIZE), labels[block].split(BATCH_SIZE), strict=True):
                 total += step(x, y)
                 yield

@@ -86,20 +86,15 @@ class Images:
         return replace(self, pixels=torch.cat([self.pixels[: part.start], self.pixels[part.stop :]]))
 
     def normalised(self) -> Tensor:
-        """See `normalised`."""
-        return normalised(self.pixels, self.max_pixel)
+        """uint8 pixels as float32; float32 ones as they are.
 
-
-def normalised(pixels: Tensor, max_pixel: float) -> Tensor:
-    """uint8 pixels of any shape as float32; float32 ones as they are.
-
-    (x - max_pixel / 2) / (max_pixel / sqrt(12)): mean and deviation are those of the uniform distribution on
-    0..max_pixel, not of the data, so that nothing of a validation fold enters the training. For 255 this is
-    (x - 127.5) / 73.61.
-    """
-    if pixels.is_floating_point():
-        return pixels
-    return (pixels - max_pixel / 2).mul_(math.sqrt(12) / max_pixel)
+        (x - max_pixel / 2) / (max_pixel / sqrt(12)): mean and deviation are those of the uniform distribution on
+        0..max_pixel, not of the data, so that nothing of a validation fold enters the training. For 255 this is
+        (x - 127.5) / 73.61.
+        """
+        if self.pixels.is_floating_point():
+            return self.pixels
+        return (self.pixels - self.max_pixel / 2).mul_(math.sqrt(12) / self.max_pixel)
 
 
 def logits(weights: Weights, pixels: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ def judge(settings: Predict) -> Exit:
                     if file.size != (width, height):
                         raise ValueError(file.size)  # before it is unpacked
                     pixels.append(np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8))
-            answers.append(module(net.normalised(torch.tensor(np.stack(pixels)), ink)).softmax(1).detach().numpy())
+            images = net.Images(torch.tensor(np.stack(pixels)), ink).normalised()
+            answers.append(module(images).softmax(1).detach().numpy())
         except Exception as error:  # a damaged file fails in many ways, and the fix is the same
             raise UsageError(f"{path} cannot be read as it should: {fix}") from error
     if not answers:

@@ -6,7 +6,7 @@ for a GPU within one. There the step is replayed from a CUDA graph.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ def train(
         weights = net.initial_weights(params, images.shape, n_classes, **drawn)
         learn = make_step(weights, images.shape, batch_size=batch_size, **sgd)
     losses: list[float] = []
-    while not _ended(losses, epochs, tolerance):
+    while len(losses) < epochs and (len(losses) < 2 or losses[-1] <= tolerance * losses[-2]):
         order = torch.from_numpy(random.permutation(len(images))).to(device)
         total = 0.0
         size = batch_size * BATCHES_PER_BLOCK
@@ -104,11 +104,6 @@ def train(
             on_progress(len(losses) + min(1.0, number * size / len(order)))
         losses.append(total / len(images))
     return Trained(learn.finish(), tuple(losses), False)
-
-
-def _ended(losses: Sequence[float], epochs: int, tolerance: float) -> bool:
-    """Whether a training with these losses of its epochs ends."""
-    return len(losses) >= epochs or (len(losses) > 1 and losses[-1] > tolerance * losses[-2])
 
 
 def probabilities(weights: net.Weights, images: net.Images) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from common.data import load
 from mnist_nn.ddp import main
-from mnist_nn.net import normalised
+from mnist_nn.net import Images
 from mnist_nn.network import Network
 from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.parallel.train import order_of
@@ -33,7 +33,7 @@ def test_three_processes_take_the_steps_of_plain_pytorch(program: Any, data: Pat
     options = "--train-size 146 --batch-size 16 --epochs 2 --lr 0.02 --seed 3 --nproc-per-node 3"
     program("-m", "mnist_nn.ddp", "--data", data, "--results", tmp_path, *options.split(), "--save-model")
     arrays = load("mnist", data, 146)
-    train, test = (normalised(torch.tensor(arrays[f"{part}_images"]), 255.0) for part in ("train", "test"))
+    train, test = (Images(torch.tensor(arrays[f"{part}_images"])).normalised() for part in ("train", "test"))
     labels, truth = (torch.tensor(arrays[f"{part}_labels"]).long() for part in ("train", "test"))
     torch.manual_seed(3)
     network = Network({"network": "kubeflow"}, (28, 28), 10)

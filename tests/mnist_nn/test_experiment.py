@@ -12,7 +12,7 @@ import torch
 from mnist_nn.bootstrap import bootstrap_sample
 from mnist_nn.experiment import Bagging
 from mnist_nn.keys import refit_key
-from mnist_nn.net import normalised
+from mnist_nn.net import Images
 from mnist_nn.network import Network
 from mnist_nn.shapes import weights_of
 from mpitune.engine.study import Study
@@ -126,7 +126,7 @@ def test_the_report_of_a_real_study(study: tuple[Path, str]) -> None:
 
 def test_saved_networks_answer_as_the_study_did(study: tuple[Path, str]) -> None:
     """The modules that docs/training.md names, from the files alone."""
-    folder, images = study[0], normalised(torch.tensor(TINY.data()["test_images"]), 16.0)
+    folder, images = study[0], Images(torch.tensor(TINY.data()["test_images"]), 16.0).normalised()
     with np.load(folder / "predictions.npz") as file:
         probabilities = file["probabilities"]
     rows, paths = table(folder / "results.csv"), sorted((folder / "models").glob("*.pt"))

@@ -101,7 +101,7 @@ def test_what_cannot_be_trained_is_refused(digits):
 
 
 def test_normalised_pixels_have_the_published_constants():
-    pixels = net.normalised(torch.tensor([0, 255], dtype=torch.uint8), 255.0)
+    pixels = net.Images(torch.tensor([0, 255], dtype=torch.uint8)).normalised()
     assert pixels.tolist() == pytest.approx([-127.5 / 73.61, 127.5 / 73.61], rel=1e-4)
 
 

@@ -265,6 +265,12 @@ def script(text: str, **how: object) -> Door:
     return Door({"script.py": HEAD + text}, **how)  # type: ignore[arg-type]
 
 
+def unchanged(text: str, **how: object) -> Door:
+    """A script of another tuner."""
+    words = ["-m", "mpitune", "--gpu", "none", "--window", "4"]
+    return Door({"script.py": text}, lambda options: [*words, *options, "script.py"], grace=(), **how)  # type: ignore[arg-type]
+
+
 DOORS = {
     "toys": Door(
         {},
@@ -278,26 +284,10 @@ DOORS = {
     "a strategy with stages": script(STAGES, needs="optuna"),
     "together": script(TOGETHER, signal=signal.SIGINT, needs="optuna", holds=(9, 12)),
     "a race of GridSearchCV": script(RACE, joins=False, timed=True, grace=()),
-    "an Optuna script": Door(
-        {"script.py": OPTUNA},
-        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
-        joins=False, grace=(), needs="optuna",
-    ),
-    "a hyperopt script": Door(
-        {"script.py": HYPEROPT},
-        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
-        grace=(), needs="hyperopt",
-    ),
-    "W&B's agent": Door(
-        {"script.py": AGENT},
-        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
-        grace=(), prints=None, needs="wandb",
-    ),
-    "a Ray Tune script": Door(
-        {"script.py": RAY},
-        lambda options: ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"],
-        grace=(), needs="ray.tune",
-    ),
+    "an Optuna script": unchanged(OPTUNA, joins=False, needs="optuna"),
+    "a hyperopt script": unchanged(HYPEROPT, needs="hyperopt"),
+    "W&B's agent": unchanged(AGENT, prints=None, needs="wandb"),
+    "a Ray Tune script": unchanged(RAY, needs="ray.tune"),
     "a sweep file": Door(
         {"script.py": SWEEP, "sweep.json": json.dumps(SWEEP_FILE)},
         lambda options: ["-m", "mpitune", "run", "sweep.json", "--gpu", "none", "--window", "4", *options],

@@ -90,10 +90,6 @@ ARRAYS: dict[str, tuple[Callable[[Path, Trap], Any], str]] = {
 
 
 def test_arrays_of_a_stranger_run_nothing_and_exhaust_nothing(tmp_path: Path, trap: Trap) -> None:
-    np.savez(tmp_path / "works.npz", array=np.array([trap], dtype=object), allow_pickle=True)
-    np.load(tmp_path / "works.npz", allow_pickle=True)["array"]
-    assert trap.path.exists()
-    trap.path.unlink()
     studied(tmp_path / "r", 1, array_size=3)
     for write, words in ARRAYS.values():
         write(tmp_path / "r" / "arrays" / "t0.npz", trap)

@@ -13,15 +13,10 @@ from mpitune.engine.slots import Resources, slots_of
 from mpitune.engine.study import Study
 from mpitune.port import Port, Scheduling
 from mpitune.storage.journal import Journal
-from mpitune.trial import Place, Result, Rounds, Trial
+from mpitune.trial import Place, Result, Rounds
 from tests.helpers import HEADER
 
-
-def cost_of(trial: Trial) -> float:
-    return float(trial.params["cost"])
-
-
-COSTS = Scheduling(cost=cost_of)
+COSTS = Scheduling(cost=lambda trial: float(trial.params["cost"]))
 
 
 class FakeAgents:
@@ -46,14 +41,8 @@ class FakeAgents:
         self.given: dict[tuple[int, int], list[Run]] = defaultdict(list)
         self.drained: list[int] = []
         self.told: list[tuple[int, bytes]] = []  # news for the workers of a rank
-        journal = Journal(folder, HEADER)
-        self.coordinator = Coordinator(
-            self.study,
-            journal,
-            scheduling,
-            Resources(slots_of(places), self._tell, clock=lambda: self.now, **resources),
-        )
-        self.folder = folder
+        has = Resources(slots_of(places), self._tell, clock=lambda: self.now, **resources)
+        self.coordinator = Coordinator(self.study, Journal(folder, HEADER), scheduling, has)
         self.coordinator.step()
 
     def _tell(self, rank: int, message: object) -> None:
@@ -63,31 +52,22 @@ class FakeAgents:
         elif isinstance(message, Drain):
             self.drained.append(rank)
 
-    def answer(
-        self,
-        slot: tuple[int, int],
-        seconds: float = 9.0,
-        value: float = 1.0,
-        error: str | None = None,
-        doubt: str | None = None,
-        raised: bool = False,
-        messages: bytes = b"",
-    ) -> None:
-        """The slot finishes the first batch that it has."""
+    def answer(self, slot: tuple[int, int], seconds: float = 9.0, value: float = 1.0, **how: Any) -> None:
+        """The slot finishes the first batch that it has; `how`: what else its results say."""
         run = self.given[slot].pop(0)
-        how = {"seconds": seconds, "raised": raised}
-        results = tuple(
-            Result(t.key, {"v": value}, error=error, doubt=doubt, messages=messages, **how) for t in run.batch
-        )
+        results = tuple(Result(trial.key, {"v": value}, seconds=seconds, **how) for trial in run.batch)
         self.coordinator.handle(slot[0], Returned(slot[1], results, 1))
         self.coordinator.step()
 
-    def die(
-        self, slot: tuple[int, int], cause: str = "killed by SIGKILL", building: bool = False, lost: bool = False
-    ) -> None:
+    def die(self, slot: tuple[int, int], cause: str = "killed by SIGKILL", building: bool = False, **how: Any) -> None:
         self.given[slot].clear()
-        self.coordinator.handle(slot[0], Died(slot[1], cause, building, lost))
+        self.coordinator.handle(slot[0], Died(slot[1], cause, building, **how))
         self.coordinator.step()
+
+    def finish(self) -> None:
+        """All that slots are given is answered until the study has ended."""
+        while not self.coordinator.finished:
+            self.answer(next(slot for slot, runs in self.given.items() if runs))
 
     def keys(self, slot: tuple[int, int]) -> list[list[str]]:
         return [[trial.key for trial in run.batch] for run in self.given[slot]]

@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +27,13 @@ def sent() -> list[Any]:
     return []
 
 
-@pytest.fixture
-def agent(sent: list[Any]) -> Iterator[Agent]:
-    """One slot whose worker dies in the trial t0."""
-    setup = Setup(pickle.dumps(Toy(2, at=("t0=c_exit",))), {}, "cpu", os.getpid())
-    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions())
-    yield agent
-    agent.close()
+def at_work(sent: list[Any], toy: Toy, trial_timeout: float | None = None) -> tuple[Agent, WorkerProcess]:
+    """One slot, whose worker is given the trial t0."""
+    setup = Setup(pickle.dumps(toy), {}, "cpu", os.getpid())
+    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=trial_timeout))
+    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
+    assert agent.slots[0].process is not None
+    return agent, agent.slots[0].process
 
 
 def heard(agent: Agent, sent: list[Any], kind: type) -> Any:
@@ -46,15 +45,16 @@ def heard(agent: Agent, sent: list[Any], kind: type) -> Any:
     return next(message for message in sent if isinstance(message, kind))
 
 
-def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(agent: Agent, sent: list[Any]) -> None:
+def test_a_batch_sent_before_the_death_was_heard_of_is_not_evaluated(sent: list[Any]) -> None:
     """The coordinator has it back in its queue: evaluated here as well, it would return twice."""
     batch = (Trial("t1", {"x": 1, "offset": 0}),)
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
+    agent, _ = at_work(sent, Toy(2, at=("t0=c_exit",)))
     heard(agent, sent, Died)
     agent.handle(Run(0, batch, life=0))
     assert agent.slots[0].process is None and not agent.slots[0].waiting
     agent.handle(Run(0, batch, life=1))
     assert heard(agent, sent, Returned).results[0].key == "t1"
+    agent.close()
 
 
 def test_half_a_message_is_not_waited_for() -> None:
@@ -74,11 +74,7 @@ def test_half_a_message_is_not_waited_for() -> None:
 def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the kernel, which waits for a GPU that has gone: signals do not reach it."""
     monkeypatch.setattr(module, "REAP_SECONDS", 0.5)
-    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid())
-    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=0.5))
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
-    process = agent.slots[0].process
-    assert process is not None
+    agent, process = at_work(sent, Toy(2, at=("t0=hang",)), 0.5)
     kill, pid = process.kill, process.handle.pid
     monkeypatch.setattr(process, "kill", lambda: None)
     try:
@@ -92,11 +88,7 @@ def test_a_worker_that_cannot_be_killed_costs_its_slot_only(sent: list[Any], mon
 
 
 def test_a_worker_whose_keeper_was_suspended_is_ended(sent: list[Any]) -> None:
-    setup = Setup(pickle.dumps(Toy(2, at=("t0=hang",))), {}, "cpu", os.getpid())
-    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=0.5))
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
-    process = agent.slots[0].process
-    assert process is not None
+    agent, process = at_work(sent, Toy(2, at=("t0=hang",)), 0.5)
     while not process.built:
         agent.step(0.01)
     os.kill(process.handle.pid, signal.SIGSTOP)
@@ -108,11 +100,7 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any], m
     """Rank and worker sleep for longer than the deadline, by the clock: the trial goes on where it was."""
     asleep = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + asleep))
-    setup = Setup(pickle.dumps(Toy(2, seconds=0.8)), {}, "cpu", os.getpid())
-    agent = Agent(sent.append, setup, [CPU], [Place()], RunOptions(trial_timeout=100.0))
-    agent.handle(Run(0, (Trial("t0", {"x": 0, "offset": 0}),), life=0))
-    process = agent.slots[0].process
-    assert process is not None
+    agent, process = at_work(sent, Toy(2, seconds=0.8), 100.0)
     while not process.built:
         assert agent.slots[0].process is process, sent
         agent.step(0.01)

@@ -27,9 +27,8 @@ def test_costly_batches_first_over_all_ranks(tmp_path: Path) -> None:
     assert [agents.keys(slot) for slot in ((0, 0), (1, 0), (0, 1))] == [[["t5"]], [["t4"]], [["t3"]]]
     agents.answer((1, 0))
     assert agents.keys((1, 0)) == [["t2"]]
-    while not agents.study.finished:
-        agents.answer(next(slot for slot, runs in agents.given.items() if runs))
-    assert agents.coordinator.finished
+    agents.finish()
+    assert agents.study.finished
 
 
 def test_short_batches_are_fetched_ahead_long_ones_are_not(tmp_path: Path) -> None:
@@ -88,9 +87,7 @@ def test_trials_that_take_too_long_end_no_slot_however_many_they_are(tmp_path: P
     """More deaths than a slot may have where nothing works, and then a trial that ends."""
     agents = FakeAgents(tmp_path, trials(21), places(1))
     for _ in range(40):
-        agents.given[0, 0].clear()
-        agents.coordinator.handle(0, Died(0, "no result", building=False, lost=False, hung=True))
-        agents.coordinator.step()
+        agents.die((0, 0), "no result", hung=True)
     agents.answer((0, 0))
     assert agents.study.finished and sorted(read_study(tmp_path).results) == sorted(f"t{i}" for i in range(21))
 
@@ -241,15 +238,12 @@ def test_a_slot_that_waits_for_an_outcome_goes_on_once_nobody_else_works(tmp_pat
     for _ in range(3):
         agents.answer((1, 0), error="no such point")
     if failing == "is lost":
-        agents.given.pop((0, 0))
-        agents.coordinator.handle(0, Died(0, "gone", building=True, lost=True))
-        agents.coordinator.step()
+        agents.die((0, 0), "gone", building=True, lost=True)
     else:
         for _ in range(3):
             agents.answer((0, 0), error="no such point")
     assert len(agents.given[1, 0]) == 1
-    while not agents.coordinator.finished:
-        agents.answer(next(slot for slot, runs in agents.given.items() if runs))
+    agents.finish()
     assert agents.study.finished
 
 
@@ -594,8 +588,7 @@ def test_a_trial_whose_only_slot_with_room_is_lost_is_left_open(tmp_path: Path) 
     agents = FakeAgents(tmp_path, trials(3), places(1, 1))
     refuse(agents, (0, 0))
     assert agents.keys((0, 0)) == [["t0"]]
-    agents.coordinator.handle(1, Died(0, "gone", building=True, lost=True))
-    agents.coordinator.step()
+    agents.die((1, 0), "gone", building=True, lost=True)
     agents.answer((0, 0))
     agents.answer((0, 0))
     assert agents.coordinator.finished and list(agents.coordinator.dispatch.left_open) == ["t2"]

@@ -53,9 +53,8 @@ def test_a_gang_waits_for_its_devices_while_the_other_slots_go_on(tmp_path: Path
     assert agents.running()[0, 1] == "t5" and (1, 1) not in agents.running()
     agents.answer((1, 0))
     assert sorted(agents.running().values()) == ["t4", "t5", "t6"]
-    while not agents.study.finished:
-        agents.answer(next(iter(agents.running())))
-    assert agents.coordinator.finished
+    agents.finish()
+    assert agents.study.finished
 
 
 def test_whole_nodes(tmp_path: Path) -> None:

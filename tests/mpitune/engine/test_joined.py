@@ -68,7 +68,7 @@ def require_equal(folder: Path, alone: Path, most: int = N_TRIALS) -> None:
 def test_jobs_may_end_in_any_way(alone: Path, tmp_path: Path) -> None:
     """The first is killed, one is suspended for longer than jobs are waited for, one is told to stop."""
     first, second, third = (joins(tmp_path, "--seconds", "0.3") for _ in range(3))
-    wait_for_jobs(tmp_path, 3)
+    assert wait_until(lambda: sum(bool(journal_lines(at.parent)) for at in tmp_path.glob("jobs/*/journal.jsonl")) == 3)
     os.killpg(first.pid, signal.SIGKILL)
     os.killpg(second.pid, signal.SIGSTOP)
     begun = len(journal_lines(tmp_path))
@@ -102,15 +102,6 @@ def test_a_job_where_all_fails_tells_it_where_those_with_success_have_ended(tmp_
     options = RunOptions(join=True, workers=0, results=tmp_path / "r", quiet=True)
     outcomes = run_study(Toy(6, at=tuple(f"t{n}=exception" for n in (3, 4, 5))), options)
     assert [outcome.result.failed for outcome in outcomes] == [False] * 3 + [True] * 3
-
-
-def wait_for_jobs(folder: Path, n: int) -> None:
-    """Until so many jobs have finished a trial."""
-    assert wait_until(lambda: sum(len(journal_lines_of(path)) > 0 for path in folder.glob("jobs/*/journal.jsonl")) == n)
-
-
-def journal_lines_of(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if '"key"' in line]
 
 
 def test_results_from_elsewhere_are_copied_into_the_folder(

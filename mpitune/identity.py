@@ -2,9 +2,9 @@
 
 Numbers count by type and bits, arrays by dtype, shape and bytes, containers by their parts, functions and classes by
 their names and what they hold (`mpitune.source` has their code), classes that their module has under this name by the
-name alone, lambdas by their code as well, all else by what its pickle is made of. Order counts in dicts, but neither in
-sets nor among attributes. It is the same in each process, and a thing without such a content, as an open file, is
-refused where results are kept.
+name alone, lambdas and functions of functions by their code as well, all else by what its pickle is made of. Order
+counts in dicts, but neither in sets nor among attributes. It is the same in each process, and a thing without such a
+content, as an open file, is refused where results are kept.
 
     identity(value)     32 digits that only an equal value has
     header_text(value)  a text for headers: the repr where that says all, else its begin and 12 of these digits
@@ -53,7 +53,7 @@ _SET = re.compile(r"""\{(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|<[^<>{}]*>|[^{}:'
 def identity(value: Any, code: bool = True) -> str:
     """A digest that only a value of this type and content has, in any process. Raises UsageError where it has none.
 
-    code: whether that of lambdas counts; False where `Experiment.called` tells it.
+    code: whether that of lambdas and functions of functions counts; False where `Experiment.called` tells it.
     """
     try:
         return blake2b(_Digester(code).of(value), digest_size=16).hexdigest()
@@ -269,7 +269,7 @@ def _of_function(function: FunctionType, counts: bool) -> list[Any]:
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     holds = [function.__defaults__, function.__kwdefaults__, cells, *_attributes(vars(function))]
     code = function.__code__
-    if counts and name.endswith("<lambda>"):
+    if counts and ("<locals>" in name or name.endswith("<lambda>")):
         holds += [text_of(function) or code, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
     return ["function", module, name, *holds]
 

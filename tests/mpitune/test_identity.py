@@ -128,6 +128,7 @@ def parts() -> dict[str, Callable[[int], Any]]:
         "method": lambda n: Held(n).method,
         "function": adding,
         "lambda": of_lambda,
+        "function of a branch": lambda n: functools.wraps(adding(0))(typed("x", "-x")(n)),
         "name in a lambda": typed("x.mean()", "x.sum()"),
         "lambda in a lambda": typed("[i + 1 for i in x]", "[i + 2 for i in x]"),
         "tuple in a lambda": typed("x in (1, 2)", "x in (1, 3)"),

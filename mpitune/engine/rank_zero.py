@@ -130,7 +130,9 @@ class RankZero:
         keys = {*study.results, *history.trials}
         n_alone = history.n_alone + (not self.part.options.join)
         last = {"last": max(trial.segment.number or 0 for trial, _ in outcomes)} if outcomes else {}
-        return {"complete": True, **last, **counted(n_alone, keys - (history.lost - study.results.keys()))}
+        left = history.results.keys() - study.asked if self.part.experiment.kind == "experiment" else ()
+        beside = {"beside": sorted(left)} if left else {}
+        return {"complete": True, **last, **beside, **counted(n_alone, keys - (history.lost - study.results.keys()))}
 
     def _note_end(self, **facts: object) -> float:
         """Note in the journal how this run ends. Returns the seconds it took."""
@@ -192,7 +194,7 @@ class RankZero:
         self._note_end(complete=False)
         if left_open := coordinator.dispatch.left_open:
             key, reason = next(iter(left_open.items()))
-            log.warning("%d trials were not run, such as %s: %s", len(left_open), key, reason)
+            log.error("%d trials were not run, such as %s: %s", len(left_open), key, reason)
         if coordinator.dispatch.n_too_long:
             log.warning("%d batches were not begun, as the job's time limit is near", coordinator.dispatch.n_too_long)
         elif coordinator.stopped_by is None and not left_open:

@@ -61,7 +61,7 @@ class Study:
         self._lost = set() if len(results) == len(trials) else set(trials).difference(results)  # known without results
         self._renew, self._before = renew, before
         self._courses = [_Course(number, search) for number, search in enumerate(searches)]
-        self._keys: set[str] = set()
+        self.asked: set[str] = set()
         self._waits_for: dict[str, _Course] = {}  # the course that waits for the trial of this key
         self._behind: list[_Course] = []  # those that know what they wait for, but new work was to begin first
         self._news: list[str] = []  # keys of results, see `news`
@@ -70,7 +70,7 @@ class Study:
     @property
     def n_asked(self) -> int:
         """Trials that its searches have asked for; of them `n_done` have results, `n_open` have none."""
-        return len(self._keys)
+        return len(self.asked)
 
     # What comes from elsewhere: nothing where one job works on the study, by itself.
 
@@ -225,9 +225,9 @@ class Study:
         A round may have a million known trials, so all are looked up together.
         """
         keys = [trial.key for trial in trials]
-        n_before = len(self._keys)
-        self._keys.update(keys)
-        if len(self._keys) < n_before + len(keys):
+        n_before = len(self.asked)
+        self.asked.update(keys)
+        if len(self.asked) < n_before + len(keys):
             numbers = Counter(trial.key for course in self._courses for trial in course.trials)
             raise ValueError(f"two trials have the key {next(key for key in keys if numbers[key] > 1)}")
         new = set()

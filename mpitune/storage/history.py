@@ -250,13 +250,14 @@ def studies_in(folder: Path) -> list[Path]:
 
 
 def read_study(folder: Path) -> History:
-    """As `read_journal`, without trials after a complete study's last. Raises UsageError where there is none, too."""
+    """As `read_journal`, without what a complete study left out. Raises UsageError where there is none, too."""
     history = read_journal(folder)
     if history is None:
         raise UsageError(f"{folder} holds no study: give the results folder of one")
     ends = [each.ends[-1] for each in history.jobs.values() or [history] if each.ends] if history.complete else []
     last = max((end["last"] for end in ends if "last" in end), default=sys.maxsize)
-    for key in [key for key, trial in history.trials.items() if (trial.segment.number or 0) > last]:
+    left = set.intersection(*({*end.get("beside", ())} for end in ends)) if ends else ()
+    for key in [key for key, trial in history.trials.items() if key in left or (trial.segment.number or 0) > last]:
         del history.trials[key], history.results[key]
     return history
 

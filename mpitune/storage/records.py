@@ -180,12 +180,14 @@ class EndLine(Struct):
     Attributes:
         results, digest: of all that a complete study has, see `mpitune.storage.history.counted`.
         last: number of its last trial. Others may have begun before a callback ended it.
+        beside: keys of results there that this run has not asked for.
     """
 
     complete: bool
     results: Count | None = None
     digest: str = ""
     last: Count = 0
+    beside: tuple[str, ...] = ()
     seconds: Seconds = 0.0
     failed: Count = 0
     stopped: str = ""  # by what, see `Port.on_results`

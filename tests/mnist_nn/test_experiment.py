@@ -15,6 +15,7 @@ from mnist_nn.keys import refit_key
 from mnist_nn.net import Images
 from mnist_nn.network import Network
 from mnist_nn.shapes import weights_of
+from mpitune import RunOptions, load, run_study
 from mpitune.engine.study import Study
 from mpitune.errors import Exit
 from mpitune.experiment import Objective, WorkerContext, per_trial
@@ -219,6 +220,14 @@ def test_a_network_without_memory_is_not_begun_and_says_what_it_takes(program: A
     assert "6 trials were not run" in done.stderr
     assert "to end on this machine, begin anew with a smaller --max-channels" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("the same command goes on where there is more room")
+    assert "6 trials were not run, such as" in program(*command, "--quiet", status=Exit.STOPPED).stderr
+
+
+def test_a_study_shows_the_trials_of_its_last_command_alone(tmp_path: Path) -> None:
+    for save_models in (True, False):  # whose refits are others
+        tiny = replace(TINY, n_bootstrap=1, n_tuning=1, epochs=1, plot=0, save_models=save_models)
+        run_study(tiny, RunOptions(workers=0, gpu="none", quiet=True, results=tmp_path))
+    assert len(load(tmp_path).trials) == tiny.n_trials()
 
 
 def test_the_memory_of_a_node_is_shared_by_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from mnist_nn.bootstrap import least_sure, majority_vote
 from mpitune.experiment import Data
 from mpitune.figures.plotting import GREY, INK, ONE, REST, RIGHT, WRONG, boxes, save, styled, subplots
+from mpitune.storage.files import remove_file
 
 MOST_POINTS = 40  # more networks than this are shown by their boxes alone
 
@@ -55,6 +56,8 @@ class Shown(NamedTuple):
 
 def draw_ensemble(folder: Path, probabilities: np.ndarray, *, extra: np.ndarray, data: Data, n: int, noun: str) -> None:
     """figures/: unsure-01-test-..., least sure first, and no-digit; for the arguments see `shown_of`."""
+    for old in folder.glob("figures/unsure-*-test-*.[ps][nv]g"):  # of a run with another --plot or other answers
+        remove_file(old)
     for image in shown_of(probabilities, extra, data, n, noun):
         save(box_plot(image, noun), folder / "figures", image.name)
 

@@ -18,7 +18,7 @@ from mpitune.settings import program, setting
 class Predict:
     """What the command line has."""
 
-    results: Path = setting(help="results folder of mnist_nn, which holds models/*.pt, or of mnist_nn.ddp: model.pt")
+    results: Path = setting(help="results folder of mnist_nn: its models/*.pt; without these model.pt of mnist_nn.ddp")
     image: tuple[Path, ...] = setting(help="PNG of the size of the data's images, bright on dark")
 
 
@@ -30,7 +30,7 @@ def judge(settings: Predict) -> Exit:
     from mnist_nn import net, network
 
     answers: list[np.ndarray] = []
-    for model in sorted([*settings.results.glob("models/bootstrap-*.pt"), *settings.results.glob("model.pt")]):
+    for model in sorted(settings.results.glob("models/bootstrap-*.pt")) or settings.results.glob("model.pt"):
         pixels, path, fix = [], model, "train again with --save-models and --restart"
         try:
             about = json.loads(model.with_suffix(".json").read_bytes())
@@ -38,11 +38,13 @@ def judge(settings: Predict) -> Exit:
             with torch.device("meta"):  # which holds nothing, whatever sizes a stranger has written there
                 module = network.Network(about["parameters"], (height, width), N_CLASSES)
             module.load_state_dict(torch.load(model, map_location="cpu", weights_only=True), assign=True)
-            fix = f"give a PNG of {width} x {height} pixels"
+            fix = f"give a PNG of {width} x {height} pixels, of 8 bits and opaque"
             for path in settings.image:
                 with Image.open(path, formats=("PNG",)) as file:
                     if file.size != (width, height):
                         raise ValueError(file.size)  # before it is unpacked
+                    if file.mode.startswith("I") or np.asarray(file.convert("RGBA"))[..., 3].min() < 255:
+                        raise ValueError(file.mode)  # Pillow would clip 16 bits, and leave out what is transparent
                     pixels.append(np.rint(np.asarray(file.convert("L")) * (ink / 255)).astype(np.uint8))
             images = net.Images(torch.tensor(np.stack(pixels)), ink).normalised()
             answers.append(module(images).softmax(1).detach().numpy())

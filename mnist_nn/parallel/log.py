@@ -112,12 +112,12 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     write_table(path, [*rows, row])
 
 
-def summary(row: Mapping[str, Any]) -> str:
-    """The row as a line for people."""
+def summary(row: Mapping[str, Any], last: Epoch) -> str:
+    """The row as a line for people, whose texts would be rounded twice."""
     nodes, devices, trained = row["nodes"], row["devices"], row["trained_epochs"]
     here = "" if trained == f"{row['epochs']}" else f" ({trained} of them in this run)"
     return (
         f"{nodes} node{'s' * (nodes > 1)}, {devices} {row['device']} process{'es' * (devices > 1)}, "
         f"batch {row['batch']} each, {row['epochs']} epoch{'s' * (row['epochs'] > 1)}{here}: "
-        f"{duration(float(row['seconds']))}, accuracy {float(row['accuracy']):.2%}, loss {float(row['loss']):.4f}"
+        f"{duration(float(row['seconds']))}, accuracy {last.accuracy:.2%}, loss {last.test_loss:.4f}"
     )

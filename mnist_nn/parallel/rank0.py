@@ -141,7 +141,7 @@ class Recorder:
             if self.job.settings.save_model:
                 named = {name: weight.cpu().numpy() for name, weight in state.weights.items()}
                 save_model(folder / "model.pt", self.job.params, self._form, named)
-        print(summary(row), flush=True)
+        print(summary(row, epochs[-1]), flush=True)
 
     def _row(self, epochs: Sequence[Epoch]) -> dict[str, Any]:
         """Seconds and speed are of this run, accuracy and loss of the whole training."""

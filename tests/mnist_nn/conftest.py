@@ -66,6 +66,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     from tests.mnist_nn.small import TINY, computed
 
     folder, said = tmp_path_factory.mktemp("study"), StringIO()
+    (folder / "figures").mkdir()
+    (folder / "figures" / "unsure-04-test-9.svg").touch()  # of a run before, with another --plot
     with redirect_stdout(said):
         reported(replace(TINY, plot=3), computed(), TINY.data(), folder)
     return folder, said.getvalue()

@@ -15,6 +15,7 @@ from common.data import load
 from mnist_nn.ddp import main
 from mnist_nn.net import Images
 from mnist_nn.network import Network
+from mnist_nn.parallel.log import Epoch, summary
 from mnist_nn.parallel.rank0 import best_of
 from mnist_nn.parallel.train import order_of
 from mpitune.errors import Exit, UsageError
@@ -98,6 +99,8 @@ def test_a_resumed_training_is_the_uninterrupted_one(data: Path, tmp_path: Path,
     table = rows(tmp_path / "b")
     assert [(row["epochs"], row["trained_epochs"]) for row in table] == [("1", "1"), ("3", "2")]
     assert "batch 20 each, 3 epochs (2 of them in this run): " in capsys.readouterr().out
+    row, last = {**table[1], "nodes": 1, "devices": 1, "epochs": 3, "loss": "1.41875"}, Epoch(3, 1, 1.418751, 1, 1, 1)
+    assert summary(row, last).endswith("loss 1.4188"), "it is rounded once"
     log = [json.loads(line) for line in (tmp_path / "b" / "log.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in log if "accuracy" in line and "epoch" in line]
     assert [float(row["seconds"]) for row in table] == pytest.approx([seconds[0], sum(seconds[1:])], rel=1e-4)
@@ -142,18 +145,8 @@ def test_the_best_network_of_a_search_is_trained(tmp_path: Path) -> None:
         for n, loss in enumerate((0.9, 0.55, float("nan"), float("inf")), start=3)
     ]
     write_table(tmp_path / "search" / "results.csv", [{**row, "learning_rate": 0.02, "momentum": 0.1} for row in rows_])
-    command = (
-        "--dataset",
-        "digits",
-        "--from",
-        str(tmp_path / "search"),
-        "--train-size",
-        "500",
-        "--batch-size",
-        "16",
-        "--save-model",
-    )
-    assert main([*command, "--epochs", "2", "--results", str(tmp_path / "r")]) == Exit.DONE
+    command = ["--from", str(tmp_path / "search"), *"--dataset digits --train-size 500 --batch-size 16".split()]
+    assert main([*command, "--epochs", "2", "--save-model", "--results", str(tmp_path / "r")]) == Exit.DONE
     params = json.loads((tmp_path / "r" / "model.json").read_text())["parameters"]
     assert params["n_conv_layer"] == 4 and params["learning_rate"] == 0.02
     (row,) = rows(tmp_path / "r")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -32,6 +33,9 @@ def test_kept_networks_answer_as_the_study_did(
     first, again = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{six}: {mean.argmax()}, {mean.max():.1%} sure; ") and " of 2 vote " in first
     assert again == first
+    copytree(study[0] / "models", six.parent / "models")
+    (six.parent / "model.pt").touch()  # of mnist_nn.ddp, whose answer is another
+    assert judge(Predict(six.parent, (six,))) == 0 and capsys.readouterr().out == f"{first}\n"
 
 
 def test_what_cannot_be_read_is_refused_by_name(study: tuple[Path, str], six: Path, tmp_path: Path) -> None:
@@ -43,7 +47,10 @@ def test_what_cannot_be_read_is_refused_by_name(study: tuple[Path, str], six: Pa
     refused(f"there are no models in {tmp_path}", tmp_path)
     (tmp_path / "text.png").write_text("six")
     Image.new("L", (9, 8)).save(tmp_path / "wide.png")
-    for bad in ("absent.png", "text.png", "wide.png"):
+    ink = np.asarray(Image.open(six))
+    Image.fromarray(ink.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    Image.fromarray(np.dstack([ink | 255, ink])).save(tmp_path / "clear.png")
+    for bad in ("absent.png", "text.png", "wide.png", "deep.png", "clear.png"):
         refused(f"{bad} cannot be read as it should: give a PNG of 8 x 8 pixels", study[0], tmp_path / bad)
     good = study[0] / "models" / "bootstrap-00.pt"
     weights, path = torch.load(good, weights_only=True), tmp_path / "model.pt"

@@ -31,7 +31,7 @@ from mpitune.storage.journal import Journal, written_into
 from mpitune.storage.provenance import versions
 from mpitune.storage.table import kind_of, last_line
 from mpitune.track.tracker import Tracker, close
-from mpitune.trial import Outcome, Result, failures
+from mpitune.trial import Outcome, Result, failure_of, failures
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ class RankZero:
         progress = Progress(self.part.options.quiet, status)
         self.trackers.extend(Tracker(track, folder) for track in self.part.options.track)
         loop(self.part.transport, agent, coordinator, progress)
-        complete = study.finished
+        is_cut = coordinator.ended_by and any(conclusion is False for conclusion in study.conclusions())
+        complete = study.finished and not is_cut
         if not complete and not (coordinator.ended_by and coordinator.stopped_by is None):
             return self._unfinished(study, coordinator)
         outcomes = study.outcomes()
@@ -158,7 +159,7 @@ class RankZero:
         known = history.results
         if known and all(result.failed for result in known.values()):  # nothing has worked, so no trial is to blame
             retry = True
-        for key in [key for key, result in known.items() if result.failed] if retry else ():
+        for key in [key for key, result in known.items() if failure_of(result) is not None] if retry else ():
             del known[key]
         searches = self.part.experiment.searches()
         return Study(searches, history.trials, known, renew=retry, before=before, port=self.part.experiment)

@@ -74,7 +74,7 @@ class Loop(MODULE.FMinIter):
     loss_threshold: Any
     raised: Exception | None = None
     _best = float("inf")
-    _stopped = _exhausted = _begun = _has_asked = False
+    _stopped = _exhausted = _begun = _has_asked = is_cut = False
 
     def exhaust(self) -> Loop:
         """Run all trials; where no call of `fmin` of this module is begun, as by hyperopt."""
@@ -144,6 +144,7 @@ class Loop(MODULE.FMinIter):
 
     def ask(self, most: int) -> list[Proposed] | None:
         """What hyperopt would enqueue next, if one may begin; None where none that is open counts any more."""
+        self.is_cut = self.is_late and self.n_left > 0
         if self.is_late or self._exhausted:
             return []
         trials, first, self._has_asked = [], not self._has_asked, True

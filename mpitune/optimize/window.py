@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 def rounds(source: Source, window: int) -> Rounds:
-    """Keep so many trials, or stages, open; the conclusion is True, as the source has come to its end.
+    """Keep so many trials, or stages, open; the conclusion is whether the source came to its end, and was not cut.
 
     Results are told in the order in which they would end in virtual time, where each batch runs from when it was asked
     for as long as its cost. So whole trials are told in the order asked, and no short stage waits for a far longer one.
@@ -55,7 +55,7 @@ def rounds(source: Source, window: int) -> Rounds:
                 heappush(waiting, (now + one.cost if source.least else 0, n_asked, one))
                 n_asked, n_open = n_asked + 1, n_open + len(one.batch)
         if not waiting:
-            return True
+            return not getattr(source, "is_cut", False)
         now, _, one = heappop(waiting)
         n_open -= len(one.batch)
         results = yield Window(new, one.batch)

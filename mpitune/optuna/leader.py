@@ -43,6 +43,7 @@ class Leader:
     keeps: bool = False  # whether a journal is kept
     raised: BaseException | None = None
     stopped: bool = False  # by an objective
+    is_cut: bool = False  # by its time, before all trials were asked for
     bar: Any = None  # Optuna's
     began: float = field(default_factory=time.monotonic)
     n_asked: int = 0
@@ -67,7 +68,8 @@ class Leader:
         """The next trial, if one may begin; None where none that is open counts any more."""
         if self.ended:
             return None
-        if self.n_asked == self.n_trials or self.is_late:
+        self.is_cut = self.n_asked != self.n_trials and self.is_late
+        if self.n_asked == self.n_trials or self.is_cut:
             return []
         self.n_asked += 1
         proposed = [Proposed((self.asking.ask(),))]

@@ -112,6 +112,8 @@ class InWorker:
             self._constraints(ended) if values else (), for_door=kept,
         )  # fmt: skip
         shown = dict(zip(self.names, values or (), strict=False))
+        if state == TrialState.PRUNED and len(self.names) == 1:  # as in Optuna
+            shown = dict(ending.steps.get(max(ended.intermediate_values, default=0), {}))
         return Evaluation(trial.key, shown, messages=messages, user_attrs=plain(ended.user_attrs), ending=ending)
 
     def _begun(self, proposal: Mapping[str, Any]) -> OptunaTrial:

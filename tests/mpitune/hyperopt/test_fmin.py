@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,11 +201,13 @@ def test_a_worker_that_ends_in_a_trial_leaves_the_others(word: str, options: Run
     assert len(states) == 12 and any(states) and word in next(filter(None, states))[1] and len(trials) < 12
 
 
-def test_its_time_and_its_losses_end_it() -> None:
+def test_its_time_and_its_losses_end_it(tmp_path: Path) -> None:
     trials, begin = Trials(), time.monotonic()
     fmin(**call(lambda x: time.sleep(0.1) or x, n=None, timeout=1, trials=trials), window=4, options=HERE)
     assert 1 <= len(trials) < 40 and time.monotonic() - begin < 20
     assert sorted(trials._ids) == list(range(len(trials)))  # none that was open is left
+    fmin(**call(lambda x: time.sleep(0.3) or x, n=9, timeout=1), window=1, options=replace(HERE, results=tmp_path))
+    assert read_study(tmp_path).stopped == "its time"
     at_once, left = Trials(), Trials()
     fmin(**call(loss_threshold=0.01, n=50, seed=3, trials=at_once), window=1, options=HERE)
     fmin(**call(loss_threshold=0.01, n=50, seed=3, trials=left, algo=rand.suggest), window=7, options=TWO)

@@ -46,10 +46,16 @@ def test_callbacks_are_called_in_the_order_of_numbers_until_an_exception_that_is
 
 
 def test_a_failure_that_is_caught_counts_for_all_that_count(tmp_path: Path) -> None:
-    half = lambda trial: 1 / (trial.number % 2)  # noqa: E731
-    optimize(new(), half, 4, catch=(ZeroDivisionError,), options=replace(HERE, results=tmp_path / "r"))
+    def half(trial: Trial) -> float:
+        trial.report(2.5, 3)
+        if trial.number == 3:
+            raise optuna.TrialPruned
+        return 1 / (trial.number % 2)
+
+    optimize(study := new(), half, 4, catch=(ZeroDivisionError,), options=replace(HERE, results=tmp_path / "r"))
     assert len(look(tmp_path / "r").failures) == read_study(tmp_path / "r").ends[-1]["failed"] == 2
     assert "2 failed, 0 succeeded" in (tmp_path / "r/report.html").read_text()
+    assert study.trials[3].value == 2.5 and "\n3,pruned,2.5," in (tmp_path / "r/trials.csv").read_text()
 
 
 def looks(trial: Trial, study: optuna.Study) -> float:
@@ -108,10 +114,11 @@ def test_enqueued_and_added_trials() -> None:
     assert study.trials[1].user_attrs == {"from": "me"}
 
 
-def test_a_timeout_and_other_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    study = new()
+def test_a_timeout_and_other_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    study, kept = new(), replace(HERE, results=tmp_path)
     study.set_metric_names(["loss"])
-    optimize(study, lambda trial: time.sleep(0.1) or square(trial), timeout=1.0, gc_after_trial=True, options=HERE)
+    optimize(study, lambda trial: time.sleep(0.1) or square(trial), timeout=1.0, gc_after_trial=True, options=kept)
+    assert read_study(tmp_path).stopped == "its time"
     assert 0 < len(study.trials) < 11 and states(study) == "C" * len(study.trials)
     optimize(late := new(), square, timeout=0, options=TWO)
     assert not late.trials

@@ -40,7 +40,7 @@ class Caller(Enum):
 # Options that are arguments of every search, and of `RunOptions`.
 OF_SEARCH = ("gpu", "workers", "trial_timeout", "changed", "results", "adapt")
 OF_SCRIPT = ("gpu", "workers", "results", "restart", "join")
-OF_HYDRA = ("gpu", "workers", "trial_timeout", "results", "join")
+OF_HYDRA = ("gpu", "workers", "trial_timeout", "results", "join", "retry_failed")
 _callers: list[Caller] = []  # the first one counts, as calls nest; several threads may be in one; none: as PROGRAM
 _kept = True
 

@@ -38,6 +38,7 @@ KEYS: dict[str, Any] = {
     "direction": "minimize",
     "max_failure_rate": 0.0,
     "join": False,
+    "retry_failed": False,
     **dict.fromkeys((
         "storage", "study_name", "n_trials", "n_jobs", "params", "seed", "results", "timeout", "trial_timeout",
         "workers", "gpu", "track",

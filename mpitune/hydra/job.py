@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mpitune.errors import UsageError
 from mpitune.optimize.attempts import AttemptFolder
@@ -40,16 +41,18 @@ class HydraJob:
     def __post_init__(self) -> None:
         self.__wrapped__ = self.task  # whose changes are told
 
-    def check(self) -> None:
-        """Raise UsageError for overrides that Hydra cannot compose, before any job begins."""
+    def check(self) -> str:
+        """A digest of what is composed. Raises UsageError where Hydra cannot compose it, before any job begins."""
+        digest = sha256(_own(self.config))
         ends = {n: getattr(part, "choices", ()) or (part.low, part.high) for n, part in self.space.items()}
         for n in range(min(MOST_TRIED, max(map(len, ends.values()), default=1))):
             point = {name: values[n % len(values)] for name, values in ends.items()}
             try:
-                self._composed(point)
+                digest.update(_own(self._composed(point)))  # as files of groups may change
             except Exception as error:
                 words = " ".join(f"{name}={value}" for name, value in point.items())
                 raise UsageError(f"the job {words} cannot be configured: {str(error).strip()}") from error
+        return digest.hexdigest()[:8]
 
     def _composed(self, params: Mapping[str, Any]) -> DictConfig:
         words = [f"{name}={params[name]}" if text is None else text for name, text in self.line.items()]
@@ -79,6 +82,11 @@ class HydraJob:
             trial.set_user_attr(RETURNED_NOTHING, True)
             return 0.0
         return ended.return_value
+
+
+def _own(config: DictConfig) -> bytes:
+    """The app's own part of it."""
+    return OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])).encode()
 
 
 class _Pruning:

@@ -6,12 +6,12 @@ sampler proposes. There are no batches: trial n needs the results of trials up t
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from mpitune.errors import Caller, StudyError, UsageError, called_from, mended, print_error
+from mpitune.errors import Caller, StudyError, UsageError, called_from, mended, print_error, typed
 from mpitune.hydra.job import RETURNED_NOTHING, HydraJob
 from mpitune.hydra.space import swept
 from mpitune.optimize.tuning import require_whole
 from mpitune.options import RunOptions
+from mpitune.optuna.asking import SEED, attrs_of
 from mpitune.optuna.optimizing import optimize
 from mpitune.ranks import launch
 from mpitune.settings import require_seconds
@@ -61,33 +62,35 @@ def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: 
     options = RunOptions(
         results=None if keys["results"] is None else Path(keys["results"]), join=bool(keys["join"]),
         workers=keys["workers"], gpu=None if keys["gpu"] is None else str(keys["gpu"]),
-        trial_timeout=keys["trial_timeout"], track=keys["track"] or (),
+        trial_timeout=keys["trial_timeout"], track=keys["track"] or (), retry_failed=bool(keys["retry_failed"]),
     )  # fmt: skip
     job = HydraJob(
         plugin.hydra_context, plugin.task, config, {name: part for name, (part, _) in space.items()}, line,
         len(study.directions) == 1 and is_whole, Singleton.get_state(), os.urandom(4).hex() if options.join else "",
     )  # fmt: skip
+    digest = f"(configuration {job.check()})"
     folder = Path(str(config.hydra.sweep.dir))
+    path, rate = folder / "multirun.yaml", keys["max_failure_rate"]
+    save = cache(partial(_save, config, path))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _save(config, folder / "multirun.yaml")
+        if options.results is None or not path.exists():
+            save()
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror}): give another hydra.sweep.dir") from error
-    job.check()
-    own = OmegaConf.to_yaml(OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"]))
-    digest = f"(configuration {hashlib.sha256(own.encode()).hexdigest()[:8]})"  # of the app's own
-    rate = float(keys["max_failure_rate"])
 
-    def end_failed(study: Study, trial: FrozenTrial) -> None:
+    def told(study: Study, trial: FrozenTrial) -> None:
+        save()  # that of another sweep stays where this one is refused
         if trial.state == TrialState.FAIL and not rate:  # also of a job that raises nothing
             study.stop()
 
     optimize(
         study, job, _begun(study, {name: values for name, (_, values) in space.items()}, keys["n_trials"]),
-        keys["timeout"], catch=Exception if rate else (), callbacks=[end_failed], window=keys["n_jobs"],
+        keys["timeout"], catch=Exception if rate else (), callbacks=[told], window=keys["n_jobs"],
         space=" ".join([*(str(override.input_line) for override in overrides), digest]), options=options,
     )  # fmt: skip
-    _conclude(study, rate, folder)
+    again = f": give {typed('retry_failed')} to run them again" if keys["results"] and not keys["storage"] else ""
+    _conclude(study, rate, folder, again)
 
 
 def _require_possible(keys: Mapping[str, Any], known: Sequence[str], config: DictConfig) -> None:
@@ -96,8 +99,8 @@ def _require_possible(keys: Mapping[str, Any], known: Sequence[str], config: Dic
         raise UsageError(f"hydra.sweeper has {key!r}: {mended(key, known)}")
     if keys["join"] and keys["results"] is None:
         raise UsageError("hydra.sweeper.join=true needs results that all jobs see: give hydra.sweeper.results")
-    if not 0 <= (rate := float(keys["max_failure_rate"])) <= 1:
-        raise UsageError(f"hydra.sweeper.max_failure_rate={rate:g}: give a part of all jobs, 0 to 1")
+    if not isinstance(rate := keys["max_failure_rate"], int | float) or not 0 <= rate <= 1:
+        raise UsageError(f"hydra.sweeper.max_failure_rate={rate}: give a part of all jobs, 0 to 1")
     require_seconds("hydra.sweeper.timeout", keys["timeout"])
     for name in ("n_trials", "n_jobs"):
         require_whole(f"hydra.sweeper.{name}", keys[name], 1)
@@ -121,10 +124,14 @@ def _study(keys: Mapping[str, Any]) -> Study:
     try:
         given = ({n: v for n, v in (keys[kind] or {}).items() if v is not None} for kind in ("sampler", "pruner"))
         sampler, pruner = (instantiate(part, _convert_="all") if part else None for part in given)
-        return optuna.create_study(
+        study = optuna.create_study(
             study_name=keys["study_name"], storage=keys["storage"], directions=list(directions), load_if_exists=True,
             sampler=sampler, pruner=pruner,
         )  # fmt: skip
+        seed = (keys["sampler"] or {}).get("seed")
+        if isinstance(seed, int) and SEED not in attrs_of(study):  # which messages name as it was given
+            study._storage.set_study_system_attr(study._study_id, SEED, seed)
+        return study
     except Exception as error:
         why = " ".join(str(error).split())
         raise UsageError(f"hydra.sweeper: Optuna {optuna.__version__} cannot make the study: {why}") from error
@@ -140,7 +147,7 @@ def _begun(study: Study, values: Mapping[str, Sequence[Any]], n_trials: int | No
     return sum(trial.state == TrialState.WAITING for trial in study.trials)
 
 
-def _conclude(study: Study, rate: float, folder: Path) -> None:
+def _conclude(study: Study, rate: float, folder: Path, again: str = "") -> None:
     """Write down what was found. Raises StudyError where too many jobs have failed."""
     complete = study.get_trials(states=[TrialState.COMPLETE])
     silent = [trial.number for trial in complete if RETURNED_NOTHING in trial.user_attrs]
@@ -149,7 +156,7 @@ def _conclude(study: Study, rate: float, folder: Path) -> None:
     failed = [trial.number for trial in study.trials if trial.state == TrialState.FAIL]
     if len(failed) > rate * len(study.trials):
         said = f"{len(failed)} of {len(study.trials)} jobs have failed (the first is job {failed[0]})"
-        raise StudyError(f"{said}, more than hydra.sweeper.max_failure_rate={rate:g}")
+        raise StudyError(f"{said}, more than hydra.sweeper.max_failure_rate={rate:g}{again}")
     if complete and not silent:  # as hydra-optuna-sweeper writes it
         best: dict[str, Any] = {
             "solutions": [{"params": one.params, "values": one.values} for one in study.best_trials]

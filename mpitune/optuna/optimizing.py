@@ -115,10 +115,10 @@ def optimize(
     require_whole("window", window, 1)
     if options.adapt:
         raise UsageError("adapt=True is for search(), not for a study of Optuna")
-    if options.join and not isinstance(study._storage, InMemoryStorage):
-        raise UsageError("join=True is for a study in a results folder: leave the storage out")
     if isinstance(study._storage, InMemoryStorage):
         require_script(options)
+    elif name := "join" if options.join else "retry_failed" if options.retry_failed else "":
+        raise UsageError(f"{name}=True is for a study in a results folder: leave the storage out")
     content, arrays = _sendable(study, func)
     options = own_folder(options, (weakref.ref(study._storage), study._study_id))  # a copy in memory is another one
     seed, size = _seed_and_window(study, window, options)

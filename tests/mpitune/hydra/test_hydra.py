@@ -145,6 +145,8 @@ REFUSED: list[tuple[list[str], str]] = [
     (["lr=tag(log, interval(-1, 1))", "hydra.sweeper.n_trials=3"], "train.py: lr=tag(log, interval(-1, 1)): "),
     (["hydra.sweeper.join=true"], "hydra.sweeper.join=true needs results that all jobs see"),
     (["hydra.sweeper.max_failure_rate=2"], "hydra.sweeper.max_failure_rate=2: give a part of all jobs, 0 to 1"),
+    (["hydra.sweeper.max_failure_rate=null"], "hydra.sweeper.max_failure_rate=None: give a part of all jobs, 0 to 1"),
+    (["hydra.sweeper.retry_failed=true", "hydra.sweeper.storage='sqlite:///s.db'"], "retry_failed=True is for"),
     (["hydra.launcher._target_=a.Launcher"], "hydra/launcher=a.Launcher: mpitune starts the jobs itself"),
     (["model=small,large", "hydra.sweep.dir=train.py/x"], "train.py/x cannot be written (Not a directory): give"),
     (["+hydra.sweeper.param=3", "lr=0.1,0.2"], "hydra.sweeper has 'param': did you mean params?"),
@@ -180,6 +182,14 @@ def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
     assert (tmp_path / "silent/1/t000001/done").exists() and not (
         tmp_path / "silent/optimization_results.yaml"
     ).exists()
+    (tmp_path / "train.py").write_text(APP.replace("if config.fails:", 'if config.lr == 1 and os.path.exists("bad"):'))
+    (tmp_path / "bad").touch()
+    words = [*OURS, "lr=range(0,4)", "hydra.sweep.dir=again", "hydra.sweeper.results=r", "hydra.sweeper.n_jobs=1"]
+    app(*words, status=1)
+    assert ": give hydra.sweeper.retry_failed=true to run them again" in app(*words, status=1).stderr
+    (tmp_path / "bad").unlink()
+    app(*words, "hydra.sweeper.retry_failed=true")
+    assert results(tmp_path / "again")["best_params"] == {"lr": 0} and (tmp_path / "again/3/t000003/done").exists()
     words = [*OURS, "model=small,large", "hydra.sweep.dir=some"]
     assert "job 1 returned nothing, and others a number" in app(*words, "silent=false,true", status=1).stderr
     done = app(*words, "hydra.sweeper.n_trials=3", "silent=true", status=1)
@@ -190,9 +200,17 @@ def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
 def test_a_folder_is_of_one_sweep(app: Any, tmp_path: Path) -> None:
     words = [*OURS, "hydra.sweeper.n_trials=3", "hydra.sweeper.results=r", "hydra.sweeper.seed=1"]
     app(*words, "lr=interval(1,2)")
+    multirun = (tmp_path / "out/multirun.yaml").read_bytes()
+    assert "with seed = 1, not 2:" in app(*words, "lr=interval(1,2)", "hydra.sweeper.seed=2", status=2).stderr
     refused = app(*words, "lr=interval(1,2)", "model=large", status=2).stderr
     assert "train.py: r holds a study with space = lr=interval(1,2) (conf" in refused and "RunOptions" not in refused
     (tmp_path / "train.py").write_text(APP.replace("(config.lr - 0.01)", "(config.lr - 0.02)"))
     assert "changed since" in app(*words, "lr=interval(1,2)").stderr
     (tmp_path / "conf/model/small.yaml").write_text("{units: 9, name: small}")
     assert "r holds a study with space =" in app(*words, "lr=interval(1,2)", status=2).stderr
+    assert (tmp_path / "out/multirun.yaml").read_bytes() == multirun
+    words = [*OURS, "model=small,large", "hydra.sweeper.results=groups"]
+    app(*words)
+    assert (tmp_path / "out/multirun.yaml").read_bytes() != multirun
+    (tmp_path / "conf/model/large.yaml").write_text("{units: 9, name: large}")
+    assert "groups holds a study with space =" in app(*words, status=2).stderr

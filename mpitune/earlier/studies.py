@@ -36,16 +36,14 @@ class Earlier:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Those of its header."""
-        settings: Mapping[str, Any] = self.history.header["settings"]
-        return settings
+        return dict(self.history.header["settings"])
 
 
 def earlier_studies(folder: Path, header: Mapping[str, Any]) -> list[Earlier]:
     """Those that the header of the study in `folder` names, the oldest first. Raises UsageError where one is gone."""
     studies = []
     for place in (folder / name for name in header.get("before", ())):
-        history = None if place.is_symlink() else read_journal(place)
-        if history is None:
+        if (history := None if place.is_symlink() else read_journal(place)) is None:
             raise UsageError(f"{place} holds no study, but {folder} uses its results: put it back there")
         studies.append(Earlier(place, history))
     return studies
@@ -72,7 +70,9 @@ def succeeds(experiment: Experiment, options: RunOptions, folder: Path, history:
     runs = [run for study in studies for run in study.history.runs]
     code = digests(experiment.called())
     _require_called(options, runs, code)
-    changed = [name for name in changes(_code_of(runs), code) if name not in options.changed]
+    changed = [
+        name for name in changes(_code_of([study.history for study in studies]), code) if name not in options.changed
+    ]
     if changed:
         raise UsageError(
             f"{named(changed)} changed since the known results were made: if they still count, say "
@@ -88,7 +88,7 @@ def code_note(experiment: Experiment, options: RunOptions, history: History, ear
     Both are in the note of each start, as the header cannot change. `earlier`: the starts of earlier studies. Raises
     UsageError for names that none has.
     """
-    digests_now, before = digests(experiment.called()), _code_of(history.runs)
+    digests_now, before = digests(experiment.called()), _code_of([history])
     _require_called(options, [*earlier, *history.runs], digests_now)
     changed = changes(before, digests_now) if history.results else []
     open_ = [name for name in changed if name not in options.changed]
@@ -111,9 +111,11 @@ def _require_called(options: RunOptions, runs: Runs, digests_now: Mapping[str, s
         raise UsageError(f"{typed('changed', unknown)}: the study calls no such function, but {named(names)}")
 
 
-def _code_of(runs: Runs) -> dict[str, str]:
-    """Digests of the code that the results of these starts stand for."""
-    return next((run["code"] for run in reversed(runs) if run.get("code")), {})
+def _code_of(studies: Sequence[History]) -> dict[str, str]:
+    """Digests of the code that results of these stand for; "mixed" of what the last start had changed, and used."""
+    *_, run = [{"code": {}}, *(run for study in studies for run in study.runs if run.get("code"))]
+    ended = max((result.ended for study in studies for result in study.results.values()), default=0.0)
+    return {**run["code"], **{name: "mixed" for name in run.get("changed", ()) if ended > run.get("began", 0.0)}}
 
 
 class KnownBefore:
@@ -154,8 +156,7 @@ class KnownBefore:
         if entry is None:
             return None
         study, key = entry
-        result = replace(study.history.results[key], key=trial.key)
-        result = self._matching.taken(Outcome(trial, result), study, key)
+        result = self._matching.taken(Outcome(trial, replace(study.history.results[key], key=trial.key)), study, key)
         self._fresh.append((trial, result))
         return result
 

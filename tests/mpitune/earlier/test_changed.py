@@ -58,7 +58,7 @@ def run(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Edit:
 
     def run(script: str, **edits: str) -> list[str]:
         for before, after in edits.items():
-            script = script.replace({"double": "2 * x", "end": 'results="r"'}[before], after)
+            script = script.replace({"double": "2 * x", "n": "n_trials=4", "end": 'results="r"'}[before], after)
         (tmp_path / "script.py").write_text(script)
         runpy.run_path("script.py", run_name="__main__")
         return [line for line in capfd.readouterr().err.splitlines() if "changed" in line]
@@ -82,11 +82,20 @@ def test_a_search_names_the_function_until_its_user_says(run: Edit, tmp_path: Pa
     assert mixed in (tmp_path / "r" / "report.html").read_text()
     assert run(SEARCH, end='results="r", changed="scaled"', **changed) == run(SEARCH, **changed) == []
     assert not read_study(tmp_path / "r").mixed
-    assert len(run(SEARCH)) == 1  # the digest of the other one is kept now
-    assert len(journal_lines(tmp_path / "r")) == 4
+    assert len(run(SEARCH)) == 1 and len(journal_lines(tmp_path / "r")) == 4  # the digest of the other is kept now
     assert run(SEARCH, end='results="r", options=RunOptions(restart=True)') == []
     assert "changed" not in program("-", cwd=tmp_path, input=SEARCH).stderr  # where no file has the source
     assert run(SEARCH) == []
+
+
+def test_results_of_a_change_that_is_taken_back_do_not_count_silently(run: Edit, tmp_path: Path) -> None:
+    adapted = 'results="r", adapt=True, enqueue=[{"x": 0.5}]'
+    assert run(SEARCH) == [] != run(SEARCH, double="3 * x") and run(SEARCH) == []  # it has made none
+    for n in ("n_trials=6", "n_trials=6", "n_trials=7"):
+        assert len(run(SEARCH, double="3 * x", n=n)) == len(run(SEARCH, n=n)) == 1
+    with pytest.raises(UsageError, match="^scaled changed since the known results were made: if"):
+        run(SEARCH, end=adapted)
+    assert run(SEARCH, end=adapted + ', changed="scaled"') == run(SEARCH, end=adapted) == []
 
 
 def test_lambdas_of_an_estimator_are_told_by_their_places(run: Edit) -> None:

@@ -211,7 +211,7 @@ class Evaluation:
             the job has another rank, the trial is tried there once, and what is answered there counts.
         messages: what `Port.on_message` gets once this answer counts; a journal does not keep it.
         read: what the objective read of its trial beside the parameters ("number", "seed", "folder"), so that this
-            answer may be another one for another trial of the same parameters.
+            answer may be another one for another trial of the same parameters. Who draws at random has read the seed.
         user_attrs: what the objective says of the trial beside its values, as JSON has it.
         ending: what else there is to say.
     """

@@ -1,7 +1,7 @@
 """Points of earlier searches that count in this one, whose space, strategy or goal is another.
 
-A result counts for the same point: the same parameters with the same constants, the same steps. If its
-objective read `trial.number` or `trial.seed`, it counts for a trial of that number, and of the study's seed, only.
+A result counts for the same point: the same parameters with the same constants, the same steps. If its objective, in
+this stage or one before, read `trial.number` or `trial.seed`, it counts for a trial of that number, and seed, only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what stands above
 
 RANGE = re.compile(r"(When\()?(Float|Int|Choice|Any|Quantile)\(")  # how a parameter begins, and no constant
 READS = ("number", "seed")  # of a trial: its results may depend on them
-Own = tuple[int | None, int | None]  # of a result that depends on them: the study's seed, the trial's number
+Own = tuple[int | None, ...]  # what a result depends on: the trial's number, or with the study's seed and the stage
 Known = tuple[Mapping[str, Parameter], Result, bool, bool]
 
 
@@ -94,17 +94,15 @@ class Carried(Matching):
                 answer, segment = self._answer(outcome, study), outcome.trial.segment
                 if answer is None:
                     continue
-                point, question, (seed, number) = answer
+                point, question, own = answer
                 stage = segment.stage or 0
                 name = question if segment.stage is None else (study.folder, segment.number)
                 if name not in known or known[name][0] < stage:
-                    again = segment.stage is None and number is None and seed in (None, self._problem.seed)
-                    known[name] = stage, (point, outcome.result, again, not segment.last)
+                    known[name] = stage, (point, outcome.result, segment.stage is None and not own, not segment.last)
         return [trial for _, trial in known.values()]
 
     def answered(self, outcome: Outcome, earlier: Earlier) -> bytes | None:
-        answer = self._answer(outcome, earlier)
-        return None if answer is None else answer[1]
+        return (self._answer(outcome, earlier) or (None, None))[1]
 
     def _answer(self, outcome: Outcome, earlier: Earlier) -> tuple[Mapping[str, Parameter], bytes, Own] | None:
         """The point of this search that a result is for, the question that it answers, and what else it depends on."""
@@ -118,7 +116,10 @@ class Carried(Matching):
         point = self._problem.space.held({name: value for name, value in left.items() if name not in self._constants})
         if point is None or (segment.until and "folder" in result.read and not _folder(earlier, trial.key).exists()):
             return None  # nothing could go on from there
-        own = self._own(segment, int(earlier.settings.get("seed", 0)), result.read)
+        before = (f"{trial.key.partition('/')[0]}/{stage}" for stage in range(segment.stage or 0))
+        there = [earlier.history.results.get(key) for key in before]  # None of a line that was damaged
+        reads = {*result.read}.union(*(READS if of_stage is None else of_stage.read for of_stage in there))
+        own = self._own(segment, int(earlier.settings.get("seed", 0)), reads)
         return point, self._question(point, segment, own, earlier.settings.get("together")), own
 
     def questions(self, trial: Trial) -> Sequence[bytes]:
@@ -132,9 +133,10 @@ class Carried(Matching):
             self._go_on(outcome.trial, old)
         return outcome.result
 
-    def _own(self, segment: Segment, seed: int, reads: Sequence[str]) -> Own:
-        """The study's seed and the trial's number, as far as its result depends on them."""
-        return seed if "seed" in reads else None, segment.number if {*READS} & {*reads} else None
+    def _own(self, segment: Segment, seed: int, reads: Container[str]) -> Own:
+        """What its result depends on. Global random numbers, which count as the seed, are others in each stage."""
+        own = (segment.number,) if "number" in reads else ()
+        return (seed, segment.number, segment.stage) if "seed" in reads else own
 
     def _question(self, point: Mapping[str, Parameter], segment: Segment, own: Own, together: int | None) -> bytes:
         """Also of its place among those that are evaluated together, since bits may depend on it."""

@@ -16,6 +16,7 @@ import numpy as np
 from mpitune.processes.process import OnImport
 from mpitune.trial import seed_of
 
+_last: tuple[Any, ...] = None, "", ()  # what they began for
 _for_torch = 0  # the running trial's number
 _on_import = OnImport("torch", lambda torch: torch.manual_seed(_for_torch))  # which begins the same in all processes
 
@@ -25,7 +26,8 @@ def begin(experiment: Any, key: str, held: Iterable[list[Any]] = ()) -> None:
 
     held: those of the objective, each with what it has drawn first, which tells it from others.
     """
-    global _for_torch
+    global _for_torch, _last
+    _last = experiment, key, held
     if not isinstance(root := getattr(experiment, "seed", None), int) or root < 0:
         return
     words = seed_of(root, f"global/{key}").generate_state(8)
@@ -45,6 +47,17 @@ def begin(experiment: Any, key: str, held: Iterable[list[Any]] = ()) -> None:
             source.bit_generator.state = type(source.bit_generator)(own).state
         else:
             getattr(source, "manual_seed", source.seed)(int(own.generate_state(1)[0]))
+
+
+def drawn() -> bool:
+    """Whether one of them has been drawn from, or seeded, since they began. They begin anew."""
+    torch: Any = sys.modules.get("torch")
+    of_torch = (torch.default_generator, *torch.cuda.default_generators) if hasattr(torch, "default_generator") else ()
+    sources: list[Any] = [random, np.random, *(source for source, _ in _last[2]), *of_torch]
+    nexts = lambda: [one.random() if hasattr(one, "random") else one.get_state().tolist() for one in sources]  # noqa: E731
+    now = nexts()
+    begin(*_last)
+    return now != nexts()
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class AttemptFolder:
     Attributes:
         link: the path that users know.
         path: of the folder, which is there if something was taken over, else once it was made.
+        goes_on: whether it has taken over what an attempt left that did not finish.
 
     Raises:
         FolderFault: what is there cannot be taken over, here or by any of its methods. `finish` raises again what an
@@ -66,7 +67,8 @@ class AttemptFolder:
     def __init__(self, trial: Trial, trials: Path, job: str = "", anew: Iterable[str] = (), like: Path | None = None):
         own = trial.segment.parent  # as it begins with another trial's
         self.link = trials / (_of_stage(trial.key) if own else f"t{number_of(trial):06}")
-        self._stage, self._job, self._is_begun, self._is_shown = trial.segment.stage or 0, job, False, False
+        self._stage, self._job = trial.segment.stage or 0, job
+        self._is_begun = self._is_shown = self.goes_on = False
         self._begins = trial.segment, trials, [FINISHED_FILE, PARTS, *anew], like
         self._fault: FolderFault | None = None
         if own or like is not None:
@@ -103,6 +105,7 @@ class AttemptFolder:
             os.rename(self.link, before)
             put_link(self.link, before.name)
         n, _ = (0, "") if before is None else _parts_of(before)
+        self.goes_on = before is not None and not -1 < _finished(before) < self._stage
         while os.path.lexists(self._named(n := n + 1)):
             if before is not None:  # a copy that was cut off
                 remove_folder(self._named(n))

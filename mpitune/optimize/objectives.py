@@ -26,7 +26,7 @@ class Objective:                            # setup runs once in each worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,6 +38,7 @@ from typing import Any, cast
 import numpy as np
 
 from mpitune.devices.choose import hosts_here
+from mpitune.engine import seeding
 from mpitune.experiment import WorkerContext
 from mpitune.optimize.attempts import AttemptFolder
 from mpitune.optimize.steps import StepLog, Steps, TrialStopped, is_stop
@@ -188,6 +189,7 @@ class TrialEvaluator:
         self._problem, self._worker, self._folder = problem, worker, folder
         self._job, self._anew = job, getattr(objective, "anew", ())
         self._names = list(problem.objectives)
+        self._drawn = seeding.drawn()  # by the setup, which all trials depend on then
 
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
@@ -205,9 +207,13 @@ class TrialEvaluator:
             return values
         steps: Steps | None = vars(own_trial).get("_steps")
         ending = PLAIN if steps is None else Ending(steps=steps.of_stage)
-        return Evaluation(
-            trial.key, values, read=tuple(sorted(own_trial._read)), user_attrs=own_trial.user_attrs, ending=ending
-        )
+        read = self._reads([own_trial])
+        return Evaluation(trial.key, values, read=read, user_attrs=own_trial.user_attrs, ending=ending)
+
+    def _reads(self, trials: Collection[ObjectiveTrial]) -> tuple[str, ...]:
+        """See `Evaluation.read`. What an attempt has read that died is not known."""
+        unseen = seeding.drawn() or self._drawn or any(trial._attempt.goes_on for trial in trials)
+        return tuple(sorted({*["seed"][:unseen]}.union(*(trial._read for trial in trials))))
 
     def _trial_for(self, trial: Trial, begin: Callable[[ObjectiveTrial], Any]) -> ObjectiveTrial:
         return ObjectiveTrial(
@@ -262,7 +268,7 @@ class GroupEvaluator(TrialEvaluator):
             else:
                 yield from (invalid.failure(trial.key) for trial in batch)
             return
-        read = tuple(sorted(set[str]().union(*(trial._read for trial in placed.values()))))
+        read = self._reads(placed.values())
         for (place, trial), key in zip(placed.items(), (trial.key for trial in batch), strict=True):
             try:
                 values = values_of(returned[place], self._names)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import random
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpitune import Choice, Float, Int, RunOptions, When, search
@@ -19,18 +23,22 @@ XN = {"x": Float(0, 4, step=1), "n": Int(1, 3)}
 
 
 class Noted:
-    """An objective that writes down each point that it evaluates."""
+    """An objective that writes down each point that it evaluates. Its loss may be a number that it draws."""
 
-    def __init__(self, file: Path):
-        self.file = file
+    def __init__(self, file: Path, draw: Any = None):
+        self.file, self.draw = file, draw
+
+    def setup(self, device: str) -> None:
+        self.drawn = random.random() if self.draw == "setup" else 0.0
 
     def __call__(self, trial: Any) -> Any:
-        p = trial.params
+        p, drawn = trial.params, self.draw(trial) if callable(self.draw) else self.drawn
         with open(self.file, "a") as file:
             file.write(json.dumps([p], sort_keys=True, default=str) + "\n")
         loss = (p.get("x", 0.3) - 1) ** 2 + p.get("n", 0) * p.get("m", 0.5) + len(str(p.get("kind", "")))
         loss += math.sin(7 * (p.get("x", 0.3) + p.get("n", 0) + 1))
-        return {"loss": loss + p.get("k", 2) + p.get("degree", 0), "cost": -p.get("x", 0.3) - p.get("n", 0)}
+        loss = float(drawn) or loss + p.get("k", 2) + p.get("degree", 0)
+        return {"loss": loss, "cost": -p.get("x", 0.3) - p.get("n", 0)}
 
 
 class Steps:
@@ -38,12 +46,12 @@ class Steps:
 
     staged = True
 
-    def __init__(self, file: Path):
-        self.file = file
+    def __init__(self, file: Path, seeded: bool = False):
+        self.file, self.seeded = file, seeded
 
     def __call__(self, trial: Any) -> Any:
         saved = trial.folder / "state.json"
-        step, total = json.loads(saved.read_text()) if trial.start else (0, 0.0)
+        step, total = json.loads(saved.read_text()) if trial.start else (0, float(self.seeded and trial.seed))
         while True:
             step, total = step + 1, total + trial.params["x"] / (step + 1)
             saved.write_text(json.dumps([step, total]))
@@ -52,14 +60,21 @@ class Steps:
             yield {"step": step, "loss": math.sin(5 * total)}
 
 
-class Seeded(Noted):
-    """One whose results depend on the trial's seed."""
+def left(trial: Any) -> float:
+    if not (file := trial.folder / "seed").exists():  # of an attempt that has died
+        file.write_text(str(trial.seed))
+        os._exit(1)
+    return float(file.read_text())
 
-    def __call__(self, trial: Any) -> Any:
-        return {**super().__call__(trial), "loss": float(trial.seed)}
 
-
+HELD = np.random.default_rng(1)
+DRAWS: dict[str, Any] = {
+    "seeds": lambda its: its.seed, "random": lambda _: random.random(), "held": lambda _: HELD.normal(), "left": left,
+    "torch": lambda _: pytest.importorskip("torch").rand(1), "numpy": lambda _: np.random.normal(), "setup": "setup",
+}  # fmt: skip
+SEEDED = partial(Noted, draw=DRAWS["seeds"])
 N5, STEPPED = {"x": Float(0, 4, step=1)}, {"space": {"x": Float(0, 4)}}
+SAME = dict(space={"x": Int(0, 3)}, strategy=ASHA(9), n_trials=12)
 SHORT, LONG = {**STEPPED, "n_trials": 9}, {**STEPPED, "n_trials": 12}
 CHANGES: dict[str, tuple[Any, ...]] = {
     # before, after, results that are used and results in all (0 where these depend on the values), an objective
@@ -81,11 +96,12 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     ),
     "points to begin with": (dict(space=XN), dict(space=XN, enqueue=[{"x": 2.5, "n": 1}]), 15, 16),
     # Results that depend on the seed of a trial count for this trial only: the first ones keep their numbers.
-    "trials after those of a seed": (dict(space=N5), dict(space={"x": Float(0, 5, step=1)}), 5, 6, Seeded),
-    "trials before those of a seed": (dict(space=N5), dict(space={"x": Float(-1, 4, step=1)}), 0, 6, Seeded),
-    "another seed of seeds": (dict(space=N5), dict(space=N5, seed=1), 0, 5, Seeded),
+    "trials after those of a seed": (dict(space=N5), dict(space={"x": Float(0, 5, step=1)}), 5, 6, SEEDED),
+    "trials before those of a seed": (dict(space=N5), dict(space={"x": Float(-1, 4, step=1)}), 0, 6, SEEDED),
+    **{f"new seed, {n}": (dict(space=N5), dict(space=N5, seed=1), 0, 5, partial(Noted, draw=DRAWS[n])) for n in DRAWS},
     # Stages go on from the checkpoints of before.
     "more steps": (dict(SHORT, strategy=ASHA(9, eta=3)), dict(LONG, strategy=ASHA(27, eta=3)), 1, 0, Steps),
+    "another seed of stages": (SAME, {**SAME, "seed": 1}, 0, 0, partial(Steps, seeded=True)),
     "other stages": (dict(SHORT, strategy=ASHA(8, eta=2)), dict(LONG, strategy=Hyperband(27, eta=3)), 1, 0, Steps),
 }  # fmt: skip
 
@@ -111,13 +127,13 @@ def evaluated(tmp_path: Path) -> list[str]:
 )
 def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path: Path, kind: str, workers: int) -> None:
     before, after, n_used, n, evaluates = (*CHANGES[kind], Noted)[:5]
-    before, after = {"workers": workers, **before}, {"workers": workers, **after}
-    objective = evaluates(tmp_path / "calls")
+    objective, fewest = evaluates(tmp_path / "calls"), int(kind.endswith(("held", "left")))  # of workers
+    before, after = ({"workers": workers or fewest, **how} for how in (before, after))
     find(tmp_path / "r", objective, **before)
     known, old = set(evaluated(tmp_path)), journal_lines(tmp_path / "r")
     find(tmp_path / "r", objective, **{"adapt": True, **after})
     fresh, new = evaluated(tmp_path), journal_lines(tmp_path / "r")
-    assert known.isdisjoint(fresh) or (n_used == 0 and evaluates is Seeded)
+    assert known.isdisjoint(fresh) or (n_used == 0 and evaluates is not Noted)
     assert evaluates is not Steps or len(set(fresh)) == len(fresh)
     assert journal_lines(tmp_path / "r" / "before-1") == old
     if n:
@@ -126,7 +142,7 @@ def test_what_counts_is_used_and_the_table_is_that_of_a_study_begun_so(tmp_path:
         assert sum(line in kept for line in taken) == n_used, "places and times are those of before"
     find(tmp_path / "r", objective, **{**after, "adapt": False})
     assert not evaluated(tmp_path), "the same command goes on, also without adapt"
-    find(tmp_path / "fresh", objective, **{**after, "adapt": False, "workers": 0})
+    find(tmp_path / "fresh", objective, **{**after, "adapt": False, "workers": fewest})
     assert (tmp_path / "r" / "trials.csv").read_bytes() == (tmp_path / "fresh" / "trials.csv").read_bytes()
 
 

@@ -56,6 +56,7 @@ class SvmGrid(ImageSettings):
         None,
         "memory of each worker for the shared solver (default: six tenths of what is free, divided by the workers)",
         low=0.1,
+        high=10**6,
         changes_results=False,
         metavar="GB",
         advanced=True,

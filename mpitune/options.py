@@ -97,6 +97,8 @@ class RunOptions:
         for name in ("worker_folders", "results"):
             if isinstance(path := getattr(self, name), str):
                 object.__setattr__(self, name, Path(path))
+        if (folder := self.worker_folders) and os.path.lexists(folder) and not folder.is_dir():
+            raise UsageError(f"worker_folders={str(folder)!r} is no folder: give another")
 
 
 @cache

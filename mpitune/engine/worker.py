@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -42,15 +42,16 @@ from mpitune.devices.choose import hosts_here, set_hosts, workers_here
 from mpitune.engine import seeding
 from mpitune.engine.messages import STEP_SECONDS, WorkerProgress
 from mpitune.engine.printed import Printed
-from mpitune.errors import UsageError, own_traceback
+from mpitune.errors import UsageError, named, own_traceback
 from mpitune.experiment import Experiment, Objective, WorkerContext
 from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, Spec
 from mpitune.processes import process
 from mpitune.processes.process import begin_main
+from mpitune.storage.files import read_at_most, written_whole
 from mpitune.trial import PLAIN, Batch, Ending, Evaluation, Fault, NoRoom, Result, Trial, halves, is_group, trial_of
 
 COPIED_SIZE = 1 << 26  # bytes of a file that each worker has a copy of
-COPIES = ".copies"  # the file that has their names
+COPIES = ".copies"  # the file that has their names, and how each was
 LENGTH = 8  # bytes before each message to the agent, which say how long it is
 # In plain types: with classes, which pickle looks up by name, sending and receiving take twice as long.
 Packed = tuple[Any, ...]  # a result
@@ -161,28 +162,49 @@ class _StepReport:
 def enter(folder: Path) -> None:
     """Work in this folder, or in the next one that no worker of another job has.
 
-    It gets what the present one has, each time anew: small files as copies, all else as links. What it had before goes.
+    It gets what the present one has, each time anew: small files as copies, all else as links. What others have made or
+    changed there, such as trials, stays.
     """
     for number in count(2):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.lstat().st_uid != os.getuid():
-            raise UsageError(f"{folder} belongs to another user: give another worker_folders")
+        if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+            raise UsageError(f"{folder} is a link or belongs to another user: give another worker_folders")
         try:
             fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
             break
         except BlockingIOError:
             folder = folder.with_name(f"{folder.name.partition('+')[0]}+{number}")
-    note, paths = folder / COPIES, {path.name: path for path in Path.cwd().iterdir() if not folder.is_relative_to(path)}
-    for name in {*paths, *(os.fsdecode(note.read_bytes()).split("/") if note.exists() else ())}:
+    note, part, made, kept = folder / COPIES, folder / f"{COPIES}.part", {}, []
+    with suppress(OSError):  # not of a link or a pipe
+        words = iter(os.fsdecode(read_at_most(note, 1 << 30)).split("/"))
+        made = dict(zip(words, words, strict=False))
+    paths = {path.name: path for path in Path.cwd().iterdir() if not folder.is_relative_to(path)}
+    for name in {*paths, *made} - {COPIES}:
         path, there = paths.get(name), folder / name
-        if there.is_symlink() or not there.is_dir():  # what a trial has made under other names stays, and folders
+        if _stamp(there) not in ("", made.pop(name, ""), path and _stamp(path)):
+            kept += [name] * bool(path and path.lstat().st_mtime > there.lstat().st_mtime)
+        elif path:
+            part.unlink(missing_ok=True)
+            if path.is_file() and path.stat().st_size <= COPIED_SIZE:
+                shutil.copy2(path, part)
+            else:
+                part.symlink_to(path)
+            part.replace(there)  # as a part of a copy would stay
+            made[name] = _stamp(there)
+        else:
             there.unlink(missing_ok=True)
-            if path and path.is_file() and path.stat().st_size <= COPIED_SIZE:
-                shutil.copy2(path, there)
-            elif path:
-                there.symlink_to(path)
-    note.write_bytes(os.fsencode("/".join(paths)))
+    with written_whole(note, durable=False) as file:
+        file.write(os.fsencode("/".join(chain.from_iterable(made.items()))))
+    if kept:
+        logging.warning("%s: not copied anew, as changed in %s (delete it there)", named(sorted(kept)), folder.parent)
     os.chdir(folder)
+
+
+def _stamp(path: Path) -> str:
+    """What tells a file or link from a changed one; "" where there is none."""
+    with suppress(FileNotFoundError):
+        return f"{(status := path.lstat()).st_size} {status.st_mtime_ns}"
+    return ""
 
 
 class BuiltObjective:

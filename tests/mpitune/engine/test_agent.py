@@ -5,6 +5,8 @@ import os
 import pickle
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +16,9 @@ from mpitune.devices.choose import CPU
 from mpitune.engine import agent as module
 from mpitune.engine.agent import Agent
 from mpitune.engine.messages import Died, Returned, Run
-from mpitune.engine.worker import LENGTH, Setup, write
+from mpitune.engine.worker import COPIES, LENGTH, Setup, enter, write
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.errors import UsageError
 from mpitune.options import RunOptions
 from mpitune.trial import Place, Trial
 from tests.helpers import PATIENCE
@@ -111,3 +114,18 @@ def test_time_for_which_a_node_was_suspended_is_not_a_trial_s(sent: list[Any], m
     assert heard(agent, sent, Returned).results[0].key == "t0"
     assert not any(isinstance(message, Died) for message in sent)
     agent.close()
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("../theirs"), lambda path: path.touch()])
+def test_a_workers_folder_keeps_files_of_others(put: Callable[[Path], Any], tmp_path: Path, monkeypatch: Any) -> None:
+    (folder := tmp_path / "w").mkdir()
+    for path in (tmp_path / "theirs", folder / "mine"):
+        path.write_text(path.name)
+    (tmp_path / "mine").write_text("of the working folder")
+    put(folder / COPIES)
+    monkeypatch.chdir(tmp_path)
+    enter(folder)
+    assert (folder / "mine").read_text() == "mine" and (tmp_path / "theirs").read_text() == "theirs"
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(UsageError, match="is a link"):
+        enter(tmp_path / "link")

@@ -382,22 +382,21 @@ def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monke
 
 
 def test_a_workers_copies_are_those_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what a trial has changed, which stays."""
     monkeypatch.chdir(tmp_path)
-    place, old = Path("scale.txt"), Path("v1.txt")
+    place, old, log = Path("scale.txt"), Path("v1.txt"), Path("log.txt")
     old.write_text("7")
+    log.touch()
     os.utime(old, (1e9, 1e9))
 
     def objective(trial: Trial) -> float:
-        said = place.read_text() if place.exists() else "0"
-        place.write_text("8")
-        place.chmod(0o400)
-        Path("own.txt").write_text(Path("own.txt").read_text() + "." if Path("own.txt").exists() else "")
-        trial.set_user_attr("own", len(Path("own.txt").read_text()))
-        return float(said)
+        trial.set_user_attr("own", len(said := log.read_text()))
+        log.write_text(f"{said}.")
+        return float(place.read_text()) if place.exists() else 0.0
 
     steps: list[tuple[Callable[[], Any], float]] = [
         (lambda: place.write_text("100"), 100),
-        (lambda: None, 100),  # and not what the trial has written
+        (lambda: None, 100),
         (lambda: shutil.copy2(old, place), 7),
         (lambda: (place.unlink(), place.symlink_to("nowhere")), 0),
         (lambda: (place.unlink(), old.write_text("3"), place.symlink_to(old)), 3),

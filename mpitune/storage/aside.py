@@ -29,13 +29,16 @@ MOVED = (*MADE, JOBS, PAGE, STATUS_FILE)  # with the files of its report, as far
 
 def keep_before(folder: Path, size: int) -> str:
     """Copy the first `size` bytes of the journal in `folder` to a new folder in it, whose name is returned."""
-    name = next(name for name in map("before-{}".format, count(1)) if not os.path.lexists(folder / name))
-    os.mkdir(folder / name)
-    sync_folder(folder)
+    for name in map("before-{}".format, count(1)):
+        with suppress(OSError):
+            os.rmdir(folder / name)  # empty, of a start that found the disk full
+        if not os.path.lexists(folder / name):
+            break
     with open(regular_file(folder / JOURNAL), "rb") as old, written_whole(folder / name / JOURNAL) as copy:
         shutil.copyfileobj(old, copy, 1 << 20)
         copy.truncate(size)  # without what a crash left of a last line
     sync_folder(folder / name)
+    sync_folder(folder)
     return name
 
 

@@ -91,6 +91,7 @@ def test_nothing_is_lost_or_mixed_wherever_the_new_study_was_killed(tmp_path: Pa
 
 def test_restart_renames_and_deletes_nothing(tmp_path: Path) -> None:
     tmp_path.joinpath("notes.txt").write_text("mine")
+    tmp_path.joinpath("before-1").mkdir()  # of a start that found the disk full
     tmp_path.joinpath("before-2").write_text("mine, so that this number is not free")
     for n in range(3):
         made(tmp_path, n, restart=True)

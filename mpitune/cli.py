@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from mpitune.engine import rank
 from mpitune.engine.progress import start_logging
-from mpitune.errors import Exit, UsageError, print_error
+from mpitune.errors import Exit, StudyError, UsageError, print_error
 from mpitune.experiment import Experiment
 from mpitune.options import RunOptions
 from mpitune.processes.output import outlive_readers
@@ -47,6 +47,8 @@ def main(experiment: type[Experiment], arguments: Sequence[str]) -> Exit:
         if launch.rank == 0:
             print(f"{name}: {stopped}", file=sys.stderr)
         return Exit.STOPPED
+    except StudyError as error:
+        return print_error(name, error)
 
 
 def _main(experiment: type[Experiment], name: str, arguments: Sequence[str], launch: Launch, stops: Stops) -> Exit:

@@ -37,6 +37,7 @@ from mpitune.engine.messages import (
 )
 from mpitune.engine.printed import MARK, TrialOutput
 from mpitune.engine.worker_process import WorkerProcess
+from mpitune.errors import StudyError
 from mpitune.options import RunOptions
 from mpitune.processes.process import start_resource_tracker
 from mpitune.trial import NoRoom, Place, Result
@@ -208,9 +209,13 @@ class Agent:
         place = slot.place
         folder = self._folders / f"{place.host}-{place.rank}-{place.slot}" if self._folders else None
         setup = replace(self._setup, device=slot.device.kind, folder=folder)
-        process = WorkerProcess.start(
-            setup, device, threads=threads, n_workers=len(self.slots) // n_slots, preload=self._preload
-        )
+        try:
+            process = WorkerProcess.start(
+                setup, device, threads=threads, n_workers=len(self.slots) // n_slots, preload=self._preload
+            )
+        except OSError as error:
+            why = f"{error.strerror} (ulimit -u, ulimit -n): give fewer workers"
+            raise StudyError(f"{place.host} can start no further worker: {why}") from None
         for thing in (process.results, process.output, process.handle.sentinel):
             self._selector.register(thing, EVENT_READ, (slot, process))
         return process

@@ -88,12 +88,8 @@ class Coordinator:
     @property
     def _has_tried_all(self) -> bool:
         """Whether nothing is left to try, while there are slots to try it on and nobody has asked to stop."""
-        return (
-            bool(self.dispatch.slots)
-            and self.dispatch.at_rest
-            and self.stopped_by is None
-            and not self._study.others_work
-        )
+        at_rest = bool(self.dispatch.slots) and self.dispatch.at_rest
+        return at_rest and self.stopped_by is None and not self._study.others_work
 
     @property
     def _nothing_works(self) -> bool:

@@ -25,7 +25,7 @@ from mpitune.engine.loop import loop
 from mpitune.engine.messages import Stop
 from mpitune.engine.preflight import Node, agree_on_versions, check, survey, widen_binding
 from mpitune.engine.rank_zero import Ended, Finish, RankPart, RankZero
-from mpitune.errors import Exit, UsageError
+from mpitune.errors import Exit, StudyError, UsageError
 from mpitune.experiment import Data, Experiment
 from mpitune.memory.shared_arrays import MemoryFile, SharedArrays, specs_of
 from mpitune.options import RunOptions
@@ -102,9 +102,9 @@ def taking_part(name: str, transport: Transport) -> Iterator[None]:
         if transport.size == 1:
             transport.settle()  # what it has sent itself is nothing to the next study
             raise
-        if not isinstance(error, Stopped):
+        if not isinstance(error, Stopped | StudyError):
             traceback.print_exc()
-        elif transport.rank == 0:
+        elif transport.rank == 0 or isinstance(error, StudyError):
             print(f"{name}: {error}", file=sys.stderr)
         transport.abort(Exit.STOPPED if isinstance(error, Stopped) else Exit.ERROR)
 

@@ -1,5 +1,6 @@
 """The engine from outside: real processes, real mpirun, real deaths."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,10 @@ def test_one_study_of_all_disasters(program: Any, tmp_path: Path) -> None:
     # Failed trials are evaluated again when that is asked for.
     program(*quiet, "--results", tmp_path / "r", "--retry-failed")
     assert table_without_run(tmp_path / "r" / "trials.csv") == table_without_run(tmp_path / "once" / "trials.csv")
+
+
+def test_a_limit_of_files_is_one_line_that_names_it(program: Any, tmp_path: Path) -> None:
+    limit: Any = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))}
+    options = ("--gpu", "none", "--workers", 40, "--results", tmp_path)
+    done = program(*TOYS, 99, *options, status=Exit.ERROR, **limit)
+    assert "Traceback" not in done.stderr and "Too many open files (ulimit -u, ulimit -n): give" in done.stderr

@@ -182,12 +182,11 @@ def test_jobs_that_fail_or_return_nothing(app: Any, tmp_path: Path) -> None:
     assert (tmp_path / "silent/1/t000001/done").exists() and not (
         tmp_path / "silent/optimization_results.yaml"
     ).exists()
-    (tmp_path / "train.py").write_text(APP.replace("if config.fails:", 'if config.lr == 1 and os.path.exists("bad"):'))
-    (tmp_path / "bad").touch()
+    (tmp_path / "train.py").write_text(APP.replace("if config.fails:", 'if config.lr == 1 > os.path.exists("k"):'))
     words = [*OURS, "lr=range(0,4)", "hydra.sweep.dir=again", "hydra.sweeper.results=r", "hydra.sweeper.n_jobs=1"]
     app(*words, status=1)
     assert ": give hydra.sweeper.retry_failed=true to run them again" in app(*words, status=1).stderr
-    (tmp_path / "bad").unlink()
+    (tmp_path / "k").touch()
     app(*words, "hydra.sweeper.retry_failed=true")
     assert results(tmp_path / "again")["best_params"] == {"lr": 0} and (tmp_path / "again/3/t000003/done").exists()
     words = [*OURS, "model=small,large", "hydra.sweep.dir=some"]

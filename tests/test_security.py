@@ -296,6 +296,7 @@ def test_nothing_in_the_code_unpickles_files() -> None:
 HOSTILE: list[tuple[tuple[str, ...], Any]] = [
     ((), [[]]), (("number",), 3), (("complete",), "COMPLETE"),
     (("params",), []), (("params", "x"), [0.5, "{}"]), (("params", "x"), ["inf", "{}"]),
+    (("params", "x"), [2**70, '{"name": "CategoricalDistribution", "attributes": {"choices": [1]}}']),
     (("steps",), [[]]), (("system_attrs",), 1e300), (("state",), "RUNNING"), (("stopped",), {}),
     (("values",), []), (("values",), ["1e999"]), (("study",), None), (("cause",), 3),
     *((path, {"@mpitune:number": "nan"}) for path in (("study",), ("user_attrs",), ("system_attrs",))),

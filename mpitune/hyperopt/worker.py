@@ -14,12 +14,11 @@ from hyperopt import STATUS_OK, Ctrl, Domain, trials_from_docs
 from hyperopt.pyll import dfs, scope
 from hyperopt.utils import coarse_utcnow
 
-from mpitune.errors import UsageError, own_traceback, shortened
+from mpitune.errors import UsageError, own_traceback
 from mpitune.experiment import Data
-from mpitune.optimize.plain import changed, is_json, plain, whole
+from mpitune.optimize.plain import changed, is_json, plain, reading, whole
 from mpitune.processes.pickles import packed_call, read_call
 from mpitune.processes.process import as_sent, packed, packed_error
-from mpitune.storage.records import UNREADABLE
 from mpitune.trial import FAILED, Batch, Ending, Evaluation, Trial
 
 MODULE: Any = sys.modules["hyperopt.fmin"]  # which the package hides behind its function
@@ -39,16 +38,11 @@ class Kept(msgspec.Struct):
 
 def read_kept(content: Any, number: int) -> Kept:
     """Raises UsageError."""
-    try:
+    with reading("hyperopt", number):
         kept = msgspec.convert(content, Kept)
         kept.result, kept.attachments = whole(kept.result), whole(kept.attachments) | kept.binary
         if kept.error is None and kept.result["status"] == STATUS_OK and not isinstance(kept.result["loss"], float):
             raise ValueError("its loss is no number")
-    except UNREADABLE as error:
-        raise UsageError(
-            f"trial {number} in the journal is none that hyperopt could have ({shortened(str(error))}): use another "
-            "results folder, or --restart"
-        ) from error
     return kept
 
 

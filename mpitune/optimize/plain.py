@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from mpitune.errors import named
+from mpitune.errors import UsageError, named, shortened
+from mpitune.storage.records import UNREADABLE
 
 NUMBER_MARK = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
 
@@ -51,3 +53,15 @@ def whole(thing: Any) -> Any:
     if isinstance(thing, Mapping):
         return float(thing[NUMBER_MARK]) if thing.keys() == {NUMBER_MARK} else {n: whole(v) for n, v in thing.items()}
     return [whole(value) for value in thing] if isinstance(thing, list | tuple) else thing
+
+
+@contextmanager
+def reading(tuner: str, number: int | None) -> Iterator[None]:
+    """Around the reading of what a journal has of a trial. Raises UsageError where it is none of this tuner."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise UsageError(
+            f"trial {number} in the journal is none that {tuner} could have ({shortened(str(error))}): use another "
+            "results folder, or --restart"
+        ) from error

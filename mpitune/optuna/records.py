@@ -11,11 +11,9 @@ from msgspec import Struct
 from optuna.distributions import BaseDistribution, CategoricalDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
-from mpitune.errors import UsageError, shortened
 from mpitune.identity import label_of
-from mpitune.optimize.plain import NUMBER_MARK, is_json, plain, whole
+from mpitune.optimize.plain import NUMBER_MARK, is_json, plain, reading, whole
 from mpitune.optimize.strategies.view import running
-from mpitune.storage.records import UNREADABLE
 
 JOINT = "mpitune"  # the system attribute of a trial that was run here: how others saw it while it ran
 # By name; no such dictionary stands for a number itself.
@@ -55,7 +53,7 @@ def kept_of(
 
 def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, list[float] | None, Any, Kept]:
     """The trial of this number, as one that runs; its values; new attributes of the study; all. Raises UsageError."""
-    try:
+    with reading("Optuna", number):
         kept = msgspec.convert(whole(content), Kept)
         params, distributions = unpacked_params(kept.params)
         trial = running(
@@ -69,11 +67,6 @@ def read_kept(content: Any, number: int, n_values: int) -> tuple[FrozenTrial, li
         )  # fmt: skip
         if trial.number != number or not fit:
             raise ValueError(f"number {trial.number}, {kept.state}, values {values}")
-    except UNREADABLE as error:
-        raise UsageError(
-            f"trial {number} in the journal is none that Optuna could have ({shortened(str(error))}): use another "
-            "results folder, or --restart"
-        ) from error
     return trial, values, kept.study, kept
 
 

@@ -34,7 +34,7 @@ from ray.tune.utils import flatten_dict
 
 from mpitune.errors import UsageError, needs
 from mpitune.identity import header_text, identity, label_of, without_address
-from mpitune.optimize.plain import say_changed, whole
+from mpitune.optimize.plain import say_changed
 from mpitune.optimize.strategies.base import trial_of
 from mpitune.optimize.window import Proposed
 from mpitune.processes.process import packed, unpacked_error
@@ -78,8 +78,7 @@ class Controller(TuneController):
         self._unwanted = dict[str, Any]()  # checkpoints that go once nothing needs them, with their file systems
         self._going_on: list[RayTrial] = []  # whose next stage comes first
         how["storage"].syncer.sync_timeout = 0  # no limit: clocks may jump
-        if hasattr(self._search_alg, "_uuid_prefix"):
-            self._search_alg._uuid_prefix = ""  # ids are numbers
+        self._search_alg._uuid_prefix = ""  # ids are numbers
 
     def get_live_trials(self) -> Any:
         return [trial for trial in self._trials if trial in self._live_trials]  # in their order
@@ -94,9 +93,8 @@ class Controller(TuneController):
         """What the user has written, with the values of `with_parameters`."""
         functions: dict[str, Any] = {}
         for name, kind in self.trainables.items():
-            own = next((one for one in kind.__mro__ if is_own(one.__module__)), None)
             call = getattr(kind, "_trainable_func", None)
-            functions[name] = own or call or kind
+            functions[name] = next((one for one in kind.__mro__ if is_own(one.__module__)), call or kind)
             function = call and inspect.getclosurevars(call).nonlocals.get("train_func")
             functions |= getattr(function or kind, core.PARAMETERS, {})
         return functions
@@ -203,20 +201,20 @@ class Controller(TuneController):
         """Take in what became of a stage, as Ray's controller does; returns whether the study is over."""
         (stage_trial,), (result,) = proposed.batch, results
         trial, _ = self._open.pop(stage_trial.key)
+        kept = stages.read_kept(result.ending.for_door, stage_trial.segment.number)
         raised, exact = self.extras.pop(stage_trial.key, (b"", None))
         if not trial.is_finished():
             try:
-                self._tell(trial, result, raised, exact)
+                self._tell(trial, result, kept, raised, exact)
                 self._stop_experiment_if_needed()
             except Exception as error:  # of a callback, a searcher or a metric that is not there
                 self.raised = error if self._fail_fast == self.RAISE else TuneError(traceback.format_exc())
             self._delete_unwanted()
         return self.ended
 
-    def _tell(self, trial: RayTrial, result: Result, raised: bytes, exact: Any) -> None:
-        kept = result.ending.for_door or {"end": stages.RAISED, "results": []}
-        end, told = kept["end"], whole(kept["results"]) if exact is None else exact
-        say_changed(kept.get("changed", ()) if exact is None else (), self._told)
+    def _tell(self, trial: RayTrial, result: Result, kept: dict[str, Any], raised: bytes, exact: Any) -> None:
+        end, told = kept["end"], kept["results"] if exact is None else exact
+        say_changed(kept["changed"] if exact is None else (), self._told)
         for n, (metrics, checkpoint) in enumerate(told, 1):
             decided = {stages.STOPPED: STOP, stages.PAUSED: PAUSE}.get(end) if n == len(told) else None
             if isinstance(self._scheduler_alg, schedulers.Decided):
@@ -263,8 +261,7 @@ class Controller(TuneController):
         known = [*(trial.checkpoint for trial in self._trials), *(state.last_checkpoint for state in clones)]
         needed = {each.path for each in known if each is not None} | {path for _, path in self._open.values()}
         for path in self._unwanted.keys() - needed:
-            fs = self._unwanted.pop(path)
-            if _exists_at_fs_path(fs, path):  # else an earlier process has deleted it
+            if _exists_at_fs_path(fs := self._unwanted.pop(path), path):  # else an earlier process has deleted it
                 _delete_fs_path(fs, path)
 
     # What Ray's controller asks of its actors

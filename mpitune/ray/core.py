@@ -147,6 +147,16 @@ def refuse(error: UsageError | StudyError) -> NoReturn:
     raise SystemExit(int(error.status)) from error
 
 
+def _require_own(folder: str) -> None:
+    """Refuse links, pipes and devices in the folder of a study: Ray follows them to write and to remove files."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _require_own(entry.path)
+            elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+                refuse(UsageError(f"{entry.path} is a link, a pipe or a device, which Ray would follow: remove it"))
+
+
 def _resources() -> dict[str, float]:
     here = {"CPU": float(usable_cores()), "GPU": float(len(visible_gpus()))}
     return {name: n for name, n in here.items() if n}
@@ -202,6 +212,8 @@ def stand_in(results: Path | None = None) -> None:
     def begin_at(self: Any, storage_path: Any, experiment_dir_name: str, **how: Any) -> None:
         if results is not None and experiment_dir_name in made_up:
             storage_path, how["storage_filesystem"] = os.path.abspath(results), None
+        _, place = storage.get_fs_and_path(storage_path, how.get("storage_filesystem"))
+        _require_own(os.path.join(place, experiment_dir_name))
         begin(self, storage_path=storage_path, experiment_dir_name=experiment_dir_name, **how)
         if (place := Path(self.experiment_fs_path, "tuner.pkl")).is_file() and place not in tuners:
             tuners[place] = place.read_bytes()

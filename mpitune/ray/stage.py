@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta, Struct
 from ray.air._internal.util import skip_exceptions
 from ray.train._internal import session
 from ray.tune import result as of_ray
@@ -23,10 +24,11 @@ from ray.tune.utils import flatten_dict
 
 from mpitune.errors import own_traceback
 from mpitune.experiment import Data
-from mpitune.optimize.plain import changed, plain
+from mpitune.optimize.plain import changed, plain, reading, whole
 from mpitune.processes.pickles import read_call
 from mpitune.processes.process import can_be_sent, packed, packed_error
 from mpitune.ray import core
+from mpitune.storage.records import Count, checked
 from mpitune.trial import FAILED, Batch, Ending, Evaluation, Trial
 
 FINISHED, STOPPED, PAUSED, RAISED = "finished", "stopped", "paused", "raised"  # how a stage ends
@@ -35,6 +37,26 @@ ADDED_BY_RAY = {
     *of_ray.AUTO_RESULT_KEYS, *of_ray.DEBUG_METRICS, of_ray.DONE, of_ray.SHOULD_CHECKPOINT, "experiment_tag",
 }  # fmt: skip
 Reported = list[tuple[dict[str, Any], str | None]]  # results, each with the name of its checkpoint
+
+
+class _Metrics(Struct):  # of those that Ray adds, what it reckons with
+    training_iteration: Count
+    time_this_iter_s: float
+
+
+class Kept(Struct):
+    """What a worker says of a stage, as JSON. Anyone may have written a journal with it."""
+
+    end: Literal["finished", "stopped", "paused", "raised"]
+    results: list[tuple[_Metrics, Annotated[str, Meta(pattern="^checkpoint_[0-9]{6,}$")] | None]]  # it may be removed
+    changed: list[str]
+    refused: str
+
+
+def read_kept(content: Any, number: int | None) -> dict[str, Any]:
+    """The parts of a `Kept`, also of a trial whose worker has died, each time. Raises UsageError."""
+    with reading("Ray", number):
+        return checked({"end": RAISED, "results": [], "changed": [], "refused": "", **(whole(content) or {})}, Kept)
 
 
 @dataclass(frozen=True)
@@ -92,18 +114,16 @@ class InWorker:
     def __call__(self, batch: Batch) -> Iterator[Evaluation]:
         for trial in batch:
             # Of a trial that this one is a part of:
-            around, folder, values, refusals = session._session, os.getcwd(), dict(core.values), core.refusals
+            around, folder, values, refusals = session._session, os.getcwd(), core.values, core.refusals
             try:
                 session._session, core.refusals = None, [] if refusals is None else refusals
                 # Made anew: what a trial does to its globals is nothing to the next one, as in Ray.
                 trainables, own, stoppers = read_call(self.packed, self._data)
-                core.values.update(own)
+                core.values = {**values, **own}
                 yield _evaluated(trial, pickle.loads(self._stages[trial.key]), trainables, stoppers)
             finally:
                 os.chdir(folder)
-                session._session, core.refusals = around, refusals
-                core.values.clear()
-                core.values.update(values)
+                session._session, core.values, core.refusals = around, values, refusals
 
 
 def _evaluated(trial: Trial, stage: Stage, trainables: Mapping[str, Any], stoppers: list[Any]) -> Evaluation:

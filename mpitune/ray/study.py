@@ -34,7 +34,7 @@ from mpitune.processes.pickles import packed_call
 from mpitune.processes.process import sendable
 from mpitune.ray import core, schedulers
 from mpitune.ray.controller import Controller
-from mpitune.ray.stage import InWorker
+from mpitune.ray.stage import InWorker, read_kept
 from mpitune.storage.files import written_whole
 from mpitune.studies import run_study, stays
 from mpitune.trial import Evaluation, Result, Trial, Window
@@ -64,7 +64,7 @@ class RayTuning(Led):
 
     def examine(self, trial: Trial, evaluation: Evaluation, kept: Evaluation | None) -> None:
         super().examine(trial, evaluation, kept)
-        if refused := (evaluation.ending.for_door or {}).get("refused"):
+        if refused := read_kept(evaluation.ending.for_door, trial.segment.number)["refused"]:
             raise UsageError(refused)
 
 
@@ -133,7 +133,11 @@ def run(controller: Controller, options: RunOptions, window: int | None) -> None
             require_whole("window", window, 1)
             for name, trainable in controller.trainables.items():
                 sendable(f"the trainable {name}", trainable, "make it within it", lambda thing: packed_call(thing, {}))
-            options = _own_folder(options, controller)
+            storage = controller._storage  # --results, or by its name; files of a study without one are there, too
+            is_named = storage.experiment_dir_name not in core.made_up
+            if options.results is None and is_named and storage.storage_filesystem.type_name == "local":
+                options = replace(options, results=Path(storage.experiment_fs_path, "mpitune"))
+            options = own_folder(options, ("ray", storage.experiment_fs_path))
             seeds = known_settings(options) | ({} if controller.is_restored else core.given_seeds)
             _, state, at, *_ = core.numpy_random.get_state()
             controller.seed, size = begun(options, seeds.get("seed"), window, made_up=int(state[at % len(state)]))
@@ -169,12 +173,3 @@ def _serially(controller: Controller, worker: InWorker) -> None:
                 key, *extras = pickle.loads(answer.messages)
                 controller.extras[key] = tuple(extras)
             window = search.send([Result(**vars(answer)) for answer in answers])
-
-
-def _own_folder(options: RunOptions, controller: Controller) -> RunOptions:
-    """Where the study is kept: with --results there, and so are the files of one without a name; else by its name."""
-    storage = controller._storage
-    place, is_named = storage.experiment_fs_path, storage.experiment_dir_name not in core.made_up
-    if options.results is None and is_named and storage.storage_filesystem.type_name == "local":
-        options = replace(options, results=Path(place, "mpitune"))
-    return own_folder(options, ("ray", place))

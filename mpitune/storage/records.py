@@ -25,7 +25,7 @@ from mpitune.trial import LONGEST_KEY, PLAIN, WHOLE, Ending, Place, Result, Segm
 
 # What a record that nobody here wrote raises: read from a damaged line, or taken for what it is not.
 UNREADABLE = (
-    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, msgspec.MsgspecError,
+    ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, msgspec.MsgspecError,
 )  # fmt: skip
 _LARGEST_INT = 2**62  # no number of a machine is so large
 _LINE_END = b',"crc":"%08x"}'  # how a line ends

@@ -11,7 +11,7 @@ import pytest
 
 from mpitune.report.page import report_of
 from mpitune.storage.history import read_study
-from tests.helpers import journal_lines
+from tests.helpers import journal_lines, journal_of
 
 # Its scripts import it: to do so in each process that collects tests takes seconds.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
@@ -157,14 +157,12 @@ except SystemExit as end:
 NOT_HERE = "the script asks for a task, an actor or the cluster of Ray"
 
 
-def run(
-    program: Any, folder: Path, text: str, *options: str, status: int = 0, **how: Any
-) -> tuple[dict[str, Any], str]:
+def run(program: Any, folder: Path, text: str, *options: str, **how: Any) -> tuple[dict[str, Any], str]:
     """What a script says of its studies, and all that it says."""
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(text)
     words = ["-m", "mpitune", "--gpu", "none", "--window", "4", *options, "script.py"]
-    done = program(*words, cwd=folder, status=status, **how)
+    done = program(*words, cwd=folder, **how)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert "Checkpoint successfully" not in done.stdout and "driver_artifacts" not in done.stdout
     return dict(rows), done.stderr
@@ -287,3 +285,24 @@ def test_named_studies_go_on_and_what_cannot_be_honoured_is_one_line(program: An
     assert said["own"] == said["changed"] and "data, held (was 1, is 2) changed since the known results (2)" in errors
     assert "n (was 1, is 9) changed" in errors
     assert errors.count("trials of an earlier process have lists and texts for odd\n") == 1
+
+
+def test_a_folder_of_a_stranger_removes_and_overwrites_nothing(program: Any, tmp_path: Path) -> None:
+    from mpitune.ray.stage import read_kept
+
+    text = 'fit("keeps", saving, x, 1, {"name": "s", "checkpoint_config": tune.CheckpointConfig(num_to_keep=1)})'
+    run(program, tmp_path, HEAD + text)
+    (theirs := tmp_path / "theirs").write_text("as it was")
+    journal, params = tmp_path / "storage/s/mpitune/journal.jsonl", tmp_path / "storage/s/saving_00000/params.json"
+    params.unlink()
+    params.symlink_to(theirs)
+    assert "params.json is a link" in run(program, tmp_path, HEAD + text, status=2)[1]
+    params.unlink()
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    (kept := next(line["ending"]["for_door"] for line in lines if "key" in line))["results"][0][1] = str(theirs)
+    journal.write_bytes(journal_of(lines))
+    assert "trial 0 in the journal is none that Ray could" in run(program, tmp_path, HEAD + text, status=2)[1]
+    assert theirs.read_text() == "as it was"
+    for content in ("inf", {**kept, "end": "x"}, *({**kept, "results": [one]} for one in ([], [{}, None], [[]]))):
+        with pytest.raises(ValueError, match="trial 3 in the journal is none that Ray could have"):
+            read_kept(content, 3)

@@ -5,22 +5,13 @@ Source: L. Breiman, "Bagging predictors", Machine Learning 24 (1996).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from common.images import fold_slices
 
 
-class BootstrapSample(NamedTuple):
-    """A bootstrap sample of the training images: int64 (n,) indices, and where each fold lies in them."""
-
-    indices: np.ndarray
-    folds: list[slice]
-
-
-def bootstrap_sample(n: int, folds: int, seed: np.random.SeedSequence) -> BootstrapSample:
-    """A bootstrap sample of n images whose folds have no image in common.
+def bootstrap_sample(n: int, folds: int, seed: np.random.SeedSequence) -> tuple[np.ndarray, list[slice]]:
+    """A bootstrap sample of n images whose folds have no image in common: int64 (n,) indices, each fold's place there.
 
     A permutation of the images is cut into folds, and each fold is drawn with replacement from its own
     images. Were the whole sample drawn before it is cut, copies of one image would lie on both sides of the
@@ -30,7 +21,7 @@ def bootstrap_sample(n: int, folds: int, seed: np.random.SeedSequence) -> Bootst
     order = random.permutation(n)
     slices = fold_slices(n, folds)
     drawn = [random.choice(order[part], part.stop - part.start) for part in slices]
-    return BootstrapSample(np.concatenate(drawn), slices)
+    return np.concatenate(drawn), slices
 
 
 def majority_vote(probabilities: np.ndarray) -> np.ndarray:

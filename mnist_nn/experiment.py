@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -171,7 +170,13 @@ class Bagging(ImageSettings):
             arrays = results[self._refit_key(bootstrap)].arrays
             probabilities[bootstrap], extra[bootstrap] = arrays["probabilities"], arrays["extra_probabilities"]
             if self.save_models:
-                self._save_model(bootstrap, rows[bootstrap], arrays, data, folder)
+                from mnist_nn.network import save_model
+
+                params = {name: rows[bootstrap][name] for name in HYPERPARAMETERS}
+                weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
+                width = max(2, len(str(self.n_bootstrap - 1)))
+                path = folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt"
+                save_model(path, params, (*self.image_shape, self.max_pixel), weights)
         with written_whole(folder / "predictions.npz") as file:
             np.savez(file, probabilities=probabilities, labels=labels, extra_probabilities=extra)
         print_networks(rows)
@@ -193,14 +198,3 @@ class Bagging(ImageSettings):
         from mnist_nn.sections import sections_of
 
         return sections_of(history, data, n_shown=self.plot, noun=self.noun)
-
-    def _save_model(
-        self, bootstrap: int, row: Mapping[str, Any], arrays: Mapping[str, np.ndarray], data: Data, folder: Path
-    ) -> None:
-        from mnist_nn.network import save_model
-
-        weights = {name.removeprefix(WEIGHT): arrays[name] for name in arrays if name.startswith(WEIGHT)}
-        params = {name: row[name] for name in HYPERPARAMETERS}
-        width = max(2, len(str(self.n_bootstrap - 1)))
-        path = folder / "models" / f"bootstrap-{bootstrap:0{width}}.pt"
-        save_model(path, params, (*self.image_shape, self.max_pixel), weights)

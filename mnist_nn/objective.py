@@ -119,9 +119,9 @@ class BaggingObjective:
     def _gathered(self, sample: int) -> tuple[Images, torch.Tensor, list[slice]]:
         """Images, labels and folds of a bootstrap sample, on the device."""
         labels = self.labels["train_labels"]
-        drawn = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{sample}"))
-        indices = torch.from_numpy(drawn.indices).to(self.device)
-        return self.images["train_images"][indices], labels[indices], drawn.folds
+        drawn, folds = bootstrap_sample(len(labels), self.options.folds, seed_of(self.options.seed, f"b{sample}"))
+        indices = torch.from_numpy(drawn).to(self.device)
+        return self.images["train_images"][indices], labels[indices], folds
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

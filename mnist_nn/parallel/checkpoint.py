@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,12 +39,6 @@ def write(folder: Path, settings: dict[str, Any], state: Checkpoint) -> None:
     plain = state._replace(epochs=[tuple(epoch) for epoch in state.epochs], begun=tuple(state.begun))  # type: ignore
     with written_whole(folder / CHECKPOINT) as file:
         torch.save({"format": CHECKPOINT_FORMAT, "settings": settings, **plain._asdict()}, file)
-
-
-def set_aside(folder: Path) -> None:
-    """Rename the checkpoint of an earlier training: it is kept, and no restart takes it."""
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(folder / CHECKPOINT, folder / BEFORE)
 
 
 def read(folder: Path, settings: dict[str, Any]) -> Checkpoint | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +109,8 @@ class Recorder:
         with self._writing("give another --results"):
             settings.results.mkdir(parents=True, exist_ok=True)
             if not settings.resume:
-                checkpoint.set_aside(settings.results)
+                with suppress(FileNotFoundError):  # that of an earlier training is kept, and no restart takes it
+                    (settings.results / checkpoint.CHECKPOINT).replace(settings.results / checkpoint.BEFORE)
             board = settings.results / "tensorboard" if settings.tensorboard else None
             self.log = Log(settings.results / "log.jsonl", resume=bool(known), board=board, done=done)
         layout = {"nodes": rank_info.nodes, "processes": rank_info.size, **self._layout}

@@ -30,6 +30,7 @@ class Graphed:
 
     def __init__(self, step: ManualStep, image_shape: tuple[int, int], batch_size: int, device: torch.device) -> None:
         self._step, self._batch_size = step, batch_size
+        self.load, self.finish = step.load, step.finish
         self._pixels = torch.zeros(batch_size, *image_shape, device=device)
         self._labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
         self._graph = self._captured()
@@ -42,14 +43,6 @@ class Graphed:
         self._labels.copy_(labels)
         self._graph.replay()
         return self._loss.clone()
-
-    def finish(self) -> net.Weights:
-        """The weights after the last step."""
-        return self._step.finish()
-
-    def load(self, weights: net.Weights) -> None:
-        """See `ManualStep.load`."""
-        self._step.load(weights)
 
     @property
     def hidden(self) -> Tensor | None:

@@ -95,9 +95,9 @@ def test_the_images_of_a_validation_fold_are_not_learned_from() -> None:
     data = TINY.data()
     trial = next(trial for trial, _ in computed() if trial.key == "b0/t0/f1")
     (expected,) = TINY.objective(WorkerContext("cpu", data))((trial,))
-    sample = bootstrap_sample(150, 3, seed_of(0, "b0"))
+    indices, folds = bootstrap_sample(150, 3, seed_of(0, "b0"))
     changed = {**data, "train_images": data["train_images"].copy()}
-    changed["train_images"][sample.indices[sample.folds[1]]] = 0
+    changed["train_images"][indices[folds[1]]] = 0
     (result,) = TINY.objective(WorkerContext("cpu", changed))((trial,))
     assert result.value("train_loss") == expected.value("train_loss")
     assert result.value("loss") != expected.value("loss")

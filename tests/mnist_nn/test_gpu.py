@@ -177,7 +177,7 @@ import torch
 from mnist_nn.steps.graphed import WARM_UP, Graphed
 
 class Waits:
-    n = 0
+    n, load, finish = 0, None, None
 
     def __call__(self, pixels, labels):
         pixels.sum().item()  # waits for the device, which a capture forbids

@@ -141,7 +141,7 @@ def test_a_killed_process_ends_the_node(data: Path, tmp_path: Path, who: str) ->
 
 @pytest.mark.slow
 def test_without_a_launcher_the_other_one_notices(data: Path, tmp_path: Path) -> None:
-    both = pods(*[("--data", data, "--results", tmp_path, *FOR_EVER)] * 2)
+    both = pods("--data", data, "--results", tmp_path, *FOR_EVER)
     try:
         wait_for_an_epoch(tmp_path, *both)
         both[0].kill()

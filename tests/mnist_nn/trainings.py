@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +18,15 @@ DDP = (sys.executable, "-m", "mnist_nn.ddp")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # also on a machine with GPUs these train on CPUs
 
 
-def free_port() -> str:
-    """A port of this host that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
-
-
-def pods(
-    *options: Sequence[Any], wrappers: Sequence[Sequence[str]] = ((), ()), stdout: int = subprocess.DEVNULL
-) -> list[subprocess.Popen[str]]:
-    """The two ranks of one training, as the pods of a PyTorchJob: nobody ends them from outside.
-
-    Args:
-        options: of `mnist_nn.ddp`.
-        wrappers: of each, what starts it.
-        stdout: as in Popen.
-    """
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    started = []
-    for rank, (given, wrapper) in enumerate(zip(options, wrappers, strict=True)):
-        command = map(str, (*wrapper, *DDP, *given))
-        environ = {**os.environ, **ONE_THREAD, **where, "RANK": str(rank), "PYTHONPATH": str(ROOT)}
-        started.append(
-            subprocess.Popen(list(command), cwd=ROOT, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
-        )
-    return started
+def pods(*options: Any) -> list[subprocess.Popen[str]]:
+    """The two ranks of one training, as the pods of a PyTorchJob: nobody ends them from outside."""
+    with socket.create_server(("127.0.0.1", 0)) as free:  # a port that nobody uses now
+        port = str(free.getsockname()[1])
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    around = {**os.environ, **ONE_THREAD, **where, "PYTHONPATH": str(ROOT)}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    command = [*DDP, *map(str, options)]
+    return [subprocess.Popen(command, env={**around, "RANK": rank}, **quiet) for rank in "01"]
 
 
 def wait_for_an_epoch(folder: Path, *processes: subprocess.Popen[str]) -> None:

@@ -98,21 +98,6 @@ def plain(outcomes: list[Outcome]) -> list[tuple[str, dict[str, float]]]:
     return [(trial.key, dict(result.values)) for trial, result in outcomes]
 
 
-def test_the_same_study_in_this_process_and_in_workers(capsys: Any) -> None:
-    """And what each says of itself: nothing, little, or much."""
-    toy = Toy(4, rounds=2, courses=2, array_size=3)
-    here = run_study(toy, RunOptions(workers=0, quiet=True))
-    assert len(here) == 16 and not capsys.readouterr().err
-    says = {
-        RunOptions(workers=0): ["trials known"],
-        RunOptions(gpu="none", workers=2, verbose=True): ["trials known", "started"],
-    }
-    for options, words in says.items():
-        assert plain(run_study(toy, options)) == plain(here)
-        said = capsys.readouterr().err
-        assert [word for word in ("trials known", "started") if word in said] == words and bool(said) == bool(words)
-
-
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_study_that_is_told_to_stop_raises_and_the_same_call_continues(
     tmp_path: Path, number: signal.Signals, raised: type[BaseException]

@@ -25,7 +25,7 @@ from mpitune.hyperopt.minimizing import hyperopts
 from mpitune.hyperopt.worker import read_kept
 from mpitune.optimize import door
 from mpitune.storage.history import read_study
-from tests.mpitune.hyperopt.made import HERE, call_of, difference, left_by
+from tests.mpitune.hyperopt.made import HERE, difference
 
 TWO, LOCK = RunOptions(gpu="none", workers=2, quiet=True), threading.Lock()  # which workers make again
 X = hp.uniform("x", -1, 1)
@@ -56,17 +56,6 @@ def again(**more: Any) -> Any:
 @pytest.mark.parametrize("seed", range(14))
 def test_with_a_window_of_1_all_is_as_by_hyperopt_alone(seed: int) -> None:
     assert not difference(seed)
-
-
-def test_a_window_gives_the_same_on_any_layout() -> None:
-    def new(function: Any = None) -> Any:
-        made = call_of(7) | {"algo": partial(tpe.suggest, n_startup_jobs=4), "max_queue_len": 1}
-        return made | {"fn": function or made["fn"]}
-
-    ways = [partial(fmin, window=5, options=options) for options in (HERE, TWO)]
-    fast = new()["fn"]
-    slow = new(lambda point: time.sleep(len(repr(point)) % 3 / 100) or fast(point))
-    assert left_by(new(), ways[0]) == left_by(slow, ways[1]) != left_by(new(), hyperopts)
 
 
 def test_trials_see_those_before_their_window_alone() -> None:

@@ -354,8 +354,7 @@ def test_what_an_objective_keeps_to_itself_is_told(tmp_path: Path, capsys: pytes
     assert "stores best, history, which" in line
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_text("0.5")
     (tmp_path / "checkpoint").write_text("of another run")
@@ -372,9 +371,8 @@ def test_workers_have_folders_of_their_own(restarts: bool, tmp_path: Path, monke
         return new(sampler=optuna.samplers.RandomSampler(seed=1), **more)
 
     study, how = begun(), replace(TWO, worker_folders="own", results="r")
-    if restarts:  # by another process
-        optimize(begun(study_name=study.study_name), objective, 3, options=how)
-        door.studies_in.clear()
+    optimize(begun(study_name=study.study_name), objective, 3, options=how)
+    door.studies_in.clear()  # as in another process
     optimize(study, objective, 8, options=how)
     assert all(trial.value == trial.params["x"] + 0.5 for trial in study.trials)
     assert (tmp_path / "checkpoint").read_text() == "of another run"

@@ -32,7 +32,7 @@ from mpitune.errors import UsageError
 from mpitune.processes.fork_server import ForkServer
 from mpitune.sklearn import GridSearchCV
 from mpitune.sklearn.fits.answers import decoded
-from mpitune.sklearn.search.place import LONG_S, place_of
+from mpitune.sklearn.search.place import place_of
 from mpitune.sklearn.search.signature import THEIRS
 from mpitune.studies import run_study
 from mpitune.trial import Evaluation
@@ -168,24 +168,6 @@ def test_workers_are_forks_of_the_server_that_began_in_the_first_seconds(monkeyp
     assert len(begun) == 1 and begun[0].is_alive
     assert ("mpitune.svm.loaded" in begun[0].modules) == svm.is_compiled()
     begun[0].close()
-
-
-def test_the_load_of_the_solver_is_no_time_of_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small grid is done before a server of workers would begin: none is begun for it."""
-    loaded: list[bool] = []
-    servers: list[Any] = []
-
-    def load() -> None:
-        begin = time.process_time()
-        while time.process_time() < begin + 2 * LONG_S:
-            pass
-        loaded.append(True)
-
-    monkeypatch.setattr("mpitune.sklearn.search.place.FEW_SAMPLES", 0)
-    monkeypatch.setattr("mpitune.svm.warm_up", load)
-    monkeypatch.setattr("mpitune.sklearn.search.place.server_for", lambda *given: servers.append(given))
-    GridSearchCV(SVC(), {"C": [0.1, 1.0]}, cv=3).fit(X, Y)
-    assert loaded and not servers
 
 
 def test_the_first_searches_do_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

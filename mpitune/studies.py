@@ -130,7 +130,11 @@ def run_study(experiment: Experiment, options: RunOptions | None = None) -> list
             raise _stop(stopped.number, keep) from None
     if isinstance(answer, UsageError):
         raise answer
-    return _outcomes(answer, keep)
+    if answer.status == Exit.ERROR:
+        raise StudyError(f"{answer.cause}\n{advice()}")
+    if answer.status == Exit.STOPPED:
+        raise _stop(answer.stopped_by, keep)
+    return list(answer.outcomes)
 
 
 def join(options: RunOptions) -> Transport:
@@ -198,14 +202,6 @@ def n_ranks() -> int:
 def _read(outcome: Outcome) -> Outcome:
     result: Result = outcome.result
     return Outcome(outcome.trial, replace(result, arrays=dict(result.arrays)))
-
-
-def _outcomes(ended: Ended, keep: bool) -> list[Outcome]:
-    if ended.status == Exit.ERROR:
-        raise StudyError(f"{ended.cause}\n{advice()}")
-    if ended.status == Exit.STOPPED:
-        raise _stop(ended.stopped_by, keep)
-    return list(ended.outcomes)
 
 
 def _stop(number: int | None, keep: bool) -> BaseException:

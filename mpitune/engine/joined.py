@@ -107,10 +107,12 @@ class JoinedStudy(Study):
 
     @property
     def has_more(self) -> bool:
+        """Whether there is more to run than it has given."""
         return bool(self._free)
 
     @property
     def waits(self) -> bool:
+        """Whether it waits for trials or results of others."""
         return len(self._open) > len(self._handed)
 
     def start(self) -> list[Batch]:

@@ -101,11 +101,6 @@ class WorkerProgress:
         done = f" {math.ceil(self.done)}" if self.done > 0 else ""
         return f"{self.unit}{done} of {self.total:g}" if self.total > 0 else f"{self.unit}{done}"
 
-    @property
-    def is_work(self) -> bool:
-        """Whether the slot computes a trial, as far as it says."""
-        return not self.unit or self.done > 0 or self.total > 0
-
 
 STARTING = "starting"
 AT_WORK = WorkerProgress("")

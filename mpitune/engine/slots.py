@@ -95,7 +95,8 @@ class SlotState:
     @property
     def is_computing(self) -> bool:
         """Whether it has work and computes: by its last message it is not starting or waiting."""
-        return bool(self.assigned) and (self.step is None or self.step.is_work)
+        step = self.step
+        return bool(self.assigned) and (step is None or not step.unit or step.done > 0 or step.total > 0)
 
 
 class Pace:

@@ -72,27 +72,9 @@ class Study:
         """Trials that its searches have asked for; of them `n_done` have results, `n_open` have none."""
         return len(self.asked)
 
-    # What comes from elsewhere: nothing where one job works on the study, by itself.
+    # What comes from elsewhere: nothing where one job works on the study, by itself. Else see `JoinedStudy`.
 
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for trials or results of others."""
-        return False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is more to run than it has given."""
-        return False
-
-    @property
-    def others_work(self) -> bool:
-        """Whether failures are kept back, as other jobs are still at work."""
-        return False
-
-    @property
-    def others_succeed(self) -> bool:
-        """Whether a job where all fails leaves its trials to others."""
-        return False
+    waits = has_more = others_work = others_succeed = property(lambda self: False)
 
     def arrived(self, held: Set[str] = frozenset()) -> list[Batch]:
         """Batches that have come from outside; `held` are trials whose failures are kept back."""

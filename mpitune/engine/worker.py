@@ -118,6 +118,7 @@ class _Wire(logging.Handler):
     def __init__(self, pipe: Connection):
         super().__init__()
         self._pipe, self._pid = pipe.fileno(), os.getpid()
+        self._next_step = 0.0  # when it may be sent
 
     @property
     def in_fork(self) -> bool:
@@ -135,6 +136,14 @@ class _Wire(logging.Handler):
             except BrokenPipeError:
                 raise _Gone from None
 
+    def report_step(self, done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None:
+        """See `WorkerContext`: send a step when the last one is old enough."""
+        now = time.monotonic()
+        if now >= self._next_step:
+            self._next_step = now + STEP_SECONDS
+            with suppress(_Gone):  # the next result finds that out
+                self.send(WorkerProgress(str(unit)[:40], float(done), float(total), int(trials)))
+
     def emit(self, record: logging.LogRecord) -> None:
         """Called by `logging`, with the lock taken (it can be taken again)."""
         try:
@@ -143,20 +152,6 @@ class _Wire(logging.Handler):
             self.send(Logged(record.levelno, self.format(record)))
         except Exception:
             self.handleError(record)
-
-
-class _StepReport:
-    """`WorkerContext.report_step` of this worker: sends a step when the last one is old enough."""
-
-    def __init__(self, wire: _Wire):
-        self._wire, self._next = wire, 0.0
-
-    def __call__(self, done: float, total: float = 0.0, unit: str = "step", trials: int = 1) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + STEP_SECONDS
-            with suppress(_Gone):  # the next result finds that out
-                self._wire.send(WorkerProgress(str(unit)[:40], float(done), float(total), int(trials)))
 
 
 def enter(folder: Path) -> None:
@@ -243,9 +238,8 @@ def main(setup: Setup, batches: Connection, results: Connection, output: Connect
         if setup.folder:
             enter(setup.folder)
         shared = SharedArrays(setup.data, writeable=False)
-        steps = _StepReport(wire)
         share = setup.memory // workers_here()
-        context = WorkerContext(setup.device, shared.arrays, setup.node_memory, workers_here(), steps, share)
+        context = WorkerContext(setup.device, shared.arrays, setup.node_memory, workers_here(), wire.report_step, share)
         held: list[list[Any]] = []
         process.held = held
         experiment: Experiment = pickle.loads(setup.experiment)

@@ -187,7 +187,11 @@ def _begin(server: int, environ: Mapping[str, str], work: keeper.Later, *pipes: 
     """In the fork."""
     signal.signal(THREAD_ENDED, signal.SIG_DFL)
     _set_environ(environ)
-    _begin_random_numbers()
+    # Global generators would else be the same in each worker. Python itself seeds `random` after a fork.
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(random.getrandbits(63))
     keeper.begin(server, _with_its_threads, work, *pipes)
 
 
@@ -203,11 +207,3 @@ def set_threads() -> None:
             for module, name in (("torch", "openmp"), ("numexpr", "numexpr")):
                 if module in sys.modules:
                     sys.modules[module].set_num_threads(int(numbers[name]))
-
-
-def _begin_random_numbers() -> None:
-    """Of global generators, which would else be the same in each worker. Python itself seeds `random` after a fork."""
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(random.getrandbits(63))

@@ -67,9 +67,10 @@ def test_rank_0_keeps_a_small_file_while_it_runs(tmp_path: Path) -> None:
 def test_a_worker_sends_one_step_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now, sent = 0.0, list[WorkerProgress]()
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now))
-    report = worker._StepReport(SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
+    monkeypatch.setattr(worker._Wire, "send", lambda self, message: sent.append(message))
+    wire = worker._Wire(SimpleNamespace(fileno=lambda: -1))  # type: ignore[arg-type]
     for step in range(1, 251):
-        report(step, 250, "lap")
+        wire.report_step(step, 250, "lap")
         now += 0.01
     assert sent == [WorkerProgress("lap", float(step), 250.0) for step in (1, 101, 201)]
 

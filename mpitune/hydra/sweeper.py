@@ -17,7 +17,6 @@ from typing import Any
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from hydra.utils import instantiate
@@ -50,7 +49,13 @@ def sweep(plugin: Any, known: Sequence[str], arguments: Sequence[str]) -> None:
 
 
 def _sweep(plugin: Any, keys: Mapping[str, Any], config: DictConfig, arguments: Sequence[str]) -> None:
-    overrides = _overrides(plugin, arguments)
+    words = [f"{name}={value}" for name, value in (keys["params"] or {}).items()]
+    parser = OverridesParser.create(config_loader=plugin.hydra_context.config_loader)
+    try:
+        overrides = parser.parse_overrides([*words, *arguments])
+    except HydraException as error:  # of params, as Hydra has read the command line before
+        why = str(error).splitlines()[0]
+        raise UsageError(f"hydra.sweeper.params: {why}: give sweeps of Hydra, such as lr: interval(0.1, 1)") from error
     is_whole = keys["n_trials"] is None  # each combination is a job, which nothing is learned for
     last = {override.get_key_element(): override for override in overrides}  # the last word counts
     before = random.getstate()
@@ -106,17 +111,6 @@ def _require_possible(keys: Mapping[str, Any], known: Sequence[str], config: Dic
         require_whole(f"hydra.sweeper.{name}", keys[name], 1)
     if not (launcher := config.hydra.launcher.get("_target_", "BasicLauncher")).endswith("BasicLauncher"):
         raise UsageError(f"hydra/launcher={launcher}: mpitune starts the jobs itself, so leave hydra/launcher out")
-
-
-def _overrides(plugin: Any, arguments: Sequence[str]) -> list[Override]:
-    """Those of `params`, and of the command line."""
-    words = [f"{name}={value}" for name, value in (plugin.keys["params"] or {}).items()]
-    parser = OverridesParser.create(config_loader=plugin.hydra_context.config_loader)
-    try:
-        return parser.parse_overrides([*words, *arguments])
-    except HydraException as error:  # of params, as Hydra has read the command line before
-        why = str(error).splitlines()[0]
-        raise UsageError(f"hydra.sweeper.params: {why}: give sweeps of Hydra, such as lr: interval(0.1, 1)") from error
 
 
 def _study(keys: Mapping[str, Any]) -> Study:

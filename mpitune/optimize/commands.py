@@ -124,7 +124,11 @@ class Command:
         words = [word for template in templates if (word := _filled(template, values)) is not None]
         if failed := self.run(trial, words, {}):
             raise RuntimeError(failed)
-        return _last_object(trial.folder / OUTPUT)
+        for line in reversed((trial.folder / OUTPUT).read_text(errors="replace").splitlines()):
+            with suppress(ValueError):
+                if isinstance(printed := json.loads(line), dict):
+                    return printed
+        raise NoValue('its command printed no JSON object: print one as the last line, such as {"loss": 0.5}')
 
     def run(
         self,
@@ -229,11 +233,3 @@ def _last_line(output: Path) -> str:
     text = COLOURS.sub("", output.read_text(errors="replace"))
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("wandb: ")]  # its farewell
     return lines[-1][:500] if lines else "no output"
-
-
-def _last_object(output: Path) -> Mapping[str, Any]:
-    for line in reversed(output.read_text(errors="replace").splitlines()):
-        with suppress(ValueError):
-            if isinstance(values := json.loads(line), dict):
-                return values
-    raise NoValue('its command printed no JSON object: print one as the last line, such as {"loss": 0.5}')

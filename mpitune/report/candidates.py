@@ -53,12 +53,6 @@ class Candidate:
     state: str = ""
 
     @property
-    def of_search(self) -> bool:
-        """Whether it is a trial of a search, whose parts are stages."""
-        segment = self.parts[0].trial.segment
-        return segment.number is not None and segment.fold is None
-
-    @property
     def values(self) -> Mapping[str, float]:
         """All values of a trial of a search, of its last stage."""
         return max(self.parts, key=lambda part: part.trial.segment.stage or 0).result.values
@@ -235,7 +229,8 @@ def read_candidates(
         candidate.number = number
         lacks = goal is not None and len(candidate.folds) < len(candidate.parts)
         candidate.state = COMPLETE if whole else FAILED if candidate.failed or lacks else "incomplete"
-        if candidate.of_search:
+        segment = candidate.parts[0].trial.segment
+        if segment.number is not None and segment.fold is None:  # of a search: the parts are stages
             candidate.state = state_of(sorted(candidate.parts, key=lambda part: part.trial.segment.stage or 0))
             candidate.value = candidate.value if candidate.state in (COMPLETE, INFEASIBLE) else None
     return list(candidates.values())

@@ -223,13 +223,10 @@ def noting(things: Iterator[T]) -> Iterator[tuple[T, Seen]]:
 def issue(seen: Iterable[tuple[str, str]]) -> None:
     """Warn of each once, even if many fits had it."""
     for name, text in dict.fromkeys(seen):
-        warnings.warn(text, _category(name), stacklevel=2)
-
-
-def _category(name: str) -> type[Warning]:
-    module, _, plain = name.rpartition(".")
-    kind = getattr(sys.modules.get(module), plain, None)
-    return kind if isinstance(kind, type) and issubclass(kind, Warning) else UserWarning
+        module, _, plain = name.rpartition(".")
+        kind = getattr(sys.modules.get(module), plain, None)
+        known = isinstance(kind, type) and issubclass(kind, Warning)
+        warnings.warn(text, kind if known else UserWarning, stacklevel=2)
 
 
 def cv_line(task: Task, what: Mapping[str, Any]) -> str:

@@ -25,14 +25,9 @@ def parts_of(tasks: Mapping[int, Task], grouping: Grouping, *, within: bool) -> 
         settings = ends[0].settings
         parts = family.parts(ends[0].model, [setting.values for setting in settings])
         groups = [tuple(number for place in places for number in settings[place].candidates) for places in parts]
-    return [tuple(tasks[number].key for number in numbers) for numbers in _few(groups)]
-
-
-def _few(groups: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The groups, neighbouring ones joined, so that there are `MOST_PARTS` at most."""
     n = min(len(groups), MOST_PARTS)
-    bounds = [len(groups) * i // n for i in range(n + 1)]
-    return [[number for group in groups[a:b] for number in group] for a, b in pairwise(bounds)]
+    bounds = [len(groups) * i // n for i in range(n + 1)]  # neighbouring groups are joined
+    return [tuple(tasks[number].key for group in groups[a:b] for number in group) for a, b in pairwise(bounds)]
 
 
 def shared_cost_of(tasks: Mapping[int, Task], grouping: Grouping) -> float:

@@ -148,11 +148,6 @@ class Grouping:
         """Whether the solver of grids has to do with it, also at the end of a Pipeline."""
         return self.method(task).in_grid and type(last_step(task.estimator)) is SVC
 
-    @property
-    def wants_solver(self) -> bool:
-        """Whether the solver of grids will be asked; it is compiled."""
-        return any(map(self.solves, self.first.values())) and svm.is_compiled()
-
     def method(self, task: Task) -> Method:
         """How the candidate of a task is evaluated."""
         if task.candidate not in self._methods:

@@ -95,7 +95,7 @@ class FirstSeconds:
     def __init__(self, grouping: Grouping, modules: Sequence[str]) -> None:
         self._modules, self._total, self._done = modules, len(grouping.tasks), 0
         self._begun = time.process_time()
-        self._waits = grouping.wants_solver
+        self._waits = any(map(grouping.solves, grouping.first.values())) and svm.is_compiled()
         if self._waits:
             loaded = "mpitune.svm.solved" in sys.modules
             if loaded or FirstSeconds._is_second or not is_small(grouping.tasks[0].args[0]):

@@ -30,8 +30,12 @@ def on_all_ranks(transport: Transport, search: Any, fit: Callable[[], Any]) -> N
     transport.settle()
     if raised is not None or why:
         raise raised or unpacked_error(why)
-    if not leads:
-        vars(search).update(_unpacked(content))
+    for name, value in () if leads else content.items():
+        try:
+            vars(search)[name] = pickle.loads(value)
+        except Exception as error:
+            cause = value if isinstance(value, str) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {cause}", UserWarning, stacklevel=4)
 
 
 def _packed(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,14 +47,3 @@ def _packed(attributes: Mapping[str, Any]) -> dict[str, Any]:
         except Exception as error:  # whatever the thing's own pickling raises
             content[name] = f"{type(error).__name__}: {error}"
     return content
-
-
-def _unpacked(content: Mapping[str, Any]) -> dict[str, Any]:
-    attributes = {}
-    for name, value in content.items():
-        try:
-            attributes[name] = pickle.loads(value)
-        except Exception as error:
-            why = value if isinstance(value, str) else f"{type(error).__name__}: {error}"
-            warnings.warn(f"{name} is on rank 0 alone, as it cannot be pickled: {why}", UserWarning, stacklevel=5)
-    return attributes

@@ -20,6 +20,7 @@ from mnist_nn.parallel.settings import PROG, Settings, launch_info
 from mnist_nn.parallel.train import DistributedTraining
 from mpitune.devices.choose import usable_cores, visible_gpus
 from mpitune.errors import Exit, UsageError, print_error
+from mpitune.processes.process import die_with
 
 
 def start(settings: Settings, began: float) -> int:
@@ -59,6 +60,7 @@ def start(settings: Settings, began: float) -> int:
 
 
 def _child(number: int, settings: Settings, ranks: list[RankInfo], address: Address, *times: float) -> None:
+    die_with(os.getppid())  # torch would have SIGINT sent, which is ignored under nohup
     sys.exit(run(settings, ranks[number], open_store(address), *times))
 
 

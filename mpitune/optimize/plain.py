@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitune.errors import UsageError, named, shortened
+from mpitune.errors import UsageError, named, or_typed, shortened
 from mpitune.storage.records import UNREADABLE
 
 NUMBER_MARK = "@mpitune:number"  # the one key of what stands for a number that JSON has no word for
@@ -63,5 +63,5 @@ def reading(tuner: str, number: int | None) -> Iterator[None]:
     except UNREADABLE as error:
         raise UsageError(
             f"trial {number} in the journal is none that {tuner} could have ({shortened(str(error))}): use another "
-            "results folder, or --restart"
+            f"results folder{or_typed('restart')}"
         ) from error

@@ -54,7 +54,7 @@ def drawn() -> bool:
     torch: Any = sys.modules.get("torch")
     of_torch = (torch.default_generator, *torch.cuda.default_generators) if hasattr(torch, "default_generator") else ()
     sources: list[Any] = [random, np.random, *(source for source, _ in _last[2]), *of_torch]
-    nexts = lambda: [one.random() if hasattr(one, "random") else one.get_state().tolist() for one in sources]  # noqa: E731
+    nexts = lambda: [one.random() if hasattr(one, "random") else bytes(one.get_state().numpy()) for one in sources]  # noqa: E731
     now = nexts()
     begin(*_last)
     return now != nexts()

@@ -165,6 +165,8 @@ class Tuning(Experiment):
 class _SchedulerSource:
     """A scheduler, as the loop of the window asks and tells it, and what the callbacks of the search hear."""
 
+    is_cut = False  # the engine knows a search's time
+
     def __init__(self, scheduler: TrialScheduler, problem: Problem, plan: LeadersPart):
         self._scheduler, self._problem, self._plan = scheduler, problem, plan
         self.least = 0 if scheduler.at_once else problem.together or 1

@@ -25,6 +25,10 @@ class Source(Protocol):
     def least(self) -> int:
         """It is asked for more where so many trials have room in the window; 0: once it was told of all."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether its time ended it before it has asked for all trials."""
+
     def ask(self, most: int) -> Sequence[Proposed] | None:
         """About `most` next trials; none: it has ended, or needs to be told of more first.
 
@@ -55,7 +59,7 @@ def rounds(source: Source, window: int) -> Rounds:
                 heappush(waiting, (now + one.cost if source.least else 0, n_asked, one))
                 n_asked, n_open = n_asked + 1, n_open + len(one.batch)
         if not waiting:
-            return not getattr(source, "is_cut", False)
+            return not source.is_cut
         now, _, one = heappop(waiting)
         n_open -= len(one.batch)
         results = yield Window(new, one.batch)

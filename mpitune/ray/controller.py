@@ -52,7 +52,7 @@ STATE = "_uuid_prefix", "_finished", "_total_samples", "_experiment", "_iterator
 class Controller(TuneController):
     """What `tune.run` drives: one step is the whole study. It is also the `Source` of a window."""
 
-    least, seed, seed_of_random, n_trials = 1, 0, 0, None
+    least, seed, seed_of_random, n_trials, is_cut = 1, 0, 0, None, False
     _callbacks: Any
     run: Any  # the whole study, see `mpitune.ray.study`
 

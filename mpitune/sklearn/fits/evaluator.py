@@ -12,7 +12,7 @@ from sklearn.model_selection import _validation
 
 from mpitune.sklearn.fits.answers import Answer, cv_line, encoded, noting, raised
 from mpitune.sklearn.fits.graph_walk import walked
-from mpitune.sklearn.fits.grids import Kept, solved
+from mpitune.sklearn.fits.grids import InCommon, solved
 from mpitune.sklearn.fits.grouping import Group, Grouping
 from mpitune.sklearn.fits.task import Task
 from mpitune.trial import Batch, Evaluation
@@ -34,7 +34,7 @@ class Evaluator:
     def __init__(self, grouping: Grouping, config: Config = nullcontext, single: Callable[[], bool] = bool):
         self._single = single
         self._grouping, self._tasks, self._config = grouping, {task.key: task for task in grouping.tasks}, config
-        self._kept = Kept()
+        self._kept = InCommon()
 
     def answers(
         self,

@@ -30,7 +30,7 @@ from mpitune.sklearn.sharing.family import Family, Settings, SplitPart
 log = logging.getLogger(__name__)
 
 
-class Kept:
+class InCommon:
     """What the grids of one search have in common in a process."""
 
     def __init__(self) -> None:
@@ -54,15 +54,15 @@ class Kept:
         return self._splits[key]
 
 
-def method_of(estimator: Any, kept: Kept | None = None) -> Callable[..., Iterator[Any]] | None:
+def method_of(estimator: Any, kept: InCommon | None = None) -> Callable[..., Iterator[Any]] | None:
     """What fits a grid of this estimator, see `mpitune.svm.fit_grid`; None for one that is no SVC."""
     own = sys.modules.get("mpitune.svm.svc")  # an estimator of that class has imported it; numba takes half a second
     if type(estimator) is SVC or (own is not None and type(estimator) is own.SVC):
-        return partial(_fit_grid_here, Kept() if kept is None else kept, estimator)
+        return partial(_fit_grid_here, InCommon() if kept is None else kept, estimator)
     return None
 
 
-def _fit_grid_here(kept: Kept, *arguments: Any, **options: Any) -> Iterator[Any]:
+def _fit_grid_here(kept: InCommon, *arguments: Any, **options: Any) -> Iterator[Any]:
     return svm.fit_grid(*arguments, **{**options, "memory": kept.memory, "kept": kept.of_solver})
 
 
@@ -119,7 +119,7 @@ def parted(task: Task) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     return steps, None if steps.keys() & {"steps", *names} else last
 
 
-def solved(tasks: Sequence[Task], kept: Kept) -> Iterator[tuple[Task, dict[str, Any]]]:
+def solved(tasks: Sequence[Task], kept: InCommon) -> Iterator[tuple[Task, dict[str, Any]]]:
     """(task, scikit-learn's answer) of the tasks of one "grid"; what is not solved is left out."""
     first, begin = tasks[0], time.perf_counter()
     by_split = {task.split: task for task in tasks}

@@ -39,9 +39,9 @@ FREE = 2  # start from the scaled solution if one in so many of its support vect
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
-SURE = 1.99  # of 2, see `_spread`: what is left is more than any tolerance and what float32 loses
+PROVED = 1.99  # of 2, see `_spread`: what is left is more than any tolerance and what float32 loses
 ULPS = 8.0  # halves of the last place of float32 that may be lost of a value of K - 1
-SOME = 16  # blocks of a row, from which its mean is estimated
+SAMPLED = 16  # blocks of a row, from which its mean is estimated
 
 
 @part
@@ -176,7 +176,7 @@ def _spread(own):
     that is more than the tolerance, all multipliers are C wherever any solver ends. c is about the row's mean.
     """
     rows, sign, columns = own.rows, own.sign, own.columns
-    labels, step = aligned_doubles(2 * sign.size), LANES * max(1, sign.size // (SOME * LANES))
+    labels, step = aligned_doubles(2 * sign.size), LANES * max(1, sign.size // (SAMPLED * LANES))
     for t in range(sign.size):
         labels[t], labels[sign.size + t] = sign[t], -sign[t]
     zero, positive, negative, largest = splat(0.0), 0.0, 0.0, 0.0
@@ -244,7 +244,7 @@ def _solve_all(problem, weights, penalties, count, ending, solved):
             if spread < 0.0:
                 spread, size = _spread(problem)
             bound = problem.bounds.max()
-            if bound * spread < SURE:
+            if bound * spread < PROVED:
                 solved.gaps[c] = -bound * (ULPS * size + lanes)
         if ending.give_up and not solved.converged[c]:
             _leave_out(solved, c + 1, lanes)

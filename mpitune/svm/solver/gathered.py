@@ -24,16 +24,8 @@ CHECK = 200  # iterations between two looks at whether gathering pays
 GATHER = 3.0  # cost of gathering one element, in sixteen-lane blocks of an iteration, times 16
 MAX_ACTIVE = 4096  # lanes of a gathered problem at most: a matrix of 64 MiB
 WORKING = 2048  # lanes that are gathered where more than MAX_ACTIVE are active
-NEWTON = 1000  # iterations on a gathered problem before a Newton step, and between two at least
-WORTH = 3  # and no fewer than a Newton step takes multiplications, by so many times the lanes
-
-
-@part
-def _aligned(count, width):
-    """float32 zeros (count, width) that begin on a 64-byte border."""
-    raw = np.zeros(count * width + 16, np.float32)
-    start = (-raw.ctypes.data // 4) % 16
-    return raw[start : start + count * width].reshape(count, width)
+NEWTON = 400  # iterations on a gathered problem before a Newton step, and between two at least
+WORTH = 12  # and no fewer than a Newton step takes multiplications, by so many times the lanes
 
 
 @part
@@ -131,10 +123,9 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
         source_columns[p], sign[p], bounds[p] = own.columns[t], own.sign[t], own.bounds[t]
         f[p], beta[p] = own.f[t], own.beta[t]
     source = own.rows
-    done = spent = 0
-    next_newton = NEWTON
+    done = spent = waited = 0
     while True:
-        matrix = _aligned(count, width)
+        matrix = aligned_doubles(count * width // 2).view(np.float32).reshape(count, width)
         _gather(source, source_columns, matrix)
         small = Binary(
             matrix, blocks[: width // LANES], columns[:width], sign[:width], bounds[:width], f[:width],
@@ -151,10 +142,10 @@ def solve_gathered(own, lanes, tolerance, limit, extremes):
             spent += k
             if status == CONVERGED or done == limit:
                 break
-            if done >= next_newton:
-                work = newton_step(small)
+            waited += k
+            if waited >= NEWTON and newton_step(small, waited * WORTH * width):
                 set_masks(small.sign, small.beta, small.bounds, small.up, small.low)
-                next_newton = done + max(NEWTON, work // (WORTH * width))
+                waited = 0
             m = active(small, extremes, kept)
             if m <= 0.8 * count and spent * (count - m) >= GATHER * m * m:
                 break

@@ -48,10 +48,10 @@ class Free(NamedTuple):
 
 
 @part
-def newton_step(own):
+def newton_step(own, worth):
     """Move the free multipliers to where they are best; those that reach a bound on the way stay there.
 
-    The masks are not brought up to date. Returns the multiplications that it took, roughly.
+    Returns False where it takes more than ``worth`` multiplications, and is not made. The masks stay as they are.
     """
     n = own.f.size
     kept, count = np.empty(n, np.int64), np.int64(0)  # a plain 0 is a type of its own
@@ -59,8 +59,8 @@ def newton_step(own):
         if own.up[t] and own.low[t]:
             kept[count] = t
             count += 1
-    if count < 2 or count > MOST:
-        return 0
+    if count < 2 or count > MOST or count * count * count > 3 * worth:
+        return False
     origin, scale = kept[0], 0.0
     first = own.columns[origin]
     for p in range(count):
@@ -70,11 +70,11 @@ def newton_step(own):
         aligned_doubles(count * stride).reshape(count, stride), kept, origin, scale, aligned_doubles(stride),
         aligned_doubles(stride), aligned_doubles(stride),
     )  # fmt: skip
-    work, ridge = count * count * count // 3, RIDGE
+    ridge = RIDGE
     while not _factor(own, free, count, ridge):
         ridge *= 10.0
         if ridge > MOST_RIDGE:
-            return work
+            return True
     target, step, change = own.beta.copy(), aligned_doubles(n), aligned_doubles(n)
     for p in range(count):
         free.values[p] = -own.f[kept[p]]
@@ -82,9 +82,9 @@ def newton_step(own):
     for p in range(count):
         free.values[p] = 1.0
     _solve_transposed(free, count, free.sums)
-    count, walked = _walk_to_best(own, free, count, target)
+    _walk_to_best(own, free, count, target)
     _move(own, target, step, change)
-    return work + walked + count * n
+    return True
 
 
 @part
@@ -133,14 +133,11 @@ def _solve_transposed(free, count, out):
 
 @part
 def _walk_to_best(own, free, count, target):
-    """Move ``target``, multipliers of ``kept``, to where all that stay between their bounds are best.
-
-    Returns how many stay, and the multiplications that it took, roughly.
-    """
+    """Move ``target``, multipliers of ``kept``, to where all that stay between their bounds are best."""
     sign, bounds = own.sign, own.bounds
     factor, kept, slopes, sums = free.factor, free.kept, free.slopes, free.sums
     stride = factor.shape[1]
-    step, work = aligned_doubles(stride), 0
+    step = aligned_doubles(stride)
     while True:
         together = total = 0.0
         for p in range(count):
@@ -151,7 +148,6 @@ def _walk_to_best(own, free, count, target):
             for at in range(p // LANES * LANES, count, LANES):
                 products = fma(load(factor, p * stride + at), load(step, at), products)
             step[p] = (slopes[p] - together / total * sums[p] - total_of(products)) / factor[p, p]
-        work += count * count
         length, first, reached = 1.0, np.int64(-1), 0.0  # a plain -1 would be a type of its own
         for p in range(count):
             t, size = kept[p], step[p]
@@ -171,7 +167,7 @@ def _walk_to_best(own, free, count, target):
                 widest, room = t, inner
         target[widest] -= rest  # a rounding error
         if first < 0 or count == 2:
-            return count, work
+            return
         for p in range(count):
             slopes[p] *= 1.0 - length
         _take_out(free, first, count)

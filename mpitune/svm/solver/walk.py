@@ -3,7 +3,7 @@
 The solutions for neighbouring C have most in common, so each starts from the one before, scaled by an exact
 line search. Two cases need something else. If no multiplier of a solution touches its bound C, the same
 solution is optimal for every larger C. If most do and the scaled start is far from optimal, starting from zero
-takes fewer iterations.
+takes fewer iterations, unless most of these are far from their side, as in noise, and so stay at a larger bound.
 
 Then pairs are moved; the lanes that still move are gathered now and then and solved alone, see `gathered`.
 
@@ -36,7 +36,8 @@ from mpitune.svm.solver.smo import CONVERGED, FAR, aligned_doubles, iterate, set
 
 LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are gathered where too many are active
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
-GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2)
+GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2),
+NOISE = 0.5  # or, scaled as C is, if more than half of the others have a margin below this, far from the right 1
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
 PROVED = 1.99  # of 2, see `_spread`: what is left is more than any tolerance and what float32 loses
@@ -91,24 +92,29 @@ def _solve(own, ending):
 
 
 @part
-def _start(own, weights, bound, previous, determined):
-    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; whether that is the solution already."""
+def _start(own, weights, bound, previous, determined, rho):
+    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; whether that is the solution already.
+
+    ``previous`` is the C of what they are, 0 for zeros, and ``rho`` its threshold.
+    """
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
-    support = free = 0
+    support = free = far = 0
     for t in range(sign.size):
         if sign[t] != 0 and beta[t] != 0.0:
             alpha = abs(beta[t])
             linear += alpha
             quadratic += beta[t] * (f[t] + sign[t])
             support += 1
-            free += alpha < previous * weights[t]
+            below = alpha < previous * weights[t]
+            free += below
+            far += not below and 1.0 + sign[t] * (f[t] - rho) < NOISE
     if determined and 0 < support == free:
         return True
-    least, most = np.inf, -np.inf
+    least, most, noisy = np.inf, -np.inf, 2 * far > support - free
     if previous > 0.0:
         ratio = bound / previous
-        scale = ratio if quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
+        scale = ratio if noisy or quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
         for t in range(sign.size):
             if sign[t] != 0:
                 alpha, top = abs(beta[t]), bound * weights[t]
@@ -119,7 +125,7 @@ def _start(own, weights, bound, previous, determined):
                     least = min(least, f[t])
                 if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
-    if previous == 0.0 or (FREE * free < support and most - least > GAP):
+    if previous == 0.0 or (FREE * free < support and not noisy and most - least > GAP):
         for t in range(sign.size):
             beta[t] = 0.0
             f[t] = -sign[t]
@@ -212,12 +218,6 @@ def _leave_out(solved, first, lanes):
 
 
 @part
-def _row(paths, p):
-    """Solutions of problem number ``p``, whose lanes need not be known yet."""
-    return Path(paths.columns[p], paths.betas[p], paths.rhos[p], paths.iterations[p], paths.converged[p], paths.gaps[p])
-
-
-@part
 def _solve_all(problem, weights, penalties, count, ending, solved):
     """Solve a problem for its first ``count`` penalties, from the smallest on."""
     lanes, spread, size = problem.f.size, -1.0, 0.0
@@ -227,7 +227,7 @@ def _solve_all(problem, weights, penalties, count, ending, solved):
         previous = penalties[c - 1] if c else 0.0
         # A multiplier that rounding alone has left free does not make a solution that of larger C.
         determined = c > 0 and solved.converged[c - 1] and solved.gaps[c - 1] == 0.0
-        same = _start(problem, weights, penalties[c], previous, determined)
+        same = _start(problem, weights, penalties[c], previous, determined, solved.rhos[c - 1])
         set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
         if same:
             for t in range(lanes):
@@ -269,6 +269,8 @@ def walk(problems, given, penalties, ending, paths):
             signs[p], weights[p], problems.blocks[p], problems.columns[p], problems.sign[p], problems.weights[p]
         )
         problems.lanes[p] = lanes
-        solved = _row(paths, p)
+        solved = Path(
+            paths.columns[p], paths.betas[p], paths.rhos[p], paths.iterations[p], paths.converged[p], paths.gaps[p]
+        )  # fmt: skip
         _leave_out(solved, counts[p], lanes)
         _solve_all(one_of(problems, p), problems.weights[p, :lanes], penalties, counts[p], ending, solved)

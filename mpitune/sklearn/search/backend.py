@@ -6,10 +6,11 @@ Callbacks that hear of what a fit does would have to be in the workers: there sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from mpitune.processes.collecting import Collecting, Done
 from mpitune.sklearn.fits.task import Task
@@ -40,12 +41,30 @@ class SearchBackend(Collecting):
         fits = [call for func, _ in calls for call in func.items]
         if all("candidate_progress" in kwargs for _, _, kwargs in fits):
             # One copy of the estimator is enough for all. No task prints by itself, see `cv_line`.
+            vars(fits[0][1][0]).pop("__sklearn_clone__", None)
             tasks = [Task(fits[0][1][0], args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in fits]
             results = [[result] for result in self._evaluate(tasks)]
         else:
             results = [func() for func, _ in calls]
         for (_, callback), result in zip(calls, results, strict=True):
             callback(result)
+
+
+@contextmanager
+def copied_once(search: Any) -> Iterator[None]:
+    """Let scikit-learn give all tasks of a search one copy of its estimator: to make one for each takes a quarter.
+
+    The copy copies itself as others do once the backend has the tasks.
+    """
+    given = search.estimator
+    with suppress(TypeError):  # of what is no estimator: scikit-learn says so
+        if (copy := clone(given)) is not given:
+            vars(copy)["__sklearn_clone__"] = lambda: copy
+            search.estimator = copy
+    try:
+        yield
+    finally:
+        search.estimator = given
 
 
 def hear_of_what_fits_do(search: BaseEstimator) -> bool:

@@ -41,7 +41,7 @@ from mpitune.sklearn.fits.fit_graph import Plan
 from mpitune.sklearn.fits.grids import refitted_as_solved
 from mpitune.sklearn.fits.grouping import Grouping
 from mpitune.sklearn.fits.task import Task, splits_of
-from mpitune.sklearn.search.backend import SearchBackend, hear_of_what_fits_do
+from mpitune.sklearn.search.backend import SearchBackend, copied_once, hear_of_what_fits_do
 from mpitune.sklearn.search.place import FirstSeconds, all_here, inside, is_small, modules_of, place_of
 from mpitune.sklearn.search.signature import documented
 from mpitune.sklearn.search.winner import Careful, score_name, splits_known, winner_of
@@ -112,7 +112,7 @@ class OnEngine(_search.BaseSearchCV):
                 return self._run(tasks, params)
 
             try:
-                with (own_backend := parallel_config(backend=SearchBackend(evaluate))):
+                with copied_once(self), (own_backend := parallel_config(backend=SearchBackend(evaluate))):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []

@@ -174,9 +174,11 @@ def test_the_first_searches_do_not_wait_for_the_compiler(monkeypatch: pytest.Mon
     """They make single fits, while the solver is compiled for later ones."""
     monkeypatch.setattr("mpitune.svm.is_ready", lambda: False)
     monkeypatch.setattr("mpitune.sklearn.fits.evaluator.solved", None)
-    for model, grid in ((SVC(), {"C": [0.1, 1.0]}), (SCALED, {"svc__C": [0.1, 1.0]})):
-        ours = GridSearchCV(model, grid, cv=3, workers=0, refit=False).fit(X, Y)
-        assert table(ours) == table(theirs.GridSearchCV(model, grid, cv=3, refit=False).fit(X, Y))
+    odd = np.where(np.arange(len(Y)) == 0, 0.5, Y)  # no label, and in one fold it is scored
+    for model, grid, y in ((SVC(), {"C": [0.1, 1.0]}, odd), (SCALED, {"svc__C": [0.1, 1.0]}, Y)):
+        how: dict[str, Any] = {"cv": 3, "refit": False, "error_score": -1.0}
+        ours = GridSearchCV(model, grid, workers=0, **how).fit(X, y)
+        assert table(ours) == table(theirs.GridSearchCV(model, grid, **how).fit(X, y))
     assert caplog.text.count("fits are single ones until the solver of grids is compiled") == 2
 
 
@@ -194,9 +196,8 @@ def test_a_fit_that_never_ends_is_given_up_and_the_rest_goes_on(monkeypatch: pyt
         search.fit(x, y)
     assert search.cv_results_["mean_test_score"][:2].tolist() == [-1.0, -1.0]
     assert (search.cv_results_["mean_test_score"][2:] > 0.2).all()
-    with pytest.warns(
-        ConvergenceWarning, match="max_iter=3"
-    ):  # a limit of the user's own: scored, as scikit-learn does
+    # A limit of the user's own: scored, as scikit-learn does.
+    with pytest.warns(ConvergenceWarning, match="max_iter=3"):
         search = GridSearchCV(SVC(max_iter=3), {"C": [1.0]}, cv=2, workers=0, refit=False).fit(X, Y)
     assert search.cv_results_["mean_test_score"][0] > 0
 
@@ -252,9 +253,13 @@ def test_each_outer_fold_has_a_folder_of_its_own_and_continues(backend: str, tmp
 
 
 class Noting(LogisticRegression):
-    """It notes joblib's backend of each fit."""
+    """It notes joblib's backend of each fit, and each copy."""
 
     seen: ClassVar[list[str]] = []
+
+    def __sklearn_clone__(self) -> Any:
+        self.seen.append("copied")
+        return super().__sklearn_clone__()
 
     def fit(self, X: Any, y: Any) -> Any:
         self.seen.append(type(Parallel()._backend).__name__)
@@ -273,15 +278,15 @@ class Parallel3(theirs.KFold):
 
 
 def test_estimators_and_the_refit_have_the_users_own_joblib_backend() -> None:
-    """And the search has all its tasks at once, whatever `pre_dispatch` says."""
+    """The search has all its tasks at once, whatever `pre_dispatch` says, and a copy for them and for each fit."""
     arguments: dict[str, Any] = {"cv": Parallel3(3), "n_jobs": 1, "pre_dispatch": 1}
     grid = {"C": [0.1, 1.0]}
     reference = theirs.GridSearchCV(LogisticRegression(max_iter=500), grid, **arguments).fit(X, Y)
     Noting.seen.clear()
     with parallel_config("threading"):
-        search = GridSearchCV(Noting(max_iter=500), grid, workers=0, **arguments).fit(X, Y)
+        search = GridSearchCV(model := Noting(max_iter=500), grid, workers=0, **arguments).fit(X, Y)
     same(search, reference)
-    assert Noting.seen == ["ThreadingBackend"] * (3 * 2 + 1)
+    assert search.estimator is model and Noting.seen == ["copied", *["copied", "ThreadingBackend"] * (3 * 2 + 1)]
     with pytest.raises(ValueError, match="n_jobs == 0"):
         GridSearchCV(Noting(), grid, n_jobs=0).fit(X, Y)
 

@@ -273,12 +273,15 @@ def _group(work: _Work, models: Sequence[tuple[int, SVC]], folds: Sequence[_Fold
                 known.append((x_train, KnownPart(answer, fold.train)))
             later = partial(work.x.__getitem__, fold.train)
             for c, (number, unfitted) in zip(order, models, strict=True):
-                if answer.left[c]:
+                begin, coarse = time.perf_counter(), answer.left[c]
+                if coarse and not answer.solutions.converged[c]:
                     yield fold.alone(number, split, unfitted)
                     continue
-                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, known)}, later)
+                if coarse:  # LIBSVM's own solution of each pair is that of its whole fit
+                    answer.complete(c, every=True)
+                model = SVC._of(unfitted, answer, c, {**facts, "_known": (c, () if coarse else known)}, later)
                 model._warn_from_fit_status()
-                yield Fitted(number, split, model, None, x_validation, seconds)
+                yield Fitted(number, split, model, None, x_validation, seconds + time.perf_counter() - begin)
 
 
 def _training(work: _Work, fold: _Fold, model: SVC) -> tuple[TrainingSet, dict[str, Any]] | None:

@@ -10,7 +10,7 @@
 - whole fits that LIBSVM computes so coarsely that labels show how it rounds: its kernel is kept in float32. Samples are
   much nearer to each other than to the origin, from where it takes squares; or kernel values are all nearly the same;
   or multipliers are so large that what is lost of the kernel moves decision values by more than the default tolerance,
-  or so small that their sums with 1 lose them;
+  or so small that their sums with 1 lose them (these two in a grid pair by pair, as the next);
 - else single pairs of classes whose threshold is not determined: no multiplier is between its bounds, and more
   thresholds than the tolerance allows are optimal, so LIBSVM's depends on how it rounds along its way, unless no solver
   can end elsewhere (see `solver/walk.py`); or the threshold is 0 within the tolerance, which then decides the labels of
@@ -182,14 +182,9 @@ def by_libsvm(
 ) -> tuple[np.ndarray, float, int]:
     """As `Pair.solved`, by LIBSVM itself, of samples (m, n_features)."""
     model = ScikitSVC(
-        C=1.0,
-        kernel=function.name,
-        degree=function.degree,
-        coef0=function.coef0,
-        tol=tolerance,
-        shrinking=shrinking,
+        kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance, shrinking=shrinking,
         max_iter=limit,
-    )
+    )  # fmt: skip
     model.classes_, model.class_weight_, model._gamma = np.arange(2), np.ones(2), function.gamma
     model._effective_probability = False
     with warnings.catch_warnings():

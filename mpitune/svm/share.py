@@ -92,8 +92,8 @@ class LibsvmShare:
         for q, m in enumerate(own.numbers):
             zero = abs(solutions.rhos[m][solutions.solution_of[m][c]]) <= self._tolerance
             open_ = own.gaps[q, c] > self._tolerance or own.gaps[q, c] < 0  # as a sample to come may be on the border
-            asked = solutions.ended[m][c] and (every or zero or open_)
-            if asked and not own.left[c] and (solutions.problems[m], c) not in own.exact:
+            asked = solutions.ended[m][c] and (every or (not own.left[c] and (zero or open_)))
+            if asked and (solutions.problems[m], c) not in own.exact:
                 result += self._solved(own, q, [c])
         return result
 

@@ -10,7 +10,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import cached_property, partial
 from typing import Any
 
@@ -121,12 +120,8 @@ Scored.__name__ = SVC.__name__  # in messages
 
 
 def single(task: Task) -> Any:
-    """A copy of a task's estimator for a fit of its own: as `Scored` where only its own score is asked for.
-
-    A random state alone of an SVC's parameters may change with a fit. scikit-learn copies each, which takes longer.
-    """
-    plain = type(task.estimator) is SVC and not hasattr(task.estimator.random_state, "seed")
-    model = copy(task.estimator) if plain else clone(task.estimator)
+    """A copy of a task's estimator for a fit of its own: as `Scored` where only its own score is asked for."""
+    model = clone(task.estimator)
     if type(model) is SVC and type(task.kwargs["scorer"]) is _PassthroughScorer:
         model.__class__ = Scored
     return model

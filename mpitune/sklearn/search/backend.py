@@ -7,13 +7,15 @@ Callbacks that hear of what a fit does would have to be in the workers: there sc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 
 from mpitune.processes.collecting import Collecting, Done
 from mpitune.sklearn.fits.task import Task
+
+_CLONE = "__sklearn_clone__"  # what `clone` calls in place of copying
 
 
 class SearchBackend(Collecting):
@@ -41,7 +43,7 @@ class SearchBackend(Collecting):
         fits = [call for func, _ in calls for call in func.items]
         if all("candidate_progress" in kwargs for _, _, kwargs in fits):
             # One copy of the estimator is enough for all. No task prints by itself, see `cv_line`.
-            vars(fits[0][1][0]).pop("__sklearn_clone__", None)
+            getattr(fits[0][1][0], "__dict__", {}).pop(_CLONE, None)
             tasks = [Task(fits[0][1][0], args[1:], {**kwargs, "verbose": 0}) for _, args, kwargs in fits]
             results = [[result] for result in self._evaluate(tasks)]
         else:
@@ -51,20 +53,17 @@ class SearchBackend(Collecting):
 
 
 @contextmanager
-def copied_once(search: Any) -> Iterator[None]:
-    """Let scikit-learn give all tasks of a search one copy of its estimator: to make one for each takes a quarter.
+def copied_once(estimator: Any) -> Iterator[None]:
+    """Let scikit-learn give tasks this estimator, its own copy: to copy it for each takes a quarter of a small search.
 
-    The copy copies itself as others do once the backend has the tasks.
+    Once the backend has the tasks, it copies the estimator as any other.
     """
-    given = search.estimator
-    with suppress(TypeError):  # of what is no estimator: scikit-learn says so
-        if (copy := clone(given)) is not given:
-            vars(copy)["__sklearn_clone__"] = lambda: copy
-            search.estimator = copy
+    own = getattr(estimator, "__dict__", {})
+    own[_CLONE] = lambda: estimator
     try:
         yield
     finally:
-        search.estimator = given
+        own.pop(_CLONE, None)
 
 
 def hear_of_what_fits_do(search: BaseEstimator) -> bool:

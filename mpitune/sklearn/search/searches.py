@@ -13,8 +13,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import lru_cache
+from inspect import getclosurevars, isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,7 +113,7 @@ class OnEngine(_search.BaseSearchCV):
                 return self._run(tasks, params)
 
             try:
-                with copied_once(self), (own_backend := parallel_config(backend=SearchBackend(evaluate))):
+                with (own_backend := parallel_config(backend=SearchBackend(evaluate))):
                     super().fit(X, y, **params)
             finally:
                 self._in_grid = []
@@ -122,13 +123,15 @@ class OnEngine(_search.BaseSearchCV):
     def _run_search(self, evaluate_candidates: Callable[..., Any], callback_ctx: Any = None) -> None:
         """scikit-learn's, with the estimator as it is before the candidates if that is asked."""
 
-        def evaluate(candidates: Iterable[Any], **options: Any) -> Any:
-            if (context := options.get("callback_ctx")) is not None:
+        def evaluate(candidates: Iterable[Any], *others: Any, **options: Any) -> Any:
+            if self.default and (context := options.get("callback_ctx")) is not None:
                 context.max_subtasks += self.n_splits_
-            return evaluate_candidates([{}, *candidates], **options)
+            with nullcontext() if hear_of_what_fits_do(self) else copied_once(known.get("base_estimator")):
+                return evaluate_candidates([{}, *candidates] if self.default else candidates, *others, **options)
 
+        known = getclosurevars(evaluate_candidates).nonlocals if isfunction(evaluate_candidates) else {}
         context = {} if callback_ctx is None else {"callback_ctx": callback_ctx}  # since scikit-learn 1.9
-        super()._run_search(evaluate if self.default else evaluate_candidates, **context)
+        super()._run_search(evaluate, **context)
 
     def _select_best_index(self, refit: Any, refit_metric: str, results: Any) -> Any:
         """scikit-learn's choice. `careful` is told the splits, as `winner_` is."""

@@ -38,6 +38,7 @@ LEFT_OVER = 0.2  # of their violation: what WORKING lanes are left with that are
 FREE = 2  # start from the scaled solution if one in so many of its support vectors is below the bound,
 GAP = 0.5  # or if it violates the optimality conditions by no more than this (zero does so by 2),
 NOISE = 0.5  # or, scaled as C is, if more than half of the others have a margin below this, far from the right 1
+GROWN = 1e6  # by how much rounding of f, which is about 1e-13, may grow with C before all begin at zero again
 TINY = 1e-300  # the least gap
 EDGE = 1e-9  # of the largest multiplier: what rounding may leave between a multiplier and its bound
 PROVED = 1.99  # of 2, see `_spread`: what is left is more than any tolerance and what float32 loses
@@ -92,10 +93,11 @@ def _solve(own, ending):
 
 
 @part
-def _start(own, weights, bound, previous, determined, rho):
-    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins; whether that is the solution already.
+def _start(own, weights, bound, previous, determined, rho, grown):
+    """Set ``f`` and ``beta`` to where the search for C = ``bound`` begins.
 
-    ``previous`` is the C of what they are, 0 for zeros, and ``rho`` its threshold.
+    ``previous`` is the C of what they are, 0 for zeros, ``rho`` its threshold; ``grown`` is by how much the rounding of
+    f has grown since it was exact. Returns by how much then; 0 where they are the solution already.
     """
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
@@ -110,11 +112,12 @@ def _start(own, weights, bound, previous, determined, rho):
             free += below
             far += not below and 1.0 + sign[t] * (f[t] - rho) < NOISE
     if determined and 0 < support == free:
-        return True
+        return 0.0
     least, most, noisy = np.inf, -np.inf, 2 * far > support - free
     if previous > 0.0:
         ratio = bound / previous
         scale = ratio if noisy or quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
+        grown *= scale
         for t in range(sign.size):
             if sign[t] != 0:
                 alpha, top = abs(beta[t]), bound * weights[t]
@@ -125,11 +128,13 @@ def _start(own, weights, bound, previous, determined, rho):
                     least = min(least, f[t])
                 if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
-    if previous == 0.0 or (FREE * free < support and not noisy and most - least > GAP):
+    afresh = FREE * free < support and not noisy and most - least > GAP
+    if afresh or previous == 0.0 or grown > GROWN:
+        grown = 1.0
         for t in range(sign.size):
             beta[t] = 0.0
             f[t] = -sign[t]
-    return False
+    return grown
 
 
 @part
@@ -220,21 +225,22 @@ def _leave_out(solved, first, lanes):
 @part
 def _solve_all(problem, weights, penalties, count, ending, solved):
     """Solve a problem for its first ``count`` penalties, from the smallest on."""
-    lanes, spread, size = problem.f.size, -1.0, 0.0
+    lanes, spread, size, grown = problem.f.size, -1.0, 0.0, 1.0
     for c in range(count):
         for t in range(lanes):
             problem.bounds[t] = penalties[c] * weights[t]
         previous = penalties[c - 1] if c else 0.0
         # A multiplier that rounding alone has left free does not make a solution that of larger C.
         determined = c > 0 and solved.converged[c - 1] and solved.gaps[c - 1] == 0.0
-        same = _start(problem, weights, penalties[c], previous, determined, solved.rhos[c - 1])
+        now = _start(problem, weights, penalties[c], previous, determined, solved.rhos[c - 1], grown)
         set_masks(problem.sign, problem.beta, problem.bounds, problem.up, problem.low)
-        if same:
+        if now == 0.0:
             for t in range(lanes):
                 solved.betas[c, t] = solved.betas[c - 1, t]
             solved.rhos[c], solved.converged[c], solved.iterations[c] = solved.rhos[c - 1], True, 0
             solved.gaps[c] = 0.0
             continue
+        grown = now
         status, done = _solve(problem, ending)
         for t in range(lanes):
             solved.betas[c, t] = problem.beta[t]

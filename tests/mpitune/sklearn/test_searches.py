@@ -176,9 +176,8 @@ def test_the_first_searches_do_not_wait_for_the_compiler(monkeypatch: pytest.Mon
     monkeypatch.setattr("mpitune.sklearn.fits.evaluator.solved", None)
     odd = np.where(np.arange(len(Y)) == 0, 0.5, Y)  # no label, and in one fold it is scored
     for model, grid, y in ((SVC(), {"C": [0.1, 1.0]}, odd), (SCALED, {"svc__C": [0.1, 1.0]}, Y)):
-        how: dict[str, Any] = {"cv": 3, "refit": False, "error_score": -1.0}
-        ours = GridSearchCV(model, grid, workers=0, **how).fit(X, y)
-        assert table(ours) == table(theirs.GridSearchCV(model, grid, **how).fit(X, y))
+        how: Any = {"estimator": model, "param_grid": grid, "cv": 3, "refit": False, "error_score": -1.0}
+        assert table(GridSearchCV(**how, workers=0).fit(X, y)) == table(theirs.GridSearchCV(**how).fit(X, y))
     assert caplog.text.count("fits are single ones until the solver of grids is compiled") == 2
 
 

@@ -111,10 +111,11 @@ def test_noisy_samples_of_few_dimensions_do_not_creep_at_a_large_c() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 6))
     y = np.where(x[:, 0] * x[:, 1] + rng.normal(size=900) > 0, 1, -1)
-    (matrix, sign), penalties = problem(x, y, 0.02), np.array([1.0, 10.0, 100.0, 1000.0])
-    path = solve_path(matrix, sign, penalties, 1e-3, 10**7)
+    matrix, sign = problem(x, y, 0.02)
+    for penalties in (np.logspace(-12, 4, 17), np.logspace(0, 3, 4)):  # f at 1e-12, scaled to 1e4, would be rounding
+        path = solve_path(matrix, sign, penalties, 1e-3, 10**7)
+        require_optimal(matrix, sign, path, penalties, 1e-3)
     assert path.iterations[2:].sum() < 10_000
-    require_optimal(matrix, sign, path, penalties, 1e-3)
 
 
 @pytest.mark.slow

@@ -41,9 +41,8 @@ class TrainingSet:
 # A binary problem of several training sets: the numbers of those that have both sides of it, and for each of these its
 # signs, int8 (n, width), 0 where a sample is not in it, and weights, float64 (n, width).
 Part = tuple[list[int], np.ndarray, np.ndarray]
-Matrix = tuple[
-    tuple[int, int], np.ndarray, np.ndarray
-]  # classes of a binary problem, its matrix, the row of each column
+# Classes of a binary problem, its matrix, the row of each column.
+Matrix = tuple[tuple[int, int], np.ndarray, np.ndarray]
 
 
 class Data:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -181,10 +182,8 @@ def by_libsvm(
     limit: int,
 ) -> tuple[np.ndarray, float, int]:
     """As `Pair.solved`, by LIBSVM itself, of samples (m, n_features)."""
-    model = ScikitSVC(
-        kernel=function.name, degree=function.degree, coef0=function.coef0, tol=tolerance, shrinking=shrinking,
-        max_iter=limit,
-    )  # fmt: skip
+    kernel: dict[str, Any] = {"kernel": function.name, "degree": function.degree, "coef0": function.coef0}
+    model = ScikitSVC(**kernel, tol=tolerance, shrinking=shrinking, max_iter=limit)
     model.classes_, model.class_weight_, model._gamma = np.arange(2), np.ones(2), function.gamma
     model._effective_probability = False
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import lru_cache
-from inspect import getclosurevars, isfunction
+from inspect import getclosurevars
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -129,7 +129,9 @@ class OnEngine(_search.BaseSearchCV):
             with nullcontext() if hear_of_what_fits_do(self) else copied_once(known.get("base_estimator")):
                 return evaluate_candidates([{}, *candidates] if self.default else candidates, *others, **options)
 
-        known = getclosurevars(evaluate_candidates).nonlocals if isfunction(evaluate_candidates) else {}
+        known: Mapping[str, Any] = {}
+        with suppress(TypeError, ValueError):  # of a script's own function in place of scikit-learn's
+            known = getclosurevars(evaluate_candidates).nonlocals
         context = {} if callback_ctx is None else {"callback_ctx": callback_ctx}  # since scikit-learn 1.9
         super()._run_search(evaluate, **context)
 

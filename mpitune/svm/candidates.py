@@ -74,7 +74,7 @@ def fit_grid(
 
     Yields:
         One `Fitted` per candidate and split, in no promised order. The candidates of one kernel function come together.
-        What `libsvm` lists, and splits whose training samples repeat, are fitted one by one, by scikit-learn's SVC. A
+        What `libsvm` lists as whole fits, and splits whose training samples repeat, are scikit-learn's, one by one. A
         fit that reaches its limit of iterations warns, as `fit` does, and its model's ``fit_status_`` is 1. Where that
         is the solver's own limit (``max_iter=-1``), the model is of no use, and larger C are not tried.
 

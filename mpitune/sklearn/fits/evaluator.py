@@ -11,7 +11,7 @@ from sklearn.model_selection import _validation
 
 from mpitune.sklearn.fits.answers import Answer, cv_line, encoded, noting, raised
 from mpitune.sklearn.fits.graph_walk import walked
-from mpitune.sklearn.fits.grids import InCommon, single, solved
+from mpitune.sklearn.fits.grids import InCommon, model_to_fit, solved
 from mpitune.sklearn.fits.grouping import Group, Grouping
 from mpitune.sklearn.fits.task import Task
 from mpitune.trial import Batch, Evaluation
@@ -92,7 +92,7 @@ class Evaluator:
         """Together as far as they can be, the others one by one."""
         yield from self._together(group, tasks)
         for task in list(tasks.values()):  # what is left of them
-            yield task, _validation._fit_and_score(single(task), *task.args, **task.kwargs)
+            yield task, _validation._fit_and_score(model_to_fit(task), *task.args, **task.kwargs)
 
     def _together(self, group: Group, tasks: Mapping[str, Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         if group.way == "grid":

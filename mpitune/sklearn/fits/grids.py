@@ -119,7 +119,7 @@ class Scored(SVC):
 Scored.__name__ = SVC.__name__  # in messages
 
 
-def single(task: Task) -> Any:
+def model_to_fit(task: Task) -> Any:
     """A copy of a task's estimator for a fit of its own: as `Scored` where only its own score is asked for."""
     model = clone(task.estimator)
     if type(model) is SVC and type(task.kwargs["scorer"]) is _PassthroughScorer:

@@ -103,7 +103,8 @@ class OnEngine(_search.BaseSearchCV):
             from mpitune.sklearn.search.race import check
 
             check(self)
-        if hear_of_what_fits_do(self):
+        self._collected = not hear_of_what_fits_do(self)  # whether tasks come to this backend
+        if not self._collected:
             warnings.warn(NOT_SENT, UserWarning, stacklevel=3)
             return super().fit(X, y, **params)
         with outliving():
@@ -126,7 +127,7 @@ class OnEngine(_search.BaseSearchCV):
         def evaluate(candidates: Iterable[Any], *others: Any, **options: Any) -> Any:
             if self.default and (context := options.get("callback_ctx")) is not None:
                 context.max_subtasks += self.n_splits_
-            with nullcontext() if hear_of_what_fits_do(self) else copied_once(known.get("base_estimator")):
+            with copied_once(known.get("base_estimator")) if self._collected else nullcontext():
                 return evaluate_candidates([{}, *candidates] if self.default else candidates, *others, **options)
 
         known: Mapping[str, Any] = {}

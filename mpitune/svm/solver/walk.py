@@ -101,7 +101,7 @@ def _start(own, weights, bound, previous, determined, rho, grown):
     """
     sign, f, beta = own.sign, own.f, own.beta
     linear = quadratic = 0.0
-    support = free = far = 0
+    support = free = wrong = 0
     for t in range(sign.size):
         if sign[t] != 0 and beta[t] != 0.0:
             alpha = abs(beta[t])
@@ -110,10 +110,10 @@ def _start(own, weights, bound, previous, determined, rho, grown):
             support += 1
             below = alpha < previous * weights[t]
             free += below
-            far += not below and 1.0 + sign[t] * (f[t] - rho) < NOISE
+            wrong += not below and 1.0 + sign[t] * (f[t] - rho) < NOISE
     if determined and 0 < support == free:
         return 0.0
-    least, most, noisy = np.inf, -np.inf, 2 * far > support - free
+    least, most, noisy = np.inf, -np.inf, 2 * wrong > support - free
     if previous > 0.0:
         ratio = bound / previous
         scale = ratio if noisy or quadratic <= 0.0 else max(1.0, min(linear / quadratic, ratio))
@@ -128,8 +128,7 @@ def _start(own, weights, bound, previous, determined, rho, grown):
                     least = min(least, f[t])
                 if alpha > 0.0 if sign[t] > 0 else alpha < top:
                     most = max(most, f[t])
-    afresh = FREE * free < support and not noisy and most - least > GAP
-    if afresh or previous == 0.0 or grown > GROWN:
+    if (FREE * free < support and not noisy and most - least > GAP) or previous == 0.0 or grown > GROWN:
         grown = 1.0
         for t in range(sign.size):
             beta[t] = 0.0

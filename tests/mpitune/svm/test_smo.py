@@ -108,8 +108,7 @@ def test_long_paths_with_gathered_problems_stay_optimal(gamma):
 
 def test_noisy_samples_of_few_dimensions_do_not_creep_at_a_large_c() -> None:
     """Pairs alone take 125,000 iterations, and 16,000 where each C begins at zero."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(900, 6))
+    x = (rng := np.random.default_rng(0)).normal(size=(900, 6))
     y = np.where(x[:, 0] * x[:, 1] + rng.normal(size=900) > 0, 1, -1)
     matrix, sign = problem(x, y, 0.02)
     for penalties in (np.logspace(-12, 4, 17), np.logspace(0, 3, 4)):  # f at 1e-12, scaled to 1e4, would be rounding

